@@ -89,6 +89,7 @@ class _Kernel:
             {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
             {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
             fronts=(FRONT,),
+            read_only=config.read_only,
         )
         self.folders = RootFolders(config.roots)
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
@@ -158,6 +159,7 @@ class _Kernel:
             started=self.started,
             stopping=self.stop,
             roots=tuple(map(str, self.config.roots)),
+            read_only=self.config.read_only,
             linger_s=self.linger_s,
         )
         await server.run(self.listener, task_status=task_status)

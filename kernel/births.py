@@ -86,6 +86,7 @@ class Births:
             settings = {**settings, **self._of_front}
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
+        read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
         models = catalog.model_folders(settings) if entry.reads_models else ()
         named = catalog.named_files(entry, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
@@ -101,14 +102,18 @@ class Births:
             parent_pid=os.getpid(),
             data_dir=str(config.data_dir / "services" / spec.name),
             roots=roots,
+            read_only=read_only,
+            denied=config.denied if uses_roots or prompts else (),
+            denied_patterns=config.denied_patterns if uses_roots or prompts else (),
             mode=mode,
             settings=settings,
             ops_modules=entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                read=(*(roots if entry.roots is Roots.READ else ()), *prompts, *models, *resolver, *named),
-                write=roots if entry.roots is Roots.WRITE else (),
+                # landlock adds up the rights of a root and of one inside it; the code tells them apart.
+                read=(*read_only, *prompts, *models, *resolver, *named),
+                write=tuple(root for root in roots if root not in read_only),
                 network=entry.network,
                 user=users.user_of(config.data_dir, spec.name) if own else None,
                 files_of_others=uses_roots or bool(models or named),
@@ -125,7 +130,8 @@ class Births:
         else:
             own = config.data_dir / PROMPTS
             own.mkdir(exist_ok=True, mode=0o700)
-            in_roots = (PromptFolder(str(root / PROMPTS), str(root)) for root in config.roots)
+            roots = config.roots if config.prompts_from_roots else ()
+            in_roots = (PromptFolder(str(root / PROMPTS), str(root)) for root in roots)
             folders = (PromptFolder(str(own)), *in_roots)
         modules = dict.fromkeys(module for entry in self.entries.values() for module in entry.ops_modules)
         told = FrontSettings(

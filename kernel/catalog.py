@@ -146,7 +146,7 @@ ENTRIES = (
     Entry(_spec("fetch", GIB // 2, in_flight=16), network=True, rests=True),
     Entry(_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
     Entry(_spec("llm", GIB // 2), network=True, reads_files=("key_file",), rests=True),
-    # The store is on disk; a gigabyte goes through in pieces.  The rest is room for hostile PDFs.
+    # The store is on disk; a gigabyte goes through in pieces.
     Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
     Entry(_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True),
@@ -160,10 +160,11 @@ ENTRIES = (
     ),
     # Each reader has one call waiting for news.
     Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ),
-    Entry(_spec("media", GIB), roots=Roots.READ, rests=True),
-    # It dies of hostile files, and is back at once: `media` decides what to refuse, for each content. The other calls
-    # wait in the kernel: its death is not the fault of a file that it had not begun.
-    Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1), roots=Roots.READ, rests=True),
+    # The decoder asks for the bytes of each file that waits for it.
+    Entry(_spec("media", GIB, in_flight=256), roots=Roots.READ, rests=True),
+    # It dies of hostile files, and is back at once; it gets their bytes, and opens none. The other calls wait in the
+    # kernel: its death is not the fault of a file that it had not begun, and the router tells which file it died of.
+    Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1), rests=True),
 )
 """The services of every system, in start order."""
 

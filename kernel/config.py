@@ -6,16 +6,18 @@ Everything is checked before anything starts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from kernel.control.address import find_data_dir
+from kernel import reach
+from kernel.control.address import find_data_dir, given_data_dir
 from kernel.settings import (
     REST_AFTER_S,
     ConfigError,
     Flags,
+    Root,
     Settings,
     check,
     from_environment,
@@ -29,7 +31,7 @@ from proto.json_types import Layer
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""
 
-PLAIN = ("log_level", "own_users", "standbys", "rest_after_s")
+PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s")
 """Settings that are taken as they are written."""
 
 
@@ -37,15 +39,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `roots` and `data_dir` are real paths; `http` is None where HTTP is switched off.
 
     `services` holds each service's own table, which that service checks itself. `prompts_dir` is None where the
-    folders of prompts are those in the data directory and in the roots.
+    folders of prompts are those in the data directory and in the roots. `read_only_roots` are some of the roots, all
+    of them in a `read_only` system; `denied` (real paths) and `denied_patterns` are out of reach below them.
     """
 
     data_dir: Path
     roots: tuple[Path, ...] = ()
+    read_only_roots: tuple[Path, ...] = ()
+    read_only: bool = False
+    denied: tuple[str, ...] = ()
+    denied_patterns: tuple[str, ...] = ()
     http: Http | None = Http()
     services: dict[str, Layer] = {}
     log_level: str = "info"
     prompts_dir: Path | None = None
+    prompts_from_roots: bool = True
     own_users: bool = True
     standbys: bool = True
     rest_after_s: float = REST_AFTER_S
@@ -54,30 +62,40 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     """The settings in force.  Raises ConfigError: names the setting and where it was made."""
     data_dir = find_data_dir(flags.data_dir, environment)
-    roots: tuple[Path, ...] = ()
-    prompts_dir: Path | None = None
+    roots: dict[Path, str] = {}
+    prompts: Layer = {}
+    denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *reach.installation()]
+    patterns: list[str] = []
     http: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
     for origin, folder, raw in _layers(data_dir, flags, environment):
         settings = check(raw, origin)
         if "roots" in raw:
-            roots = tuple(_root(given, folder, origin) for given in settings.roots)
-        if settings.prompts.dir is not None:
-            prompts_dir = (folder / Path(settings.prompts.dir).expanduser()).resolve()
-            if not prompts_dir.is_dir():
-                missing = f"there is no folder {prompts_dir}; create it, or name another"
-                raise ConfigError(f"{origin}: prompts.dir: {missing}")
+            roots = _roots(settings.roots, folder, origin)
+        prompts |= _prompts(settings, raw, folder, origin)
         plain |= {name: getattr(settings, name) for name in PLAIN if name in raw}
         http |= _with_token(raw.get("http", {}), folder, origin)
+        paths, more = reach.denials(settings.deny, origin)
+        # A layer from a file has its path as origin.
+        denied += [*paths, *filter(os.path.isabs, (origin, http.get("token_file", "")))]
+        patterns += more
         for name, table in _tables(settings, folder).items():
             services[name] = services.get(name, {}) | table
+    if key_file := services.get("llm", {}).get("key_file"):
+        denied.append(str(key_file))
+    places = reach.places(denied)
+    reach.check_roots(roots, places)
+    read_only = plain.get("read_only", False)
     return Config(
         data_dir=data_dir,
-        roots=tuple(dict.fromkeys(roots)),
+        roots=tuple(roots),
+        read_only_roots=tuple(root for root, mode in roots.items() if read_only or mode == "read"),
+        denied=places,
+        denied_patterns=tuple(patterns),
         http=_served(http),
         services=services,
-        prompts_dir=prompts_dir,
+        **prompts,
         **plain,
     )
 
@@ -108,6 +126,30 @@ def _tables(settings: Settings, folder: Path) -> dict[str, Layer]:
     return tables
 
 
+def _roots(given: Iterable[str | Root], folder: Path, origin: str) -> dict[Path, str]:
+    """The roots with their modes; one that is named twice may be written if both say so."""
+    roots: dict[Path, str] = {}
+    for each in given:
+        named = each if isinstance(each, Root) else Root(each)
+        path = _root(named.path, folder, origin)
+        roots[path] = "read" if "read" in (named.mode, roots.get(path)) else "write"
+    return roots
+
+
+def _prompts(settings: Settings, raw: Layer, folder: Path, origin: str) -> Layer:
+    """What a layer says of prompts, as fields of `Config`."""
+    said: Layer = {}
+    if "from_roots" in raw.get("prompts", {}):
+        said["prompts_from_roots"] = settings.prompts.from_roots
+    if settings.prompts.dir is not None:
+        path = (folder / Path(settings.prompts.dir).expanduser()).resolve()
+        if not path.is_dir():
+            missing = f"there is no folder {path}; create it, or name another"
+            raise ConfigError(f"{origin}: prompts.dir: {missing}")
+        said["prompts_dir"] = path
+    return said
+
+
 def _root(given: str, folder: Path, origin: str) -> Path:
     path = folder / Path(given).expanduser()
     try:
@@ -136,7 +178,7 @@ def _with_token(http: Layer, folder: Path, origin: str) -> Layer:
         raise ConfigError(f"{origin}: http.token_file: cannot read {path}: {error}") from error
     if len(token) < MIN_TOKEN_CHARACTERS:
         raise ConfigError(f"{origin}: http.token_file: {path} holds fewer than {MIN_TOKEN_CHARACTERS} characters")
-    return {**http, "token": token}
+    return {**http, "token": token, "token_file": str(path)}
 
 
 def _served(layer: Layer) -> Http | None:

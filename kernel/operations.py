@@ -92,6 +92,8 @@ class KernelOperations:
             uptime_s=trio.current_time() - self._started,
             data_dir=str(self._config.data_dir),
             roots=[str(root) for root in self._config.roots],
+            read_only_roots=[str(root) for root in self._config.read_only_roots],
+            read_only=self._config.read_only,
             http_url=self.http_url,
             # With it one may restart services.
             page_url=self.page_url if caller == OPERATOR else None,

@@ -1,6 +1,6 @@
-"""Where the parts of the kernel meet: the interfaces between supervisor, router and gateway.
+"""Where the parts of the kernel meet: the interfaces between supervisor and router.
 
-The supervisor hands each generation's channel to a `GenerationSink` (the router); the gateway and the command line make
+The supervisor hands each generation's channel to a `GenerationSink` (the router); fronts and the command line make
 calls through a `Dispatcher` (the router).  None of them knows the other's inside.
 """
 

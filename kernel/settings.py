@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -38,9 +38,10 @@ class ConfigError(Exception):
 
 
 class Prompts(msgspec.Struct, frozen=True):
-    """`[prompts]`: the folder of prompts (PROMPT-*.md), instead of the usual ones."""
+    """`[prompts]`: the folder of prompts (PROMPT-*.md), instead of the usual ones; whether those of roots are shown."""
 
     dir: str | None = None
+    from_roots: bool = True
 
 
 class Fetch(msgspec.Struct, frozen=True):
@@ -49,11 +50,22 @@ class Fetch(msgspec.Struct, frozen=True):
     allow: list[str] | None = None
 
 
+class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An item of `roots` that says more than where it is."""
+
+    path: str
+    mode: Literal["read", "write"] = "write"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One layer."""
 
-    roots: list[str] = []
+    roots: list[str | Root] = []
     """Folders that operations on files may use."""
+    read_only: bool = False
+    """Whether clients may change nothing at all."""
+    deny: list[str] = []
+    """Paths, and patterns of a .gitignore file, that are never reached though they lie below a root."""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
     own_users: bool = True
     """Whether services run as users of their own under root."""
@@ -75,6 +87,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line said; None where it said nothing. `http` is `HOST:PORT`, `:PORT`, `PORT` or `off`."""
 
     roots: tuple[str, ...] = ()
+    read_only: bool = False
     data_dir: str | None = None
     config_file: str | None = None
     http: str | None = None
@@ -124,6 +137,8 @@ Variables: TypeAlias = Mapping[str, tuple[tuple[str, ...], Callable[[str], objec
 
 ENVIRONMENT: Variables = {
     "LINCKIA_ROOTS": (("roots",), lambda text: [part for part in text.split(os.pathsep) if part]),
+    "LINCKIA_READ_ONLY": (("read_only",), _toml),
+    "LINCKIA_DENY": (("deny",), lambda text: [part for part in text.split(os.pathsep) if part]),
     "LINCKIA_LOG_LEVEL": (("log_level",), str),
     "LINCKIA_OWN_USERS": (("own_users",), _toml),
     "LINCKIA_STANDBYS": (("standbys",), _toml),
@@ -135,6 +150,7 @@ ENVIRONMENT: Variables = {
     "LINCKIA_ALLOWED_ORIGINS": (("http", "allowed_origins"), _listed),
     "LINCKIA_MAX_BODY_BYTES": (("http", "max_body_bytes"), partial(_number, what="a number of bytes", most=inf)),
     "LINCKIA_PROMPTS_DIR": (("prompts", "dir"), str),
+    "LINCKIA_PROMPTS_FROM_ROOTS": (("prompts", "from_roots"), _toml),
     "LINCKIA_FETCH_ALLOW": (("fetch", "allow"), _listed),
 }
 
@@ -181,6 +197,8 @@ def from_flags(flags: Flags) -> Layer:
     layer: Layer = {}
     if flags.roots:
         layer["roots"] = list(flags.roots)
+    if flags.read_only:
+        layer["read_only"] = True
     if flags.log_level is not None:
         layer["log_level"] = flags.log_level
     if flags.http is not None:

@@ -57,6 +57,9 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
     `module` holds `open_service`; `operations` are the names it must handle; `parent_pid` is the kernel's, so that a
     child born just as its parent died can tell; `settings` are checked by the service itself.
+
+    `read_only` are those of the `roots` that may not be written; `denied` are real paths, and `denied_patterns`
+    patterns of a .gitignore file for absolute paths, that are never reached though they lie below a root.
     """
 
     service: str
@@ -66,6 +69,9 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     parent_pid: int
     data_dir: str
     roots: tuple[str, ...]
+    read_only: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    denied_patterns: tuple[str, ...] = ()
     mode: str = ""
     settings: dict[str, Any] = {}
     ops_modules: tuple[str, ...] = ()

@@ -92,8 +92,10 @@ _seconds.__name__ = "number of seconds"  # what argparse calls a value that it r
 
 def _kernel(command: _AddCommand) -> None:
     paths_help = "a root: the only places that operations on files may read or change"
+    read_only_help = "clients may change nothing: no file below the roots, and nothing that Linckia stores"
     serve = command("serve", "serve", "run the kernel until it is ended by Ctrl-C, SIGTERM or `linckia stop`")
     serve.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
+    serve.add_argument("--read-only", action="store_true", help=read_only_help)
     serve.add_argument("--config", metavar="FILE", help="settings over those of DIR/linckia.toml")
     http = serve.add_mutually_exclusive_group()
     http.add_argument("--http", metavar="HOST:PORT", help="where to serve MCP over HTTP (default: 127.0.0.1:3000)")
@@ -111,6 +113,7 @@ def _kernel(command: _AddCommand) -> None:
     )  # fmt: skip
     stdio.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
     stdio.add_argument("--surface", metavar="NAME", default="all", help="which tools to show (default: all)")
+    stdio.add_argument("--read-only", action="store_true", help=read_only_help)
     stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
 
     _json(command("status", "status", "the services: their state, and how often and why each has died"))

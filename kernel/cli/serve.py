@@ -87,6 +87,7 @@ def flags_of(arguments: argparse.Namespace) -> Flags:
     """What the command line says; an ephemeral kernel serves no HTTP, since several may run at once."""
     return Flags(
         roots=tuple(arguments.paths),
+        read_only=arguments.read_only,
         data_dir=arguments.data,
         config_file=arguments.config,
         http="off" if arguments.no_http or arguments.ephemeral else arguments.http,
@@ -97,7 +98,8 @@ def flags_of(arguments: argparse.Namespace) -> Flags:
 
 def announce(config: Config, http_url: str | None, page_url: str | None) -> None:
     """Tell people, once clients can be served, where."""
-    roots = ", ".join(map(str, config.roots)) or "none: operations on files are refused"
+    shown = (f"{root} (read only)" if root in config.read_only_roots else str(root) for root in config.roots)
+    roots = ", ".join(shown) or "none: operations on files are refused"
     print(
         f"Linckia {VERSION} is ready (process {os.getpid()})\n"
         f"  MCP over HTTP   {http_url or 'off'}\n"

@@ -56,9 +56,12 @@ def top(arguments: argparse.Namespace) -> int:
 
 def heading(answer: Mapping[str, Any]) -> str:
     """What concerns the kernel as a whole, a few lines."""
-    roots = ", ".join(answer["roots"]) or "none: operations on files are refused"
+    read_only = answer.get("read_only_roots", [])
+    shown = (f"{root} (read only)" if root in read_only else root for root in answer["roots"])
+    roots = ", ".join(shown) or "none: operations on files are refused"
+    mode = ", read-only" if answer.get("read_only") else ""
     return (
-        f"Linckia {answer['version']}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
+        f"Linckia {answer['version']}{mode}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
         f"{memory(answer)}, stdio clients: {answer['clients']}\n"
         f"http   {answer['http_url'] or 'off'}\n"
         f"page   {answer.get('page_url') or 'off'}\n"

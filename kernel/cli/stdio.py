@@ -134,7 +134,10 @@ def _join(
         else:
             try:
                 timeout_s = give_up_at - time.monotonic()
-                return client, client.attach(arguments.surface, roots or None, 0, 1, memory, timeout_s=timeout_s)
+                attached = client.attach(
+                    arguments.surface, roots or None, 0, 1, memory, read_only=arguments.read_only, timeout_s=timeout_s
+                )
+                return client, attached
             except KernelGone:
                 # It was on its way out, or died while starting; nothing was read from our descriptors.
                 client.close()
@@ -160,6 +163,8 @@ def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> s
     command = [sys.executable, "-P", "-m", "kernel.cli", "serve", "--ephemeral", "--data", str(data_dir)]
     if arguments.config:
         command += ["--config", arguments.config]
+    if arguments.read_only:
+        command.append("--read-only")
     try:
         log_dir(data_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         log = (log_dir(data_dir) / "kernel.log").open("ab")

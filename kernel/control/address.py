@@ -67,8 +67,13 @@ def default_data_dir() -> Path:
 
 def find_data_dir(flag: str | None, environment: Mapping[str, str]) -> Path:
     """The real path of the data directory in force, which need not exist yet."""
+    return given_data_dir(flag, environment).resolve()
+
+
+def given_data_dir(flag: str | None, environment: Mapping[str, str]) -> Path:
+    """The data directory as it is named, perhaps by a link."""
     given = flag or environment.get("LINCKIA_DATA")
-    return (Path(given).expanduser() if given else default_data_dir()).resolve()
+    return Path(given).expanduser() if given else default_data_dir()
 
 
 @contextlib.contextmanager

@@ -82,20 +82,22 @@ class Client:
         return self._answer("result", gone, on_progress)
 
     def attach(
-        self, surface: str, roots: Sequence[str] | None, *descriptors: int, timeout_s: float | None = None
-    ) -> JsonObject:
+        self, surface: str, roots: Sequence[str] | None, *descriptors: int, read_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> JsonObject:  # fmt: skip
         """Hand the descriptors over; returns as soon as the kernel serves them.  `wait_detached` waits for the end.
 
         Answers its `pid` and `roots`, and whether it is `ephemeral`: ends with its last client.
 
         Args:
+            read_only: join no kernel whose clients may change something.
             descriptors: input, output, and the memory of the session (`services.front.transport.session_memory`).
 
-        Raises CallFailed: it does not serve this surface, or has other roots; KernelGone: nothing was read from the
-        descriptors; TimeoutError.
+        Raises CallFailed: it does not serve this surface, has other roots, or is not read-only; KernelGone: nothing was
+        read from the descriptors; TimeoutError.
         """
         self._socket.settimeout(None if timeout_s is None else max(timeout_s, 0.001))
-        self._send({"attach": {"surface": surface, "roots": roots}}, descriptors)
+        self._send({"attach": {"surface": surface, "roots": roots, "read_only": read_only}}, descriptors)
         attached: JsonObject = self._answer("attached", "the kernel ended before it had answered")
         self._socket.settimeout(None)
         return attached

@@ -1,4 +1,4 @@
-"""The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the gateway.
+"""The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the fronts.
 
 Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for.
 """
@@ -29,7 +29,7 @@ from proto.ops import Table
 log = logging.getLogger("linckia.control")
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""The longest request; the same as the gateway's limit on a message."""
+"""The longest request; the same as the limit on a message of MCP."""
 
 MAX_WAITING = 16
 """Requests that one connection may send ahead."""
@@ -48,7 +48,7 @@ ACCEPT_RETRY_S = 0.1
 
 
 Attach = Callable[[int, int, str, int | None], Awaitable[None]]
-"""The gateway's way in: serve MCP on the client's input and output, with the tools of a surface, until it leaves.  The
+"""The way to a front: serve MCP on the client's input and output, with the tools of a surface, until it leaves.  The
 last is the memory in which the session is noted, if any.  The descriptors stay the caller's."""
 
 
@@ -62,10 +62,12 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own."""
+    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own,
+    and with `read_only` it must be read-only."""
 
     surface: str = "all"
     roots: tuple[str, ...] | None = None
+    read_only: bool = False
 
 
 @dataclass(kw_only=True)
@@ -81,6 +83,7 @@ class ControlServer:
     """Set when the kernel ends in order; a local client whose session ends then is told so."""
     roots: tuple[str, ...] = ()
     """The kernel's; a client that wants others is refused."""
+    read_only: bool = False
     linger_s: float | None = None
     """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
     _busy: int = field(default=0, init=False)
@@ -269,6 +272,11 @@ class _Connection:
             raise Unavailable(
                 f"the running kernel (process {os.getpid()}) has the roots {_listed(server.roots)}, not "
                 f"{_listed(wanted.roots)}: end it (linckia stop), ask for the same roots, or name another --data"
+            )
+        if wanted.read_only and not server.read_only:
+            raise Unavailable(
+                f"the running kernel (process {os.getpid()}) is not read-only: end it (linckia stop), or name another "
+                "--data"
             )
         attached = {"pid": os.getpid(), "ephemeral": server.linger_s is not None, "roots": server.roots}
         await self.send({"attached": attached})

@@ -27,7 +27,7 @@ from proto.dispatch import ClientRequests
 from proto.errors import Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from proto.link import LinkClosed
-from proto.operation import CLIENT, OPERATOR, Operation, Params
+from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from proto.ops import Table
 
 KERNEL = "kernel"
@@ -88,6 +88,7 @@ class Router:
     Args:
         limits: of each service, by its name.
         pools: the instances of services that are several processes.
+        read_only: whether clients may only call what reads. The operator may go on: the roots are closed to all.
         fronts: services that speak for clients: they may call as such, and are told of what clients subscribe to.
     """
 
@@ -98,8 +99,10 @@ class Router:
         pools: Mapping[str, Sequence[str]] | None = None,
         *,
         fronts: Container[str] = (),
+        read_only: bool = False,
     ) -> None:
         self._fronts = fronts
+        self._read_only = read_only
         self._table = table
         self.lanes = {
             name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake) for name, limit in limits.items()
@@ -153,8 +156,7 @@ class Router:
         written: bool = False,
     ) -> object:
         """See `proto.dispatch.Dispatcher.call`."""
-        if not operation.admits(caller):
-            raise Forbidden(f"{operation.name} may not be called by {caller}")
+        self._admit(operation, caller)
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         if operation.service == KERNEL:
             return await self._call_local(operation, params, caller, limit_s)
@@ -274,9 +276,7 @@ class Router:
         if operation is None:
             raise errors.UnknownOperation(f"unknown operation {call.op!r}")
         caller = self._caller(living, call, parent)
-        if not operation.admits(caller):
-            who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
-            raise Forbidden(f"{operation.name} may not be called by {who}")
+        self._admit(operation, caller)
         if operation.service == KERNEL:
             self._answer_itself(living, call, partial(self._serve_local_for, call, operation, caller))
             return
@@ -314,6 +314,14 @@ class Router:
         except LinckiaError:
             del living.made[call.id]
             raise
+
+    def _admit(self, operation: Operation[Any], caller: str) -> None:
+        """Raises Forbidden where the caller may not call it."""
+        if not operation.admits(caller):
+            who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
+            raise Forbidden(f"{operation.name} may not be called by {who}")
+        if self._read_only and caller == CLIENT and operation.access is not Access.READ:
+            raise Forbidden(f"{operation.name} changes something, and this kernel is read-only (`read_only`)")
 
     def _caller(self, living: _Living, call: Call, parent: RoutedCall | None) -> str:
         """In whose name a service calls: its own, or of a front the client's, or that of the caller it serves."""

@@ -160,7 +160,8 @@ class Zygote:
         Raises ZygoteDown: no service was forked.
         """
         self._wanted.set()
-        with trio.move_on_after(self.spec.wait_s):
+        # Nobody waits for a standby.
+        with trio.move_on_after(math.inf if standby else self.spec.wait_s):
             while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
                 await self._changed.wait()
         control = self._control

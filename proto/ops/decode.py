@@ -1,33 +1,38 @@
-"""The operation of `decode`: pictures and metadata out of a file, in a process that may die of it.
+"""The operations of `decode`: pictures, metadata and text out of a file, in a process that may die of it.
 
 Image, video, audio and PDF decoders are large, old, and fed by strangers. They run here and nowhere else, with nothing
-to lose: no data, no network, no more than to read below the roots, little memory and little time.
+to lose: no data, no network, no files, little memory and little time. The bytes come with the call, or are asked for of
+the caller while it waits.
+
+The router sends a call whose process died once more; a second death is `Quarantined`, which the callers keep with the
+content (see `services.runtime.decoding`).
 """
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from proto.operation import OPERATOR, Family, Params, Role
-from proto.ops.media import MediaKind
+from proto.ops.media import Hash, MediaKind
 
 SERVICE = "decode"
 
-internal = Family(SERVICE, role=Role.INTERNAL, callers=("media",))
+of_media = Family(SERVICE, role=Role.INTERNAL, callers=("media",))
+of_documents = Family(SERVICE, role=Role.INTERNAL, callers=("documents",))
 operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 
 TIME_LIMIT_S = 30.0
 """For one file; a decoder that takes longer is ended, with its process."""
-
-
-def version_of(status: os.stat_result) -> str:
-    """What tells a file from what it was, or from what else it could be."""
-    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
+MEMORY_BYTES = 1536 * 1024**2
+"""Of the process, set by the system: past it an allocation fails. A picture of 120 megapixels is turned in it."""
+MAX_SOURCE_BYTES = 64 * 1024**2
+"""Of a file that text is taken from."""
+MAX_TEXT_CHARACTERS = 16 * 1024**2
+"""Of its text; the rest is left out."""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,16 +52,29 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     pictures: list[Picture]
     problem: Annotated[str | None, Meta(description="Why there is less than there could be")]
-    changed: Annotated[bool, Meta(description="Whether it is another file than the one that was meant")] = False
 
 
-@internal.read("decode_file", idempotent=False, deadline_s=TIME_LIMIT_S + 15)
+@of_media.read("decode_file", deadline_s=TIME_LIMIT_S + 15)
 class DecodeFile(Params[Decoded], frozen=True, kw_only=True):
-    """Decode a file."""
+    """Decode a file, which is read by `media_bytes`."""
 
-    path: Annotated[str, Meta(max_length=4096, description="Its real path, below the roots")]
+    hash: Hash
+    size: Annotated[int, Meta(ge=0, description="Bytes")]
     kind: MediaKind
-    version: Annotated[str, Meta(description="`version_of` the file that is meant")]
+
+
+class DecodedText(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of a file, its pages apart by a line with a form feed."""
+
+    text: Annotated[str | None, Meta(description="Null where there is none to be had")]
+    problem: Annotated[str | None, Meta(description="Why there is less than there could be")] = None
+
+
+@of_documents.read("decode_text", deadline_s=TIME_LIMIT_S + 15)
+class DecodeText(Params[DecodedText], frozen=True, kw_only=True):
+    """Take the text from a PDF."""
+
+    data: Annotated[bytes, Meta(max_length=MAX_SOURCE_BYTES)]
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,8 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float
     data_dir: str
     roots: list[str]
+    read_only_roots: Annotated[list[str], Meta(description="Those of the roots that are only read")] = []
+    read_only: Annotated[bool, Meta(description="Whether clients may change nothing at all")] = False
     http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
     page_url: Annotated[str | None, Meta(description="The operator's page, with its key, for the command line")] = None
     clients: Annotated[int, Meta(description="Clients connected over stdio")]

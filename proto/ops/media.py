@@ -20,6 +20,7 @@ SERVICE = "media"
 
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
 served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
+lent = Family(SERVICE, role=Role.INTERNAL, callers=("decode",))
 
 
 MAX_CHUNK_BYTES = FILE_CHUNK_BYTES
@@ -122,3 +123,18 @@ class MediaContent(Params[ContentChunk], frozen=True, kw_only=True):
     path: Annotated[str, Meta(min_length=1, max_length=4096, description="A file's path, or an artefact's")]
     offset: Annotated[int, Meta(ge=0)] = 0
     limit: Annotated[int, Meta(ge=0, le=MAX_CHUNK_BYTES)] = MAX_CHUNK_BYTES
+
+
+class FilePart(msgspec.Struct, frozen=True, kw_only=True):
+    """Shorter than it was asked for only at the end of the file."""
+
+    data: bytes
+
+
+@lent.read("media_bytes", deadline_s=30)
+class MediaBytes(Params[FilePart], frozen=True, kw_only=True):
+    """Read a part of a file that is being decoded, for as long as it is."""
+
+    hash: Hash
+    offset: Annotated[int, Meta(ge=0)]
+    limit: Annotated[int, Meta(ge=1, le=MAX_CHUNK_BYTES)]

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import resource
+import time
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, BinaryIO
+from functools import partial
+from typing import Annotated, BinaryIO, TypeVar
 
 import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import OperationError, Unavailable
-from proto.ops.decode import TIME_LIMIT_S, Decoded, DecodeFile, DecodeFormats, Formats, version_of
-from proto.ops.media import MediaKind
+from proto.errors import Unavailable
+from proto.ops.decode import (
+    MEMORY_BYTES,
+    TIME_LIMIT_S,
+    Decoded,
+    DecodedText,
+    DecodeFile,
+    DecodeFormats,
+    DecodeText,
+    Formats,
+)
+from proto.ops.media import MediaBytes, MediaKind
 from services.decode.images import FORMATS, image, pdf
 from services.decode.results import NotDecoded, Result
+from services.decode.source import Source
+from services.decode.texts import text_of_pdf
 from services.decode.video import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.roots import OutsideRoots, open_regular
 
-MEMORY_BYTES = 3 * 1024**3
-"""Of address space: past it an allocation fails, which is an error and not the end."""
+T = TypeVar("T")
+
+TEXT_SHARE = 0.6
+"""Of the time of a file, in which its text is read page by page; the rest is for the page that takes longer."""
+GRACE_S = 2
+"""Of processor time beyond the limit: the system ends a process whose event loop cannot."""
 
 SPENT_EXIT = 75
 ANSWERED_WITHIN_S = 0.3
@@ -44,17 +61,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the table `services.decode`."""
 
     time_limit_s: Annotated[float, Meta(gt=0, le=TIME_LIMIT_S)] = TIME_LIMIT_S
-    limit_memory: bool = True
+    memory_limit_bytes: Annotated[int, Meta(ge=0)] = MEMORY_BYTES
+    """Of the process; 0: the system sets none, of memory or of processor time."""
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready at once.  Raises msgspec.ValidationError where a setting is no good."""
     settings = msgspec.convert(env.settings, Settings)
-    if settings.limit_memory:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    if limit := settings.memory_limit_bytes:
+        # What is private and can be written to; more of addresses may be reserved and never used.
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     async with trio.open_nursery() as nursery:
-        decoder = Decoder(tuple(str(root) for root in env.roots), settings.time_limit_s, nursery)
+        decoder = Decoder(settings, nursery)
         nursery.start_soon(decoder.end_when_spent)
         yield Handlers(decoder)
         nursery.cancel_scope.cancel()
@@ -66,9 +85,8 @@ class Decoder:
     A thread cannot be ended, and what it holds cannot be had back: after one that took too long, the process is spent.
     """
 
-    def __init__(self, roots: tuple[str, ...], time_limit_s: float, nursery: trio.Nursery) -> None:
-        self._roots = roots
-        self._time_limit_s = time_limit_s
+    def __init__(self, settings: Settings, nursery: trio.Nursery) -> None:
+        self._settings = settings
         self._nursery = nursery
         self._turn = trio.CapacityLimiter(1)
         self._spent = trio.Event()
@@ -80,12 +98,32 @@ class Decoder:
 
     @handles(DecodeFile)
     async def decode_file(self, params: DecodeFile, ctx: Context) -> Decoded:
+        if (decoder := _DECODERS.get(params.kind)) is None:
+            return Decoded(metadata={}, pictures=[], problem=None)
+
+        async def ask(offset: int, limit: int) -> bytes:
+            return (await ctx.call(MediaBytes(hash=params.hash, offset=offset, limit=limit))).data
+
+        source = Source(lambda offset, limit: trio.from_thread.run(ask, offset, limit), params.size)
+        refused = partial(Decoded, metadata={}, pictures=[])
+        return await self._run(partial(decode, decoder, source), lambda problem: refused(problem=problem))
+
+    @handles(DecodeText)
+    async def decode_text(self, params: DecodeText, ctx: Context) -> DecodedText:
+        work = partial(_text, params.data, self._settings.time_limit_s * TEXT_SHARE)
+        return await self._run(work, lambda problem: DecodedText(text=None, problem=problem))
+
+    @handles(DecodeFormats)
+    async def decode_formats(self, params: DecodeFormats, ctx: Context) -> Formats:
+        return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF"])
+
+    async def _run(self, work: Callable[[], T], refused: Callable[[str], T]) -> T:
         # The caller may go; the thread stays, and so do its limit and its turn.
-        send, receive = trio.open_memory_channel[Decoded | Exception](1)
+        send, receive = trio.open_memory_channel[T | Exception](1)
 
         async def run() -> None:
             try:
-                send.send_nowait(await self._in_time(params))
+                send.send_nowait(await self._in_time(work, refused))
             except Exception as error:  # noqa: BLE001  # raised in the task that called
                 send.send_nowait(error)
 
@@ -95,56 +133,45 @@ class Decoder:
             raise answer
         return answer
 
-    @handles(DecodeFormats)
-    async def decode_formats(self, params: DecodeFormats, ctx: Context) -> Formats:
-        return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF"])
-
-    async def _in_time(self, params: DecodeFile) -> Decoded:
+    async def _in_time(self, work: Callable[[], T], refused: Callable[[str], T]) -> T:
+        limit_s = self._settings.time_limit_s
         async with self._turn:
             if self._spent.is_set():
                 # Begun now it would be lost with this process, and count against a file that may be a good one.
                 raise Unavailable("the decoder restarts", retry_after_ms=round(BACK_WITHIN_S * 1000))
-            with trio.move_on_after(self._time_limit_s):
-                return await trio.to_thread.run_sync(decode, params, self._roots, abandon_on_cancel=True)
+            if self._settings.memory_limit_bytes:
+                most = math.ceil(time.process_time() + limit_s + GRACE_S)
+                _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+                resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+            with trio.move_on_after(limit_s):
+                return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             self._spent.set()
-        _log.error("%s is not decoded after %g s: this process ends", params.path, self._time_limit_s)
-        return _nothing(f"decoding it takes more than the {self._time_limit_s:g} s that a file may have")
+        _log.error("a file is not decoded after %g s: this process ends", limit_s)
+        return refused(f"decoding it takes more than the {limit_s:g} s that a file may have")
 
 
-def _nothing(problem: str | None = None, *, changed: bool = False) -> Decoded:
-    return Decoded(metadata={}, pictures=[], problem=problem, changed=changed)
+_TOO_LARGE = "it takes more memory than a file may have"
 
 
-def decode(params: DecodeFile, roots: tuple[str, ...]) -> Decoded:
-    """Blocks.  Raises OperationError where the file cannot be opened, or is not below the roots."""
-    decoder = _DECODERS.get(params.kind)
-    if decoder is None:
-        return _nothing()
+def _text(data: bytes, limit_s: float) -> DecodedText:
     try:
-        descriptor, status = open_regular(params.path, roots)
-    except OSError as error:
-        raise OperationError(f"{params.path} cannot be opened: {error.strerror}") from None
-    except OutsideRoots as error:
-        raise OperationError(str(error)) from None
-    with open(descriptor, "rb") as file:
-        if version_of(status) != params.version:
-            return _nothing(changed=True)
-        result = _decoded(decoder, file, params)
-        if version_of(os.fstat(descriptor)) != params.version:
-            return _nothing(changed=True)
-    return Decoded(metadata=result.metadata, pictures=result.pictures, problem=result.problem)
+        return text_of_pdf(data, limit_s)
+    except MemoryError:
+        return DecodedText(text=None, problem=_TOO_LARGE)
 
 
-def _decoded(decoder: Callable[[BinaryIO, Result], None], file: BinaryIO, params: DecodeFile) -> Result:
-    """What could be made of the file, and why it is not more."""
+def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> Decoded:
+    """What can be made of the file, and why it is not more; blocks.  Raises LinckiaError where it cannot be read."""
     result = Result()
     try:
-        decoder(file, result)
+        decoder(source.buffered(), result)
     except NotDecoded as error:
         result.problem = str(error)
     except MemoryError:
-        result.problem = "it takes more memory than a file may have"
+        result.problem = _TOO_LARGE
     except Exception as error:  # noqa: BLE001  # libraries raise anything at broken files
-        _log.info("%s: %s", params.path, error, exc_info=True)
+        _log.info("a file cannot be decoded: %s", error, exc_info=True)
         result.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"
-    return result
+    if source.failure is not None:
+        raise source.failure
+    return Decoded(metadata=result.metadata, pictures=result.pictures, problem=result.problem)

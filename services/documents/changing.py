@@ -59,10 +59,9 @@ class Changing:
         path, is_folder = await trio.to_thread.run_sync(folders.existing, params.path, "path", adding.roots)
         if not is_folder:
             return await self._parts.added(*await adding.file(path, given, ctx))
-        data_dir = self._parts.env.data_dir
         walk = folders.Walk(
             path, adding.roots, recursive=params.recursive, include=params.include, exclude=params.exclude,
-            honour_ignores=not params.no_ignore, avoid=(str(data_dir), str(data_dir.parent)),
+            honour_ignores=not params.no_ignore,
         )  # fmt: skip
         return await self._parts.added(*await add_directory(adding, walk, given, params.snapshot_label, ctx))
 
@@ -82,13 +81,16 @@ class Changing:
 
     @handles(DocumentsRestore)
     async def restore(self, params: DocumentsRestore, ctx: Context) -> RestoreResult:
-        target = folders.to_be_written(params.output_directory, "output_directory", self._parts.adding.roots)
+        roots = self._parts.adding.roots
+        target = folders.to_be_written(params.output_directory, "output_directory", roots)
 
         def progress(done: int, total: int) -> None:
             trio.from_thread.run_sync(ctx.progress, done, total, "files")
 
         try:
-            return await self._store.read(lambda db: restore.restore(db, self._parts.codec, params, target, progress))
+            return await self._store.read(
+                lambda db: restore.restore(db, self._parts.codec, params, target, roots, progress)
+            )
         except OSError as error:
             raise OperationError(f"{target} cannot be written: {error.strerror}", field="output_directory") from None
 

@@ -38,7 +38,7 @@ class Parts:
 
     @classmethod
     def around(cls, env: Environment, store: Store, codec: Codec) -> Parts:
-        adding = Adding(store, codec, Trainer(store, codec), tuple(str(root) for root in env.roots))
+        adding = Adding(store, codec, Trainer(store, codec), env.roots)
         parsing = Parsing(store, codec)
         feed = SearchFeed(env, store, codec, adding)
         return cls(

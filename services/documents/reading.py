@@ -51,6 +51,7 @@ from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.text import grep, searching
 from services.runtime.handlers import Context, handles
+from services.runtime.roots import Roots
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ class Reading:
         target = None if params.outputPath is None else folders.to_be_written(params.outputPath, "outputPath", roots)
 
         def get(db: apsw.Connection) -> GetResult:
-            return _get(db, self._parts.codec, params, target)
+            return _get(db, self._parts.codec, params, target, roots)
 
         def get_related(lacks: list[str], db: apsw.Connection) -> GetResult:
             answer = get(db)
@@ -182,7 +183,7 @@ def _listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
     )
 
 
-def _get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path | None) -> GetResult:
+def _get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path | None, roots: Roots) -> GetResult:
     if params.hash is None and params.name is None and params.path is None:
         raise InvalidParams("missing parameter: give `hash`, `name` or `path`", field="hash")
     found = rows.pick(db, hash_=params.hash, name=params.name, path=params.path)
@@ -200,7 +201,7 @@ def _get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path |
         )  # fmt: skip
     if target is not None:
         written = target / first.name if target.is_dir() else target
-        restore.copy_to(db, codec, stored, written)
+        restore.copy_to(db, codec, stored, written, roots)
         answer = msgspec.structs.replace(answer, output_path=str(written))
     return answer
 

@@ -21,7 +21,7 @@ from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
-from services.runtime.database import sync_folder
+from services.runtime.roots import OutsideRoots, Roots
 
 MAX_NAMED = 1000
 FSYNC_EACH = 64
@@ -77,8 +77,9 @@ def _matching(wanted: Sequence[_Wanted], include: Sequence[str], exclude: Sequen
 
 
 def restore(
-    db: apsw.Connection, codec: Codec, params: DocumentsRestore, target: Path, progress: Callable[[int, int], None]
-) -> RestoreResult:
+    db: apsw.Connection, codec: Codec, params: DocumentsRestore, target: Path, roots: Roots,
+    progress: Callable[[int, int], None],
+) -> RestoreResult:  # fmt: skip
     """Write what `params` asks for below `target`.
 
     Raises:
@@ -103,6 +104,7 @@ def restore(
             progress(done, len(wanted))
         try:
             place, stored = _place(one.path), objects.by_hash(db, one.hash)
+            refusal = "" if place is None else roots.refusal(str(target / place), write=True)
             if place is None:
                 reason = "its name leads out of the output directory"
             elif place in written:
@@ -110,33 +112,36 @@ def restore(
             elif stored is None:
                 reason = "its content was deleted"
             elif params.dry_run:
-                reason = _EXISTS if not params.overwrite and os.path.lexists(target / place) else ""
+                there = not params.overwrite and os.path.lexists(target / place)
+                reason = refusal or (_EXISTS if there else "")
             else:
-                reason = _write(db, codec, stored, one, target, place, overwrite=params.overwrite, sync=each)
+                overwrite = params.overwrite
+                reason = refusal or _write(db, codec, stored, one, roots, target, place, overwrite=overwrite, sync=each)
             if not reason and place is not None and stored is not None:
                 written.add(place)
                 size += stored.size
         except OSError as error:
             is_in_the_way = error.errno in (errno.ELOOP, errno.ENOTDIR)
             reason = "a link or a file stands in the way" if is_in_the_way else error.strerror or "cannot be written"
-        except DamagedContent as error:
-            reason = f"the stored content is damaged: {error}"
+        except (OutsideRoots, DamagedContent) as error:
+            why = str(error)
+            reason = why if isinstance(error, OutsideRoots) else f"the stored content is damaged: {why}"
         (skipped if reason else restored).append(Restored(path=one.path, hash=one.hash.hex(), reason=reason))
     if written and not params.dry_run:
-        _sync(target, {os.path.dirname(place) for place in written} if each else None)
+        _sync(roots, target, {os.path.dirname(place) for place in written} if each else None)
     return RestoreResult(
         files_restored=len(restored), skipped=len(skipped), bytes_restored=size,
         files=[*skipped[::-1], *restored][:MAX_NAMED], output_directory=str(target), dry_run=params.dry_run,
     )  # fmt: skip
 
 
-def _sync(target: Path, folders: Iterable[str] | None) -> None:
+def _sync(roots: Roots, target: Path, folders: Iterable[str] | None) -> None:
     """Make the names in these folders durable; None: everything there is."""
     if folders is None:
         os.sync()
         return
     for folder in folders:
-        with _folder(target, folder) as descriptor:
+        with _folder(roots, target, folder) as descriptor:
             os.fsync(descriptor)
 
 
@@ -146,15 +151,14 @@ def _place(path: str) -> str | None:
 
 
 @contextmanager
-def _folder(target: Path, path: str) -> Iterator[int]:
-    """The folder below the target, made where it is missing; no link is followed."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(target, flags)
+def _folder(roots: Roots, target: Path, path: str) -> Iterator[int]:
+    """The folder below the target, made where it is missing; no link is followed.  Raises OSError, OutsideRoots."""
+    descriptor = roots.open_folder(str(target), write=True)
     try:
         for part in filter(None, path.split("/")):
             with suppress(FileExistsError):
                 os.mkdir(part, 0o755, dir_fd=descriptor)
-            deeper = os.open(part, flags, dir_fd=descriptor)
+            deeper = roots.open_folder(part, descriptor, write=True)
             os.close(descriptor)
             descriptor = deeper
         yield descriptor
@@ -163,12 +167,12 @@ def _folder(target: Path, path: str) -> Iterator[int]:
 
 
 def _write(
-    db: apsw.Connection, codec: Codec, stored: Stored, one: _Wanted, target: Path, place: str, *, overwrite: bool,
-    sync: bool,
+    db: apsw.Connection, codec: Codec, stored: Stored, one: _Wanted, roots: Roots, target: Path, place: str, *,
+    overwrite: bool, sync: bool,
 ) -> str:  # fmt: skip
-    """Write one file; answers why not, or nothing.  Raises OSError, DamagedContent."""
+    """Write one file; answers why not, or nothing.  Raises OSError, OutsideRoots, DamagedContent."""
     above, _, name = place.rpartition("/")
-    with _folder(target, above) as folder:
+    with _folder(roots, target, above) as folder:
         if not overwrite:
             with suppress(FileNotFoundError):
                 os.lstat(name, dir_fd=folder)
@@ -190,7 +194,7 @@ def _write(
     return ""
 
 
-def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path) -> None:
+def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path, roots: Roots) -> None:
     """Write the content to a file, whole or not at all; once this returns it is on disk.
 
     Raises:
@@ -198,21 +202,25 @@ def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path) -> 
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".linckia-new-{secrets.token_hex(8)}")
-        try:
-            _write_new(db, codec, stored, str(temporary))
-            os.rename(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(target.parent)
+        with _folder(roots, target.parent, "") as folder:
+            temporary = f".linckia-new-{secrets.token_hex(8)}"
+            try:
+                _write_new(db, codec, stored, temporary, folder)
+                os.rename(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+            os.fsync(folder)
     except OSError as error:
         raise OperationError(f"{target} cannot be written: {error.strerror}", field="outputPath") from None
+    except OutsideRoots as error:
+        raise OperationError(str(error), field="outputPath") from None
     except DamagedContent as error:
         raise told(db, error) from None
 
 
 def _write_new(
-    db: apsw.Connection, codec: Codec, stored: Stored, path: str, folder: int | None = None, *,
+    db: apsw.Connection, codec: Codec, stored: Stored, path: str, folder: int, *,
     wanted: _Wanted | None = None, sync: bool = True,
 ) -> None:  # fmt: skip
     """Write a content to a file that is not there.  Raises OSError, DamagedContent."""

@@ -227,7 +227,7 @@ class SessionFollower:
                 continue
             # Before the look: what changes while it is under way is told after it.
             one.changed = False
-            walk = Walk(one.folder, self._parts.adding.roots, avoid=(str(self._parts.env.data_dir),))
+            walk = Walk(one.folder, self._parts.adding.roots)
             try:
                 await add_changes(self._parts.adding, walk, Given(session=one.session))
             except LinckiaError as error:

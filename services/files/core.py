@@ -13,7 +13,7 @@ from msgspec import Meta
 from proto.operation import Params
 from services.files.index.jobs import Jobs
 from services.files.index.tree import Tree
-from services.files.paths import Roots
+from services.files.paths import FileRoots
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, handles
 
@@ -46,7 +46,7 @@ class Core:
     settings: Settings
     database: Database
     tree: Tree
-    roots: Roots
+    roots: FileRoots
     jobs: Jobs
 
 

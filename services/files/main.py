@@ -27,8 +27,8 @@ from services.files.core import Core, read_settings
 from services.files.index.comparing import COLLECTIONS, CompareClient
 from services.files.index.jobs import Jobs
 from services.files.index.listing import ignore_rules
-from services.files.index.tree import Invalidations, Tree
-from services.files.paths import Roots
+from services.files.index.tree import Invalidations, Tree, find
+from services.files.paths import FileRoots
 from services.files.plans.classifying import Classifying
 from services.files.plans.executions import Executions
 from services.files.plans.followers import Followers
@@ -51,8 +51,8 @@ _SWITCH_S = 0.001
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open. Raises ValueError where a setting is wrong."""
     chosen = read_settings(env.settings)
-    roots = Roots(env.roots)
-    ignored = ignore_rules(chosen.ignore, roots.paths)
+    roots = FileRoots(env.roots)
+    ignored = ignore_rules(chosen.ignore, env.roots)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
     recovery = Recovery()
@@ -93,9 +93,11 @@ async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
     except Unavailable:
         # Damaged and begun again: the new one has what could be read.
         noted = await core.database.read(changes.noted)
+    # What was indexed before it was denied goes.
+    denied = await core.database.read(lambda db: [path for path in core.roots.denied if find(db, path) is not None])
 
     async def take_up() -> None:
-        unfinished = await trio.to_thread.run_sync(changes.heal, noted)
+        unfinished = await trio.to_thread.run_sync(changes.heal, noted) + denied
         await core.jobs.resume()
         for path in unfinished:
             await core.jobs.start(path, background=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from proto.errors import InvalidParams
+from services.runtime.roots import Roots
 
 _BASE = 0x10FE00
 _FROM_OS = re.compile("[\udc80-\udcff\U0010fe80-\U0010feff]")
@@ -106,20 +106,21 @@ def overlap(one: str, other: str) -> bool:
     return is_within(one, (other,)) or is_within(other, (one,))
 
 
-class Roots:
-    """The places that may be read and changed, as text; real paths."""
+class FileRoots:
+    """The service's roots, for paths as text; `paths` are theirs, `denied` what is out of reach."""
 
-    def __init__(self, roots: Iterable[Path]) -> None:
-        self.paths = tuple(to_text(str(root)) for root in roots)
+    def __init__(self, roots: Roots) -> None:
+        self.all = roots
+        self.paths = tuple(map(to_text, roots))
+        self.denied = tuple(map(to_text, roots.denied))
 
     def real(self, path: str, field: str) -> str:
         """The real path of a clean path, every link followed; what is not there is taken as it is written. Raises
-        InvalidParams where it leads out of the roots."""
+        InvalidParams where it leads out of the roots, Denied where it may not be read."""
         return self._checked(to_text(os.path.realpath(to_os(path))), path, field)
 
     def place(self, path: str, field: str) -> str:
-        """The path with every link but the last followed: the entry itself, which may be a link. Raises InvalidParams
-        where it leads out of the roots."""
+        """The path with every link but the last followed: the entry itself, which may be a link. Raises as `real`."""
         folder, name = split(path)
         if not folder:
             return self._checked(path, path, field)
@@ -130,4 +131,5 @@ class Roots:
         if not is_within(real, self.paths):
             there = ", ".join(self.paths) or "none; start with a folder, `linckia serve PATH`"
             raise InvalidParams(f"`{field}`: {shown(path)} is outside the roots ({there})", field=field)
+        self.all.check(to_os(real), field=field)
         return real

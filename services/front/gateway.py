@@ -110,11 +110,19 @@ class Gateway:
         return self._servers.by_name[name]
 
     async def attach(
-        self, fd_in: int, fd_out: int, surface: str, memory: int | None = None, *, drain_s: float = DRAIN_S
-    ) -> None:
+        self,
+        fd_in: int,
+        fd_out: int,
+        surface: str,
+        memory: int | None = None,
+        *,
+        drain_s: float = DRAIN_S,
+        ending: trio.Event | None = None,
+    ) -> bool:
         """Serve one local client on descriptors that it passed; they stay the caller's to close.
 
-        Returns when the client has gone and what it had asked is answered.  Cancellation ends it at once.
+        Returns True when the client has gone and what it had asked is answered; False when `ending` was set before.
+        Cancellation ends it at once.
 
         Args:
             memory: of the session, where it is to outlive this kernel (`services.front.transport.session_memory`).
@@ -132,7 +140,7 @@ class Gateway:
         handshake = Handshake(shown, self._version)
         pad = self._scratchpads.open()
         with contextlib.closing(SessionMemory(memory)) as session_memory:
-            await serve_stdio(
+            return await serve_stdio(
                 server,
                 handshake,
                 pad,
@@ -141,6 +149,7 @@ class Gateway:
                 session_memory=session_memory,
                 drain_s=drain_s,
                 opened=self.opened.set,
+                ending=trio.Event() if ending is None else ending,
             )
 
 

@@ -23,9 +23,9 @@ from proto.front import (
     ToFront,
 )
 
-Serve = Callable[[int, int, str, int | None], Awaitable[None]]
-"""Serve MCP on a client's input and output, with the tools of a surface, until it leaves; the last is its session's
-memory.  The descriptors stay the caller's."""
+Serve = Callable[[int, int, str, int | None], Awaitable[bool]]
+"""Serve MCP on a client's input and output, with the tools of a surface; the last is its session's memory.  Answers
+whether the client has left.  The descriptors stay the caller's."""
 
 _log = logging.getLogger("linckia.front")
 _encode = msgspec.msgpack.Encoder().encode
@@ -47,6 +47,7 @@ class Handoff:
         self._listen = listen
         self._sessions: dict[int, trio.CancelScope] = {}
         self._answered = False
+        self._idle = trio.Event()
 
     async def run(self) -> None:
         """Take what is handed over, until cancelled; sessions end with it, and go on in the next front."""
@@ -74,17 +75,27 @@ class Handoff:
     async def _attach(self, client: Attach, fds: list[int]) -> None:
         fd_in, fd_out, *memory = fds
         scope = self._sessions[client.id] = trio.CancelScope()
+        left = True
         try:
             with scope:
                 try:
-                    await self._serve(fd_in, fd_out, client.surface, memory[0] if memory else None)
+                    left = await self._serve(fd_in, fd_out, client.surface, memory[0] if memory else None)
                 except Exception:  # noqa: BLE001  # one client's session must not end the others'
                     _log.exception("a local client's session failed")
-                self._tell(Detached(client.id))
+                if left:
+                    self._tell(Detached(client.id))
         finally:
             del self._sessions[client.id]
+            if not self._sessions:
+                self._idle.set()
+                self._idle = trio.Event()
             for fd in fds:
                 os.close(fd)
+
+    async def drained(self) -> None:
+        """Until no client is served."""
+        while self._sessions:
+            await self._idle.wait()
 
     def answered(self) -> None:
         """A local client has had its first answer."""

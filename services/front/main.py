@@ -6,11 +6,11 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import trio
 
-from proto import ops
 from proto.frames import Level
 from proto.front import SERVICE, FrontSettings
 from proto.json_types import JsonObject
@@ -22,19 +22,28 @@ from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff
 from services.front.prompts import Folder
+from services.front.warm import declared, rehearse
 from services.runtime.handlers import Context, Environment, Handlers
+
+DRAIN_S = 3.0
+"""For what local clients have in flight when this front is to end; then the next one goes on with it."""
+
+
+def warm_up() -> None:
+    """Once, in the process that fronts are forked from."""
+    trio.run(rehearse)
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Serve clients as they are handed over."""
     settings = env.settings_as(FrontSettings)
-    declared = ops.load(settings.ops_modules)
-    table = Table(op for op in declared.values() if op.service not in settings.unserved)
+    every = declared(settings.ops_modules)
+    table = Table(op for op in every.values() if op.service not in settings.unserved)
     dispatcher = LinkDispatcher(env.outgoing)
     scratchpad.register(dispatcher.serve_local)
     prompts.register(dispatcher.serve_local)
-    folders = tuple(map(Folder.of, settings.prompt_folders))
+    folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
     async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
 
         async def listen(listening: socket.socket) -> None:
@@ -42,14 +51,18 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             from services.front.web.serving import serve
 
             assert settings.http is not None
-            await serve(gateway, dispatcher, declared, settings, listening, env.ending)
+            await serve(gateway, dispatcher, every, settings, listening, env.ending)
 
         async with trio.open_nursery() as nursery:
             if env.handoff is not None:
-                handoff = Handoff(env.handoff, gateway.attach, listen)
+                attach = partial(gateway.attach, ending=env.ending)
+                handoff = Handoff(env.handoff, attach, listen)
                 nursery.start_soon(_tell_when_opened, gateway, handoff)
                 nursery.start_soon(handoff.run)
             yield _handlers(gateway, dispatcher, table)
+            if env.handoff is not None:
+                with trio.move_on_after(DRAIN_S):
+                    await handoff.drained()
             nursery.cancel_scope.cancel()
 
 

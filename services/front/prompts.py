@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from proto.json_types import JsonObject
 from proto.mcp import Message, PromptResult, Text
 from proto.operation import ALL
 from proto.ops.front import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
+from services.runtime.roots import OutsideRoots, Roots
 
 SHOWN_ON = frozenset({ALL, *SURFACES})
 """Surfaces with prompts."""
@@ -41,19 +41,20 @@ _log = logging.getLogger("linckia.prompts")
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """`proto.front.PromptFolder`, with paths."""
+    """A folder of prompts: whether it is the user's own for this system, and not merely in a root; and where its
+    files may lead."""
 
     path: Path
-    within: Path | None = None
+    is_own: bool = True
+    roots: Roots = Roots(("/",))
 
     @classmethod
-    def of(cls, folder: PromptFolder) -> Folder:
-        return cls(Path(folder.path), None if folder.within is None else Path(folder.within))
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is the user's own for this system, and not merely in a root."""
-        return self.within is None
+    def of(cls, folder: PromptFolder, limits: Roots) -> Folder:
+        """`limits` have what is denied below the roots."""
+        if folder.within is None:
+            return cls(Path(folder.path))
+        roots = Roots((folder.within,), denied=limits.denied, patterns=limits.patterns)
+        return cls(Path(folder.path), False, roots)
 
 
 class FilePrompt(msgspec.Struct, frozen=True):
@@ -66,7 +67,13 @@ class FilePrompt(msgspec.Struct, frozen=True):
 
     def listed(self) -> JsonObject:
         """An item of `prompts/list`."""
-        return {"name": self.name, "description": self.description, "arguments": []}
+        return {"name": self.name, "description": self.described, "arguments": []}
+
+    @property
+    def described(self) -> str:
+        """The description; where the file lies in a root, with a word on who wrote it: it may be anybody."""
+        written_by = f" (from {self.path.parent}: by those who wrote that folder, not by you or Linckia)"
+        return self.description if self.is_own else self.description + written_by
 
 
 class FilePrompts:
@@ -92,12 +99,12 @@ class FilePrompts:
         if prompt is None or prompt.is_own is not own:
             return None
         folder = next(f for f in self._folders if f.path == prompt.path.parent)
-        read = await trio.to_thread.run_sync(_read, prompt.path, folder.within, limiter=self._limiter)
+        read = await trio.to_thread.run_sync(_read, prompt.path, folder.roots, limiter=self._limiter)
         if read is None:
             return None
         _, text = read
         message = {"role": "assistant", "content": {"type": "text", "text": text}}
-        return {"description": prompt.description, "messages": [message]}
+        return {"description": prompt.described, "messages": [message]}
 
     async def watch(self, changed: Callable[[], Any]) -> None:
         """Call `changed` (a coroutine function) each time that the list reads otherwise, until cancelled."""
@@ -120,7 +127,7 @@ class FilePrompts:
                 identity = _identity(path)
                 if identity is None:
                     continue
-                read = self._known[identity] if identity in self._known else _describe(path, folder.within)
+                read = self._known[identity] if identity in self._known else _describe(path, folder.roots)
                 known[identity] = read
                 if read is not None:
                     name, description = read
@@ -148,41 +155,34 @@ def _identity(path: Path) -> tuple[object, ...] | None:
     return (path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def _describe(path: Path, within: Path | None) -> tuple[str, str] | None:
+def _describe(path: Path, roots: Roots) -> tuple[str, str] | None:
     """The name and the description of the prompt in a file; None, and a line in the log, where it is none."""
     name = path.name.removeprefix(PREFIX).removesuffix(SUFFIX).replace("-", "_")
-    read = _read(path, within) if name else None
+    read = _read(path, roots) if name else None
     if read is None:
         return None
     return name, read[0]
 
 
-def _read(path: Path, within: Path | None) -> tuple[str, str] | None:
+def _read(path: Path, roots: Roots) -> tuple[str, str] | None:
     """The description and the text of a prompt's file; None, and a line in the log, where it cannot be one."""
+    refusal = ""
     try:
-        # Not to wait for a writer, should it be a pipe.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            refusal = _refusal(file.fileno(), within)
+        descriptor, status = roots.open(str(path))
+        with os.fdopen(descriptor, "rb") as file:
+            if status.st_size > MAX_BYTES:
+                refusal = f"it is longer than {MAX_BYTES} bytes"
             text = "" if refusal else file.read(MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         refusal = error.strerror or str(error)
+    except OutsideRoots as error:
+        refusal = str(error)
     except UnicodeDecodeError as error:
         refusal = f"it is not UTF-8 ({error.reason})"
     if refusal:
         _log.warning("%s is no prompt: %s", path, refusal)
         return None
     return heading(text) or f"Prompt in {path.name}", text
-
-
-def _refusal(fd: int, within: Path | None) -> str:
-    """Why an open file is no prompt; empty where it is one."""
-    found = os.fstat(fd)
-    real = Path(os.readlink(f"/proc/self/fd/{fd}"))
-    if within is not None and not real.is_relative_to(within):
-        return f"it leads out of its root, to {real}"
-    if not stat.S_ISREG(found.st_mode):
-        return "it is not a file"
-    return f"it is longer than {MAX_BYTES} bytes" if found.st_size > MAX_BYTES else ""
 
 
 def heading(markdown: str) -> str:

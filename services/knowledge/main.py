@@ -33,7 +33,7 @@ from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
-from services.runtime.roots import OutsideRoots, printable
+from services.runtime.roots import Denied, OutsideRoots, Roots, printable
 
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10
@@ -75,7 +75,7 @@ def rehearse(root: Path, settings: Mapping[str, object]) -> Sequence[Params[Any]
     """Look at a note and its links; whether the first scan is through by then makes no difference."""
     note = root / "a.md"
     note.write_text("# A\n\nSee [[b]].\n", encoding="utf-8")
-    files.read(str(note), (str(root),))
+    files.read(str(note), Roots((root,)))
     return (
         ops.ReadNodeContent(id="a"), ops.ExploreLinks(id="a"), ops.KnowledgeStatus(), ops.ReadNodeContent(id="a")
     )  # fmt: skip
@@ -102,6 +102,8 @@ class Notes:
             content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
         except (FileNotFoundError, NotADirectoryError):
             raise OperationError(f"File not found: {place.path}") from None
+        except Denied:
+            raise
         except (OSError, OutsideRoots, files.TooLarge) as error:
             raise OperationError(f"File cannot be read: {place.path}: {_why(error)}") from None
         return ops.NodeContent(text=content.text)
@@ -158,6 +160,8 @@ class Notes:
             tagged, changed = await trio.to_thread.run_sync(tags.add_tags, path, roots, wanted, limiter=self._writing)
         except (FileNotFoundError, NotADirectoryError):
             raise OperationError(f"File not found: {params.file_path}") from None
+        except Denied:
+            raise
         except (OSError, OutsideRoots, files.TooLarge, tags.Contended) as error:
             raise OperationError(f"Tags cannot be added to {params.file_path}: {_why(error)}") from None
         if changed:

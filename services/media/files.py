@@ -10,16 +10,20 @@ import contextlib
 import hashlib
 import mimetypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from proto.errors import Forbidden, OperationError
-from proto.ops.decode import version_of
 from proto.ops.media import MediaKind
-from services.runtime.roots import OutsideRoots, is_below, open_regular
+from services.runtime.roots import Denied, OutsideRoots, Roots
 
 _PIECE: Final = 1024 * 1024
+
+
+def version_of(status: os.stat_result) -> str:
+    """What tells a file from what it was, or from what else it could be."""
+    return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +42,32 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(path: str, roots: Sequence[str]) -> Iterator[Opened]:
+def opened(path: str, roots: Roots) -> Iterator[Opened]:
     """Open a regular file below the roots.
 
     Raises:
-        Forbidden: it is outside, or a link leads there; also where it does not exist, so that nothing can be learned
-            of files outside.
+        Forbidden: it is outside or denied, or a link leads there; also where it does not exist, so that nothing can be
+            learned of files outside.
         OperationError: it is there and cannot be read, or is no file.
     """
     try:
         real = "" if "\0" in path else os.path.realpath(_absolute(path, roots))
         # Checked before it is opened, for to open some things does something; and after, for it may have changed.
-        if not is_below(real, roots):
+        if not roots.holds(real):
             raise Forbidden(f"{path[:200]} is not below a root")
-        descriptor, status = open_regular(real, roots)
+        roots.check(real)
+        descriptor, status = roots.open(real)
     except OSError as error:
         raise OperationError(f"{path[:200]} cannot be opened: {error.strerror}") from None
+    except Denied:
+        raise
     except OutsideRoots:
         raise OperationError(f"{path[:200]} is not a file, or is another one by now") from None
     with open(descriptor, "rb", buffering=0) as raw:
         yield Opened(raw, real, status, version_of(status))
 
 
-def _absolute(path: str, roots: Sequence[str]) -> str:
+def _absolute(path: str, roots: Roots) -> str:
     """A relative path is one below the first root that has such an entry."""
     if os.path.isabs(path):
         return path

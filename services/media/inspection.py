@@ -5,30 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO, Final, TypeVar
 
 import trio
 
-from proto.errors import Kind, LinckiaError, OperationError
-from proto.ops.decode import Decoded, DecodeFile, version_of
-from proto.ops.media import MediaInspection, MediaKind
+from proto.errors import OperationError, Overloaded
+from proto.ops.decode import Decoded, DecodeFile
+from proto.ops.media import MediaBytes, MediaInspection, MediaKind
 from services.media import store
-from services.media.files import counts, digest, opened
+from services.media.files import counts, digest, opened, version_of
 from services.media.store import Content
 from services.runtime.database import Database
+from services.runtime.decoding import Undecodable, decoded
 from services.runtime.handlers import Context
+from services.runtime.roots import Roots
 from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
 
-MAX_DEATHS: Final = 2
 MAX_CHANGES: Final = 3
-SOON_MS: Final = 1000
+MAX_LENT: Final = 128
+"""Contents that wait for the decoder, each with an open file and a call in flight: half of those that this service may
+have, so that the decoder's own calls always find a place."""
 
 _MADE_OF: Final = (MediaKind.IMAGE, MediaKind.VIDEO, MediaKind.AUDIO, MediaKind.PDF, MediaKind.TEXT)
-
-_DEADLY = f"decoding it has ended the decoder {MAX_DEATHS} times; it is not tried again"
 
 
 class _Changed(Exception):
@@ -38,12 +40,14 @@ class _Changed(Exception):
 class Inspection:
     """Makes one thing at a time for each content."""
 
-    def __init__(self, database: Database, roots: Sequence[str], cache_bytes: int) -> None:
+    def __init__(self, database: Database, roots: Roots, cache_bytes: int) -> None:
         self._database = database
         self._cache_bytes = cache_bytes
         self._roots = roots
         self._reading = trio.CapacityLimiter(4)
         self._busy: dict[bytes, trio.Lock] = {}
+        self._lent: dict[str, int] = {}
+        """Descriptors of the files that `decode` has in hand, by their hashes."""
 
     async def inspect(self, path: str, ctx: Context) -> MediaInspection:
         """Raises Forbidden, OperationError."""
@@ -112,38 +116,38 @@ class Inspection:
         if kind is MediaKind.TEXT:
             made = Decoded(metadata=await self._read(path, version, counts), pictures=[], problem=None)
         else:
-            made = await self._decoded(path, version, kind, hash_, ctx)
-            if made.changed:
-                raise _Changed
+            made = await self._decoded(path, version, kind, hash_.hex(), ctx)
         return await self._database.write(lambda db: store.keep(db, hash_, made, self._cache_bytes))
 
-    async def _decoded(self, path: str, version: str, kind: MediaKind, hash_: bytes, ctx: Context) -> Decoded:
-        """Raises LinckiaError where the decoder is not there for now."""
-        while True:
-            deaths = await self._database.write(lambda db: store.begin(db, hash_))
-            if deaths >= MAX_DEATHS:
-                await self._end(hash_, 0)
-                return Decoded(metadata={}, pictures=[], problem=_DEADLY)
-            try:
-                made = await ctx.call(DecodeFile(path=path, kind=kind, version=version))
-            except LinckiaError as error:
-                if error.failure.kind in (Kind.MAYBE_EXECUTED, Kind.QUARANTINED):
-                    # It died with this in its hands: counted already.
-                    continue
-                await self._end(hash_, deaths)
-                wait_ms = error.failure.retry_after_ms
-                if error.failure.kind is Kind.UNAVAILABLE and wait_ms is not None and wait_ms <= SOON_MS:
-                    # Another file has ended its process; the deadline bounds how often.
-                    await trio.sleep(wait_ms / 1000)
-                    continue
-                raise
-            except trio.Cancelled:
-                # The caller has gone; that says nothing of the file.
-                with trio.CancelScope(shield=True):
-                    await self._end(hash_, deaths)
-                raise
-            await self._end(hash_, 0)
-            return made
+    async def _decoded(self, path: str, version: str, kind: MediaKind, hash_: str, ctx: Context) -> Decoded:
+        """Raises _Changed; LinckiaError where the decoder is not there for now."""
+        if len(self._lent) >= MAX_LENT:
+            raise Overloaded(f"{MAX_LENT} files wait for the decoder; try again shortly", retry_after_ms=1000)
+        descriptor = await self._read(path, version, lambda file, check: os.dup(file.fileno()))
+        self._lent[hash_] = descriptor
+        try:
+            made = await decoded(ctx.call, DecodeFile(hash=hash_, size=os.fstat(descriptor).st_size, kind=kind))
+        except Undecodable as error:
+            made = Decoded(metadata={}, pictures=[], problem=str(error))
+        finally:
+            now = version_of(os.fstat(descriptor))
+            del self._lent[hash_]
+            os.close(descriptor)
+        if now != version:
+            raise _Changed
+        return made
 
-    async def _end(self, hash_: bytes, times: int) -> None:
-        await self._database.write(lambda db: store.end(db, hash_, times))
+    async def part(self, params: MediaBytes) -> bytes:
+        """Of a file that is being decoded.  Raises OperationError where it is not, or cannot be read."""
+        lent = self._lent.get(params.hash)
+        if lent is None:
+            raise OperationError("this file is not being decoded")
+        # Its own: the other one may be closed, and its number another file's, before a thread has read.
+        descriptor = os.dup(lent)
+        try:
+            read = partial(os.pread, descriptor, params.limit, params.offset)
+            return await trio.to_thread.run_sync(read, limiter=self._reading)
+        except OSError as error:
+            raise OperationError(f"the file cannot be read: {error.strerror}") from None
+        finally:
+            os.close(descriptor)

@@ -22,8 +22,10 @@ from proto.ops.media import (
     THUMBNAIL,
     ArtifactContent,
     ContentChunk,
+    FilePart,
     KnownThumbnails,
     MediaArtifactParams,
+    MediaBytes,
     MediaContent,
     MediaInspect,
     MediaInspection,
@@ -52,6 +54,7 @@ from services.media.store import (
 )
 from services.runtime.database import Database, Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.roots import Roots
 
 _CONTENT = "SELECT hash, metadata, problem, used_at FROM content"
 _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
@@ -76,7 +79,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     cache_bytes = msgspec.convert(env.settings, Settings).cache_bytes
     database = await trio.to_thread.run_sync(partial(Database, env.data_dir / "media.db", SCHEMA, kind=Kind.DERIVED))
     try:
-        yield Handlers(Media(database, tuple(str(root) for root in env.roots), cache_bytes), Resources(database))
+        yield Handlers(Media(database, env.roots, cache_bytes), Resources(database))
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
@@ -85,7 +88,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 class Media:
     """What files are, what is made from them, and their bytes."""
 
-    def __init__(self, database: Database, roots: tuple[str, ...], cache_bytes: int) -> None:
+    def __init__(self, database: Database, roots: Roots, cache_bytes: int) -> None:
         self._database = database
         self._roots = roots
         self._inspection = Inspection(database, roots, cache_bytes)
@@ -94,6 +97,10 @@ class Media:
     @handles(MediaInspect)
     async def inspect(self, params: MediaInspect, ctx: Context) -> MediaInspection:
         return await self._inspection.inspect(params.path, ctx)
+
+    @handles(MediaBytes)
+    async def part(self, params: MediaBytes, ctx: Context) -> FilePart:
+        return FilePart(data=await self._inspection.part(params))
 
     @handles(MediaThumbnails)
     async def thumbnails(self, params: MediaThumbnails, ctx: Context) -> KnownThumbnails:

@@ -1,7 +1,6 @@
 """What was made from contents: one SQLite file with the pictures in it, a cache that can be made again at any time.
 
-It also counts how often a content was begun and never ended, so that one which takes its decoder's life is known even
-after everything has died. The functions work within a transaction of the caller's.
+The functions work within a transaction of the caller's.
 """
 
 from __future__ import annotations
@@ -42,9 +41,6 @@ CREATE TABLE picture(
 
 -- The hash of a file that is still the same, so that it need not be read again.
 CREATE TABLE seen(version TEXT PRIMARY KEY, hash BLOB NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
-
--- Contents whose decoding was begun and not ended, and how often.
-CREATE TABLE begun(hash BLOB PRIMARY KEY, times INTEGER NOT NULL) WITHOUT ROWID;
 """,
 )
 
@@ -123,21 +119,6 @@ def keep(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> 
 def picture(db: apsw.Connection, hash_: bytes, name: str) -> bytes | None:
     found: bytes | None = db.execute("SELECT data FROM picture WHERE hash=? AND name=?", (hash_, name)).get
     return found
-
-
-def begin(db: apsw.Connection, hash_: bytes) -> int:
-    """Count a decoding that begins; answers how many before it never ended."""
-    times: int = db.execute("SELECT times FROM begun WHERE hash=?", (hash_,)).get or 0
-    db.execute("INSERT OR REPLACE INTO begun VALUES(?, ?)", (hash_, times + 1))
-    return times
-
-
-def end(db: apsw.Connection, hash_: bytes, times: int) -> None:
-    """It ended in order, or never began: back to so many that did not."""
-    if times:
-        db.execute("INSERT OR REPLACE INTO begun VALUES(?, ?)", (hash_, times))
-    else:
-        db.execute("DELETE FROM begun WHERE hash=?", (hash_,))
 
 
 def artifact_of(

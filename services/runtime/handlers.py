@@ -33,6 +33,7 @@ from proto.errors import InvalidParams
 from proto.frames import Call, Event, Log, Progress
 from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
+from services.runtime.roots import Roots
 
 P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")
@@ -121,7 +122,7 @@ class Environment:
     Attributes:
         mode: the fall-back mode of this generation (`cuda`, `cpu`); '' where the child spec lists none.
         data_dir: the service's own folder; it exists, and no other process opens its files.
-        roots: the real paths below which files may be read or changed.
+        roots: the real paths below which files may be read or changed, and what is out of reach there.
         settings: the service's own table of the settings, `[services.NAME]`, merged with the environment.
         background: for tasks that live as long as the service. One that raises ends the process, and it is restarted.
         ending: set once the service is to end: a call that only waits should then answer with what there is.
@@ -142,7 +143,7 @@ class Environment:
     ) -> None:
         self.service, self.generation, self.mode = birth.service, birth.generation, birth.mode
         self.data_dir = Path(birth.data_dir)
-        self.roots = tuple(map(Path, birth.roots))
+        self.roots = Roots.of(birth)
         self.settings = birth.settings
         self.background = background
         self.ending = ending

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pathspec import GitIgnoreSpec
+
+from services.runtime.roots import printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""
@@ -29,7 +32,9 @@ class IgnoreRules:
         """Whether `path` is ignored; the deepest rule that matches decides."""
         rules: IgnoreRules | None = self
         while rules is not None:
-            verdict = rules.spec.check_file(rules.lead + path[rules.prefix :] + ("/" if is_folder else "")).include
+            here = rules.lead + path[rules.prefix :] + ("/" if is_folder else "")
+            # A name need not be UTF-8, which the patterns' automaton wants.
+            verdict = rules.spec.check_file(printable(here)).include
             if verdict is not None:
                 return verdict
             rules = rules.above
@@ -48,7 +53,7 @@ def _spec(text: str) -> GitIgnoreSpec:
         pattern = line.rstrip("\r")
         try:
             GitIgnoreSpec.from_lines([pattern])
-        except ValueError:
+        except (ValueError, re.error):
             # Git skips a pattern that it cannot parse, and keeps the rest.
             continue
         understood.append(pattern)

@@ -20,6 +20,8 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakValueDictionary
 
+from services.runtime.roots import real_path_of
+
 LOCK_TIMEOUT_SECONDS = 30.0
 _TEMPORARY = ".linckia-new-"
 _POLL_SECONDS = 0.005
@@ -93,6 +95,8 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
     """
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        if real_path_of(directory, str(path.parent)) != str(path.parent):
+            raise ChangedMeanwhile(f"{path.parent} is another folder by now: nothing was written")
         status = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             raise CannotReplace(f"{path} is not a regular file")

@@ -1,14 +1,42 @@
-"""Files below the roots, by their real paths: the only ones that a service reads or writes."""
+"""The roots: which real paths a service may read, write and list.  All services with roots ask this one.
+
+A path is admitted if it lies below a root and is not *denied*.  Denied are what no client may reach even where it lies
+below a root (the data directory, the settings files, the installation; the kernel names them), and what the user lists
+in `deny`.  The innermost root that holds a path says whether it may be written.
+
+What holds: a path is checked with every link followed, and a file once more by its open descriptor, so that no link,
+`..` or rename in between leads past the check.  A denied folder is recognised by its path, whatever its case, and by
+its identity (device and inode), so neither a bind mount nor a rename of a folder above it uncovers it.  A hard link,
+made by others, of a file *inside* a denied folder is not recognised.  landlock, the second wall, cannot subtract: it
+admits a whole root, and what is denied below it rests on the checks here.  (Rules for the children of the root in its
+place would refuse every file that is made beside them later.)
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Self
+
+from proto.birth import Birth
+from proto.errors import Forbidden
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+Identity = tuple[int, int]
+"""Device and inode."""
 
 
 class OutsideRoots(Exception):
     """It is not a regular file, or a link leads out of the roots; the message names it."""
+
+
+class Denied(OutsideRoots, Forbidden):
+    """It lies below a root, and may not be reached, or not be written; the message names it and says why."""
 
 
 def is_below(real: str, roots: Sequence[str]) -> bool:
@@ -16,22 +44,177 @@ def is_below(real: str, roots: Sequence[str]) -> bool:
     return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
 
 
-def open_regular(path: str, roots: Sequence[str]) -> tuple[int, os.stat_result]:
-    """An open descriptor of a regular file below `roots`, and its status.
+class Roots(tuple[str, ...]):
+    """The real paths of the roots, and what below them is out of reach.
 
-    Never blocks on a pipe, never follows a link out of the roots. Raises OSError, OutsideRoots.
+    Args:
+        paths: the roots.
+        read_only: those of them that may not be written.
+        denied: real paths that are neither read, written nor listed, with all below them.
+        patterns: the same as patterns of a .gitignore file, matched against absolute paths, whatever their case.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OutsideRoots(f"{printable(path)} is not a regular file")
-        if not is_below(real_path_of(descriptor, path), roots):
+
+    def __new__(cls, paths: Iterable[str | os.PathLike[str]] = (), **limits: Iterable[str]) -> Self:
+        return super().__new__(cls, dict.fromkeys(os.fspath(path) for path in paths))
+
+    def __init__(
+        self,
+        paths: Iterable[str | os.PathLike[str]] = (),
+        *,
+        read_only: Iterable[str] = (),
+        denied: Iterable[str] = (),
+        patterns: Iterable[str] = (),
+    ) -> None:
+        self.read_only = frozenset(read_only)
+        self.denied = tuple(denied)
+        self.patterns = tuple(patterns)
+        folded = [_folded(root) for root in self]
+        self._near = tuple(path for path in map(_folded, self.denied) if is_below(path, folded))
+        self._above = {os.path.dirname(path) for path in self._near}
+        self._spec = _spec(tuple(printable(_folded(each)) for each in self.patterns)) if self.patterns else None
+        self._held = tuple(_opened(self.denied)) if self else ()
+        self._identities = frozenset(_identity(os.fstat(descriptor)) for descriptor in self._held)
+
+    def __del__(self) -> None:
+        for descriptor in self.__dict__.get("_held", ()):
+            os.close(descriptor)
+
+    @classmethod
+    def of(cls, birth: Birth) -> Self:
+        """Those that a birth certificate names."""
+        return cls(birth.roots, read_only=birth.read_only, denied=birth.denied, patterns=birth.denied_patterns)
+
+    # Questions about real paths
+
+    def holds(self, real: str) -> bool:
+        """Whether a real path is a root or lies below one."""
+        return is_below(real, self)
+
+    def root_of(self, real: str) -> str | None:
+        """The root that a path belongs to: of two inside each other, the inner one."""
+        return max((root for root in self if is_below(real, (root,))), key=len, default=None)
+
+    @property
+    def hides_some(self) -> bool:
+        """Whether anything below the roots may be denied by its name."""
+        return bool(self._near) or self._spec is not None
+
+    def hides(self, real: str) -> bool:
+        """Whether a path is denied by its name; for walks, which come to it from above."""
+        if not self.hides_some:
+            return False
+        folded = _folded(real)
+        return is_below(folded, self._near) or (
+            self._spec is not None and self._spec.match_file(printable(folded) + os.sep)
+        )
+
+    def hidden_in(self, folder: str) -> Callable[[str], bool] | None:
+        """Which names in a folder, that is not hidden itself, are; None, which most answer, where none is."""
+        if self._spec is None and _folded(folder.rstrip(os.sep) or os.sep) not in self._above:
+            return None
+        return lambda name: self.hides(os.path.join(folder, name))
+
+    def refusal(self, real: str, *, write: bool = False, status: os.stat_result | None = None) -> str:
+        """Why a path below a root may not be read (or written); empty where it may. `status`: of the open file."""
+        if self.hides(real) or (self._identities and self._is_identified(real, status)):
+            return f"{printable(real)} may not be reached: it belongs to Linckia itself, or the setting `deny` names it"
+        if write and (root := self.root_of(real)) in self.read_only:
+            return f"{printable(real)} may not be changed: the root {root} is read-only"
+        return ""
+
+    def check(self, real: str, *, write: bool = False, field: str | None = None) -> None:
+        """Raises Denied where a path below a root may not be read, or not be written."""
+        if refusal := self.refusal(real, write=write):
+            raise Denied(refusal, field=field)
+
+    def refusal_of_all(self, real: str) -> str:
+        """Why an entry may not be moved or removed with all that is in it; empty where it may."""
+        if refusal := self.refusal(real, write=True):
+            return refusal
+        folded = _folded(real)
+        inside = next((path for path in self.denied if is_below(_folded(path), (folded,))), None)
+        if inside is None and self._spec is not None:
+            inside = next(filter(self.hides, _all_in(real)), None)
+        return f"{printable(real)} holds {printable(inside)}, which may not be reached" if inside else ""
+
+    def _is_identified(self, real: str, status: os.stat_result | None) -> bool:
+        """Whether it, or a folder above it, is one that is denied under whatever name."""
+        if status is not None and _identity(status) in self._identities:
+            return True
+        path = real
+        while True:
+            with contextlib.suppress(OSError):
+                if _identity(os.stat(path, follow_symlinks=False)) in self._identities:
+                    return True
+            if path in self or path == (path := os.path.dirname(path)):
+                return False
+
+    # Opening
+
+    def open(self, path: str) -> tuple[int, os.stat_result]:
+        """An open descriptor of a regular file, and its status.
+
+        Never blocks on a pipe, never follows a link out of the roots. Raises OSError, OutsideRoots, Denied.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OutsideRoots(f"{printable(path)} is not a regular file")
+            self._check_open(descriptor, path, status)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, status
+
+    def open_folder(self, path: str, above: int | None = None, *, write: bool = False) -> int:
+        """An open descriptor of a folder, or of one by its name in the open one `above`; no link is followed at its
+        end. Raises OSError, OutsideRoots, Denied."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, dir_fd=above)
+        try:
+            self._check_open(descriptor, path, None, write=write)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _check_open(self, descriptor: int, path: str, status: os.stat_result | None, *, write: bool = False) -> None:
+        real = real_path_of(descriptor, path)
+        if not self.holds(real):
             raise OutsideRoots(f"{printable(path)} leads out of the roots")
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor, status
+        if refusal := self.refusal(real, write=write, status=status):
+            raise Denied(refusal)
+
+
+def _opened(paths: Iterable[str]) -> Iterator[int]:
+    """Held open, so that the inode of what is denied is not given to another file."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            yield os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def _folded(path: str) -> str:
+    # On a file system without case another spelling is the same file. Where there is case, a name that differs from
+    # a denied one in nothing else is denied too.
+    return path.casefold()
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _all_in(real: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(real):
+        yield from (os.path.join(folder, name) for name in (*folders, *files))
+
+
+@functools.lru_cache(maxsize=8)
+def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
+    # Not at the start: few have patterns, and every service would pay for the import.
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(patterns)
 
 
 def real_path_of(descriptor: int, path: str) -> str:

@@ -140,7 +140,9 @@ async def rehearse(birth: Birth, module: ModuleType, memory: Path = Path("/dev/s
         data.mkdir()
         if (calls := hook(root, birth.settings)) is None:
             return
-        birth = msgspec.structs.replace(birth, generation=0, data_dir=str(data), roots=(str(root),))
+        birth = msgspec.structs.replace(
+            birth, generation=0, data_dir=str(data), roots=(str(root),), read_only=(), denied=(), denied_patterns=()
+        )
         ours, theirs = socket_pair()
         try:
             # What goes wrong in the service is told by its answers, and what it logs of such a folder only misleads.

@@ -27,6 +27,7 @@ from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import OpenService
 from services.runtime.loop import ServiceLoop
+from services.runtime.roots import Roots
 
 R = TypeVar("R")
 
@@ -45,11 +46,11 @@ class _Running:
 class Bench:
     """The services under test; `call` acts as a client, or as the service named by `caller`."""
 
-    def __init__(self, services: Mapping[str, OpenService], folder: Path, roots: Sequence[Path],
+    def __init__(self, services: Mapping[str, OpenService], folder: Path, roots: Roots,
                  settings: Mapping[str, dict[str, Any]], table: ops.Table, nursery: trio.Nursery) -> None:  # fmt: skip
         self._services = services
         self._folder = folder
-        self._roots = tuple(str(root) for root in roots)
+        self._roots = roots
         self._settings = settings
         self._table = table
         self._nursery = nursery
@@ -63,7 +64,9 @@ class Bench:
         birth = Birth(
             service=name, module="", generation=self._generations[name], parent_pid=0, mode=mode,
             operations=tuple(op.name for op in self._table.of_service(name)),
-            data_dir=str(self._folder / name), roots=self._roots, settings=self._settings.get(name, {}),
+            data_dir=str(self._folder / name), settings=self._settings.get(name, {}),
+            roots=tuple(self._roots), read_only=tuple(self._roots.read_only), denied=self._roots.denied,
+            denied_patterns=self._roots.patterns,
         )  # fmt: skip
         await trio.Path(birth.data_dir).mkdir(parents=True, exist_ok=True)
         ours, theirs = memory_link()
@@ -147,13 +150,14 @@ async def services_in_process(
     services: Mapping[str, OpenService],
     folder: Path,
     *,
-    roots: Sequence[Path] = (),
+    roots: Sequence[Path] | Roots = (),
     settings: Mapping[str, dict[str, Any]] | None = None,
     ops_modules: Sequence[str] = (),
 ) -> AsyncIterator[Bench]:
     """Run `services` (name → open_service), started in the order given; each has its data in `folder/NAME`."""
     async with trio.open_nursery() as nursery:
-        bench = Bench(services, folder, roots, settings or {}, ops.load(ops_modules), nursery)
+        there = roots if isinstance(roots, Roots) else Roots(roots)
+        bench = Bench(services, folder, there, settings or {}, ops.load(ops_modules), nursery)
         for name in services:
             await bench.start(name)
         yield bench

@@ -17,7 +17,7 @@ from proto.errors import InvalidParams, OperationError
 from proto.operation import Params
 from proto.ops import watch as ops
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.roots import is_below
+from services.runtime.roots import Roots
 from services.watch import trees
 from services.watch.inotify import system_limit
 from services.watch.snapshot import Snapshot
@@ -48,7 +48,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watcher.run)
-            yield Handlers(Watching(watcher, tuple(str(root) for root in env.roots)))
+            yield Handlers(Watching(watcher, env.roots))
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
@@ -58,7 +58,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 class Watching:
     """The operations."""
 
-    def __init__(self, watcher: Watcher, roots: tuple[str, ...]) -> None:
+    def __init__(self, watcher: Watcher, roots: Roots) -> None:
         self._watcher = watcher
         self._database = watcher.store.database
         self._roots = roots
@@ -189,17 +189,18 @@ class Watching:
         return each, held, problems
 
 
-def _specify(params: ops.WatchSubscribe, roots: Sequence[str]) -> Spec:
-    """The parameters, checked. Raises InvalidParams."""
+def _specify(params: ops.WatchSubscribe, roots: Roots) -> Spec:
+    """The parameters, checked. Raises InvalidParams, Denied."""
     paths = []
     for index, path in enumerate(params.paths):
         field = f"paths[{index}]"
         real = os.path.realpath(path)
-        if not is_below(real, roots):
+        if not roots.holds(real):
             raise InvalidParams(
                 f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'})",
                 field=field,
             )
+        roots.check(real, field=field)
         if not os.path.isdir(real):
             reason = "is not a directory" if os.path.lexists(real) else os.strerror(errno.ENOENT).lower()
             raise InvalidParams(f"parameter `{field}`: {path[:200]}: {reason}", field=field)

@@ -14,12 +14,13 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Final
 
 import apsw
 
+from services.runtime.roots import Roots
 from services.watch import snapshot
 from services.watch.differences import Batch, Differences, Names, Opened, folder_row, merge
 from services.watch.inotify import Watches
@@ -31,14 +32,18 @@ CHUNK: Final = 1000
 MAX_WAITING: Final = 5000
 """Files of a batch that wait to be matched, the new ones with those that are gone."""
 
+LeftOut = Callable[[str, bool], bool]
+"""Whether an entry of a folder is left out: of its name, and whether it is a folder."""
+
 _log = logging.getLogger("linckia.watch")
 
 
 class Tracker(Differences):
     """The trees, and the looks at them."""
 
-    def __init__(self, store: Store, watches: Watches) -> None:
-        """Read the trees; blocks. Raises DiskFull, Unavailable."""
+    def __init__(self, store: Store, watches: Watches, service_roots: Roots) -> None:
+        """Read the trees; blocks. What the service's roots hide is not there. Raises DiskFull, Unavailable."""
+        self._service_roots = service_roots
         self._generation = store.database.generation
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
         with store.transaction(self._generation):
@@ -81,7 +86,7 @@ class Tracker(Differences):
             for path in tree.roots:
                 # After an error it is neither there nor gone.
                 with contextlib.suppress(OSError):
-                    if self._seats.get((tree.number, path)) != snapshot.identity_at(path):
+                    if self._seats.get((tree.number, path)) != self._identity_at(path):
                         found.add(tree.number)
         return found
 
@@ -134,10 +139,14 @@ class Tracker(Differences):
 
     # Watched folders
 
+    def _identity_at(self, path: bytes) -> Identity | None:
+        """Of a watched folder; None where there is none. Raises OSError."""
+        return None if self._service_roots.hides(os.fsdecode(path)) else snapshot.identity_at(path)
+
     def _look_at_roots(self, batch: Batch, tree: Tree) -> None:
         for path in tree.roots:
             try:
-                identity = snapshot.identity_at(path)
+                identity = self._identity_at(path)
             except OSError as error:
                 # Neither there nor gone: its state stays.
                 _log.warning("%s cannot be looked at: %s", os.fsdecode(path), error)
@@ -239,15 +248,16 @@ class Tracker(Differences):
                     continue
             self.compare(batch, opened, name, row and Row(*row), seen, touched=True)
         self.snapshot.put_all(new)
-        above = self._above(folder, tree) if rows else ""
+        left_out = self._left_out(folder, tree) if rows else None
         for name, row in rows.items():
+            assert left_out is not None
             # It may have come after the names were read, and have been seen by another batch.
-            seen = self._see_own(opened, above, name, Row(*row))
+            seen = self._see_own(opened, left_out, name, Row(*row))
             self.compare(batch, opened, name, Row(*row), seen, touched=True)
 
-    def _see_own(self, opened: Opened, above: str, name: bytes, row: Row | None) -> Seen | None:
-        """An entry of an open folder, unless the tree passes it over."""
-        folder, tree, descriptor = opened
+    def _see_own(self, opened: Opened, left_out: LeftOut, name: bytes, row: Row | None) -> Seen | None:
+        """An entry of an open folder, unless it is left out."""
+        folder, _, descriptor = opened
         try:
             seen = Seen.of(os.stat(name, dir_fd=descriptor, follow_symlinks=False))
         except FileNotFoundError:
@@ -256,18 +266,27 @@ class Tracker(Differences):
             # Neither there nor gone: it stays as it was.
             self.problems[folder.number] = os.strerror(error.errno or 0)
             return None if row is None else Seen(*row[:3], abs(row.ctime_ns), row.inode, folder.identity.device)
-        return None if tree.rules.passes_over(above, os.fsdecode(name), is_folder=seen.kind == FOLDER) else seen
+        return None if left_out(os.fsdecode(name), seen.kind == FOLDER) else seen
 
     def _names(self, opened: Opened) -> list[bytes]:
         """The names of a folder's entries that are the tree's, sorted."""
         folder, tree, descriptor = opened
-        above = self._above(folder, tree)
+        left_out = self._left_out(folder, tree)
         with os.scandir(descriptor) as entries:
             return sorted(
                 os.fsencode(entry.name)
                 for entry in entries
-                if not tree.rules.passes_over(above, entry.name, is_folder=entry.is_dir(follow_symlinks=False))
+                if not left_out(entry.name, entry.is_dir(follow_symlinks=False))
             )
+
+    def _left_out(self, folder: Folder, tree: Tree) -> LeftOut:
+        """The rule for the entries of a folder: the tree passes over some, and others are hidden from the service."""
+        above, hidden = self._above(folder, tree), None
+        if self._service_roots.hides_some:
+            hidden = self._service_roots.hidden_in(os.fsdecode(self.snapshot.path(folder.number)))
+        if hidden is None:
+            return lambda name, is_folder: tree.rules.passes_over(above, name, is_folder=is_folder)
+        return lambda name, is_folder: hidden(name) or tree.rules.passes_over(above, name, is_folder=is_folder)
 
     def _above(self, folder: Folder, tree: Tree) -> str:
         """A folder's path as patterns are matched against it."""
@@ -285,10 +304,10 @@ class Tracker(Differences):
         try:
             if number not in self.watches and number not in self.watches.without:
                 batch.work[number] = None
-            above = self._above(opened.folder, opened.tree)
+            left_out = self._left_out(opened.folder, opened.tree)
             for name, touched in names.items():
                 row = self.snapshot.row(number, name)
-                seen = self._see_own(opened, above, name, row)
+                seen = self._see_own(opened, left_out, name, row)
                 self.compare(batch, opened, name, row, seen, touched=touched, evict=evict)
             self._match_if_many(batch, MAX_WAITING)
         finally:

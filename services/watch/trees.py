@@ -11,7 +11,7 @@ import apsw
 import msgspec
 from pathspec import GitIgnoreSpec
 
-from services.runtime.roots import is_below
+from services.runtime.roots import is_below, printable
 from services.watch.store import select
 
 _PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
@@ -74,7 +74,7 @@ class Rules:
         for pattern in ignore:
             try:
                 GitIgnoreSpec.from_lines([pattern])
-            except ValueError as error:
+            except (ValueError, re.error) as error:
                 raise ValueError(f"{pattern!r} is no pattern of a .gitignore file: {error}") from None
             name = pattern.removesuffix("/")
             if negated:
@@ -114,4 +114,4 @@ class Rules:
             return True
         if self._spec is None:
             return False
-        return self._spec.check_file(above + name + ("/" if is_folder else "")).include is True
+        return self._spec.check_file(printable(above + name + ("/" if is_folder else ""))).include is True

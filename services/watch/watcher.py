@@ -125,7 +125,9 @@ class Watcher:
         inotify = Inotify()
         self._begin(inotify)
         try:
-            self._tracker = await trio.to_thread.run_sync(Tracker, self.store, self.watches, limiter=self._turn)
+            self._tracker = await trio.to_thread.run_sync(
+                Tracker, self.store, self.watches, self._env.roots, limiter=self._turn
+            )
             self._failure = None
             self._decided.set()
             self._sweeps.update(self._tracker.trees)

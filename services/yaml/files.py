@@ -10,55 +10,46 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from services.runtime.roots import OutsideRoots, open_regular
+from services.runtime.roots import OutsideRoots, Roots
 from services.yaml.errors import Code, YamlError
 
 DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """The real directories under which files may be read and written."""
+def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
+    """The real path of a file under the roots; a relative one is looked for in each.
 
-    directories: tuple[Path, ...]
-
-    @classmethod
-    def of(cls, *paths: str | os.PathLike[str]) -> "Roots":
-        """The roots at existing directories, symbolic links resolved. Raises YamlError (-32000)."""
+    Raises YamlError (-32000), and Denied where it may not be read, or not be written.
+    """
+    reason = "there are no roots"
+    for root in roots:
         try:
-            return cls(tuple(Path(path).resolve(strict=True) for path in paths))
+            real = Path(root, file).resolve(strict=True)
         except OSError as fault:
-            raise YamlError(Code.IO, f"the root {fault.filename} cannot be used: {fault.strerror}") from None
+            reason = str(fault.strerror)
+        except (RuntimeError, ValueError) as fault:  # a loop of symbolic links, a NUL character
+            reason = str(fault)
+        else:
+            if not roots.holds(str(real)):
+                raise YamlError(Code.IO, f"{file} is outside the roots: {', '.join(roots)}")
+            roots.check(str(real), write=write, field="file")
+            return real
+    raise YamlError(Code.IO, f"{file!r} cannot be read: {reason}")
 
-    def resolve(self, file: str) -> Path:
-        """The real path of a file under the roots; a relative one is looked for in each. Raises YamlError (-32000)."""
-        reason = "there are no roots"
-        for root in self.directories:
-            try:
-                real = (root / file).resolve(strict=True)
-            except OSError as fault:
-                reason = str(fault.strerror)
-            except (RuntimeError, ValueError) as fault:  # a loop of symbolic links, a NUL character
-                reason = str(fault)
-            else:
-                if any(real.is_relative_to(root) for root in self.directories):
-                    return real
-                raise YamlError(Code.IO, f"{file} is outside the roots: {', '.join(map(str, self.directories))}")
-        raise YamlError(Code.IO, f"{file!r} cannot be read: {reason}")
 
-    def read(self, path: Path, max_bytes: int) -> bytes:
-        """The bytes of a regular file at a real path. Raises YamlError: -32000, or -32001 for one over the cap."""
-        try:
-            descriptor, status = open_regular(str(path), [str(root) for root in self.directories])
-            with os.fdopen(descriptor, "rb") as stream:
-                raw = stream.read() if status.st_size <= max_bytes else None
-        except OSError as fault:
-            raise YamlError(Code.IO, f"{path} cannot be read: {fault.strerror}") from None
-        except OutsideRoots as fault:
-            raise YamlError(Code.IO, str(fault)) from None
-        if raw is None or len(raw) > max_bytes:
-            raise YamlError(Code.PARSE, f"{path} is larger than {max_bytes} bytes, the most that is parsed")
-        return raw
+def read(roots: Roots, path: Path, max_bytes: int) -> bytes:
+    """The bytes of a regular file at a real path. Raises YamlError: -32000, or -32001 for one over the cap."""
+    try:
+        descriptor, status = roots.open(str(path))
+        with os.fdopen(descriptor, "rb") as stream:
+            raw = stream.read() if status.st_size <= max_bytes else None
+    except OSError as fault:
+        raise YamlError(Code.IO, f"{path} cannot be read: {fault.strerror}") from None
+    except OutsideRoots as fault:
+        raise YamlError(Code.IO, str(fault)) from None
+    if raw is None or len(raw) > max_bytes:
+        raise YamlError(Code.PARSE, f"{path} is larger than {max_bytes} bytes, the most that is parsed")
+    return raw
 
 
 @dataclass(frozen=True, slots=True)

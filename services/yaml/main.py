@@ -40,7 +40,7 @@ from proto.ops.yaml import (
 )
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.yaml.errors import YamlError
-from services.yaml.files import DEFAULT_MAX_BYTES, Roots
+from services.yaml.files import DEFAULT_MAX_BYTES
 from services.yaml.operations import YamlFiles
 from services.yaml.values import get_at, read_tree, set_at
 
@@ -110,7 +110,7 @@ class YamlService:
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready at once; nothing is kept but the cache of parsed files."""
     settings = msgspec.convert(env.settings, Settings)
-    service = YamlService(YamlFiles(Roots.of(*env.roots), max_bytes=settings.max_bytes))
+    service = YamlService(YamlFiles(env.roots, max_bytes=settings.max_bytes))
     handlers = Handlers(service)
     for params in _EDITS:
         handlers.handle(params)(service.change)

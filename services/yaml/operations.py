@@ -27,9 +27,10 @@ from proto.ops.yaml import (
     ValidateResult,
 )
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
+from services.runtime.roots import Roots
 from services.yaml import comments, restructure, schema
 from services.yaml.errors import Code, NotApplicable, YamlError
-from services.yaml.files import DEFAULT_MAX_BYTES, Roots, Source, read_source
+from services.yaml.files import DEFAULT_MAX_BYTES, Source, read, read_source, resolve
 from services.yaml.fragment import read_fragment
 from services.yaml.syntax.parser import MAX_DEPTH
 from services.yaml.tree import Tree
@@ -106,18 +107,18 @@ class YamlFiles:
 
     def get(self, file: str, path: str, document: int = 0) -> GetResult:
         """The exact source of the value at a path. Raises YamlError (-32000, -32001, -32002)."""
-        parsed = self._read(self.roots.resolve(file))
+        parsed = self._read(resolve(self.roots, file))
         return GetResult(get_at(parsed.tree, path, document), parsed.source.digest)
 
     def get_comments(self, file: str, path: str, document: int = 0) -> CommentsResult:
         """The comments of the entry at a path. Raises YamlError (-32000, -32001, -32002)."""
-        parsed = self._read(self.roots.resolve(file))
+        parsed = self._read(resolve(self.roots, file))
         found, place = locate(parsed.tree, path, document, Code.NOT_FOUND)
         return CommentsResult(*comments.read_comments(parsed.tree, found, place), parsed.source.digest)
 
     def validate(self, file: str, against: dict[str, Any], document: int = 0) -> ValidateResult:
         """Check a document against a JSON Schema. Raises YamlError."""
-        parsed = self._read(self.roots.resolve(file))
+        parsed = self._read(resolve(self.roots, file))
         found = pick_document(parsed.tree, document, Code.NOT_FOUND)
         if found is None:
             raise YamlError(Code.NOT_FOUND, f"{file} has no document to validate")
@@ -133,7 +134,7 @@ class YamlFiles:
         dry_run: bool = False,
     ) -> EditResult:
         """Make one edit, or several in order, all or none: each sees what those before it did. Raises YamlError."""
-        path = self.roots.resolve(file)
+        path = resolve(self.roots, file, write=not dry_run)
         message = _described(edits, file)
         edits = edits if isinstance(edits, Sequence) else [edits]
         if dry_run:
@@ -183,7 +184,7 @@ class YamlFiles:
         return parsed, tree
 
     def _read(self, path: Path) -> Parsed:
-        raw = self.roots.read(path, self.max_bytes)
+        raw = read(self.roots, path, self.max_bytes)
         found = self.cache.get(path, raw)
         if found is None:
             source = read_source(raw)

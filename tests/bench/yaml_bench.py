@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 
 from proto.ops.yaml import SetEdit
-from services.yaml.files import Roots
+from services.runtime.roots import Roots
 from services.yaml.operations import YamlFiles
 from services.yaml.syntax.parser import parse
 
@@ -86,7 +86,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "f.yaml"
         path.write_text(text)
-        cold = YamlFiles(Roots.of(directory))
+        cold = YamlFiles(Roots((directory,)))
         get_and_set = seconds(
             lambda: (
                 cold.get("f.yaml", "service500.spec.image"),

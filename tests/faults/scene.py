@@ -11,7 +11,7 @@ import trio
 from services.runtime.testing import Bench, services_in_process
 from tests.faults.subjects import Subject
 
-SETTINGS = {"decode": {"limit_memory": False}}
+SETTINGS = {"decode": {"memory_limit_bytes": 0}}
 ENOUGH_S = 20.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +157,26 @@ def pdf_of_deep_objects() -> bytes:
 def pdf_that_unfolds() -> bytes:
     """A quarter of a gigabyte of what draws the page, in a quarter of a megabyte."""
     return pdf(CATALOGUE, PAGES, page(more=b"/Contents 4 0 R"), stream(zeros(256 << 20)))
+
+
+def pdf_that_unfolds_twice() -> bytes:
+    """Nearly a gigabyte of what draws the page, in two kilobytes."""
+    packed = zlib.compress(zeros(900 << 20), 9)
+    body = b"<< /Length %d /Filter [/FlateDecode /FlateDecode] >>\nstream\n%b\nendstream" % (len(packed), packed)
+    return pdf(CATALOGUE, PAGES, page(more=b"/Contents 4 0 R"), body)
+
+
+def office(name: str) -> bytes:
+    """A file of an office program; its `name` unfolds to a quarter of a gigabyte, its XML to a billion entities."""
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
+    laughs = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "ha">{entities}]><x>&e9;</x>'
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", laughs)
+        with archive.open(name, "w", force_zip64=True) as member:
+            for _ in range(1 << 8):
+                member.write(bytes(1 << 20))
+    return file.getvalue()
 
 
 def pdf_of_a_giant_picture() -> bytes:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from kernel.control.client import CallFailed
-from services.documents.text.indexing import MAX_ATTEMPTS
 from tests.system.documents_kills import Acknowledged, check, kill_at_random_points
-from tests.system.running import REPOSITORY, RunningKernel, polls, running
+from tests.system.running import REPOSITORY, RunningKernel, running
 from tests.unit.documents.test_texts import pdf
 
 LARGE_BYTES = 96 * 1024 * 1024
@@ -33,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kernel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    with running(tmp_path_factory.mktemp("data"), [root], services=["documents", "graph", "retrieve"]) as kernel:
+    with running(tmp_path_factory.mktemp("data"), [root], services=["documents", "decode", "graph", "retrieve"]) as kernel:
         yield kernel
 
 
@@ -95,37 +94,42 @@ def test_a_large_file_goes_in_and_out_within_the_memory_that_each_process_may_us
         assert peak < MEMORY_BYTES, f"{name} has used {peak / 2**20:.0f} MiB"
 
 
-def test_a_document_whose_extraction_keeps_killing_the_process_is_set_aside(kernel: RunningKernel, root: Path) -> None:
+def test_a_document_whose_extraction_keeps_ending_the_decoder_is_set_aside(kernel: RunningKernel, root: Path) -> None:
     # Thousands of pages take long enough to be killed in the midst of.
-    size = (root / "slow.pdf").write_bytes(pdf(*(f"page {n} " + "word " * 400 for n in range(2000))))
+    (root / "slow.pdf").write_bytes(pdf(*(f"page {n} " + "word " * 400 for n in range(2000))))
+    before = kernel.call("documents_status")["quarantined"]
     client = subprocess.Popen(
         [sys.executable, "-P", "-m", "kernel.cli", "call", "documents_add",
          json.dumps({"path": str(root / "slow.pdf")}), "--data", str(kernel.data_dir)],
         cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        for _ in polls(60):
-            if attempts(kernel, size) >= attempt:
-                break
-        assert attempts(kernel, size) == attempt
-        kernel.kill("documents")
-    for _ in polls(60):
-        with contextlib.suppress(CallFailed):
-            if kernel.call("documents_status", {"detailed": True})["quarantine"]:
-                break
+    kills = 0
+    give_up = time.monotonic() + 60
+    while (status := _status(kernel))["quarantined"] == before:
+        assert time.monotonic() < give_up, status
+        decoder = kernel.service("decode")
+        if status["extraction_waiting"] and decoder["in_flight"]:
+            kernel.kill("decode", signal.SIGSEGV)
+            kills += 1
+            kernel.wait_ready("decode")
+        time.sleep(0.02)
     client.wait(30)
+    assert kills >= 2
     got = kernel.call("documents_get", {"name": "slow.pdf", "include_content": True, "length": 4})
     assert (got["content"], got["mime_type"]) == ("JVBERg==", "application/pdf")
     status = kernel.call("documents_status", {"detailed": True})
     assert any("slow.pdf" in said and "died" in said for said in status["quarantine"])
 
 
-def attempts(kernel: RunningKernel, size: int) -> int:
-    """How often the text of the content of this size has begun to be extracted, from the database itself."""
-    path = kernel.data_dir / "services" / "documents" / "packs.db"
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        found = db.execute("SELECT attempts FROM object WHERE size=?", (size,)).fetchone()
-    return 0 if found is None else int(found[0])
+def _status(kernel: RunningKernel) -> dict[str, Any]:
+    while True:
+        try:
+            answer: dict[str, Any] = kernel.call("documents_status")
+            return answer
+        except CallFailed as error:
+            if error.failure["kind"] != "unavailable":
+                raise
+            kernel.wait_ready("documents")
 
 
 def test_what_was_acknowledged_survives_the_death_of_every_process(tmp_path: Path) -> None:

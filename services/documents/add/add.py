@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from services.documents.store.rows import Given
 from services.documents.store.snapshots import Entry
 from services.documents.store.store import Store
 from services.runtime.handlers import Context
-from services.runtime.roots import OutsideRoots, open_regular
+from services.runtime.roots import OutsideRoots, Roots
 from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ GIVE_WAY_S = 30.0
 class Adding:
     """Everything that an `add` needs; one for the service."""
 
-    def __init__(self, store: Store, codec: Codec, trainer: Trainer, roots: Sequence[str]) -> None:
+    def __init__(self, store: Store, codec: Codec, trainer: Trainer, roots: Roots) -> None:
         self.store = store
         self.codec = codec
         self.trainer = trainer
@@ -119,7 +119,7 @@ class Adding:
                 yield data
 
         try:
-            descriptor, status = await trio.to_thread.run_sync(open_regular, path, self.roots, limiter=self.threads)
+            descriptor, status = await trio.to_thread.run_sync(self.roots.open, path, limiter=self.threads)
             try:
                 content = await self.whole(incoming, pieces(descriptor, status.st_size), path, mime)
                 after = os.fstat(descriptor)

@@ -13,7 +13,7 @@ from pathlib import Path
 from proto.errors import InvalidParams, OperationError
 from services.documents.store import globs
 from services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_from
-from services.runtime.roots import is_below, is_text_name, printable
+from services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
 
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
 MAX_IGNORE_BYTES = 1024 * 1024
@@ -24,13 +24,11 @@ class Walk:
     """The conditions of one walk, and what it left out."""
 
     directory: str
-    roots: Sequence[str]
+    roots: Roots
     recursive: bool = True
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     honour_ignores: bool = True
-    avoid: Sequence[str] = ()
-    """Absolute folders that are never looked into (the store's own)."""
     skipped: int = 0
     failed: list[str] = field(default_factory=list)
 
@@ -48,8 +46,10 @@ class Walk:
             except OSError as error:
                 self.failed.append(f"{printable(folder)}: {error.strerror}")
                 continue
+            if hidden := self.roots.hidden_in(folder):
+                entries = [entry for entry in entries if not hidden(entry.name)]
             if self.honour_ignores:
-                rules = _rules(folder, {entry.name for entry in entries}, rules, len(prefix))
+                rules = self._rules(folder, {entry.name for entry in entries}, rules, len(prefix))
             folders: list[tuple[str, IgnoreRules | None]] = []
             for entry in entries:
                 path = prefix + entry.name
@@ -60,7 +60,6 @@ class Walk:
                         if (
                             self.recursive
                             and entry.name not in VERSION_CONTROL
-                            and entry.path not in self.avoid
                             and not (rules and rules.ignores(path, is_folder=True))
                             and not (excluded and excluded("/" + path))
                         ):
@@ -87,56 +86,55 @@ class Walk:
         folder = self.directory
         while not os.path.isdir(os.path.join(folder, ".git")):
             folder = os.path.dirname(folder)
-            if not is_below(folder, self.roots):
+            if not self.roots.holds(folder):
                 return None
             chain.append(folder)
         rules: IgnoreRules | None = None
         for folder in reversed(chain):
-            rules = _rules(folder, IGNORE_FILES, rules, 0, os.path.relpath(self.directory, folder) + "/")
+            rules = self._rules(folder, IGNORE_FILES, rules, 0, os.path.relpath(self.directory, folder) + "/")
         return rules
 
-
-def _rules(
-    folder: str, names: Collection[str], above: IgnoreRules | None, prefix: int, lead: str = ""
-) -> IgnoreRules | None:
-    """The rules above and those of the folder's own ignore files; one that cannot be read ignores nothing."""
-    texts: list[str] = []
-    for path in (os.path.join(folder, name) for name in IGNORE_FILES if name in names):
-        # What is no file may block where it is opened.
-        with contextlib.suppress(OSError):
-            if os.path.isfile(path):
-                with open(path, "rb") as file:
-                    texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
-    return rules_from(texts, above, prefix, lead) if texts else above
+    def _rules(
+        self, folder: str, names: Collection[str], above: IgnoreRules | None, prefix: int, lead: str = ""
+    ) -> IgnoreRules | None:
+        """The rules above and those of the folder's own ignore files; one that cannot be read ignores nothing."""
+        texts: list[str] = []
+        for path in (os.path.join(folder, name) for name in IGNORE_FILES if name in names):
+            with contextlib.suppress(OSError, OutsideRoots), open(self.roots.open(path)[0], "rb") as file:
+                texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
+        return rules_from(texts, above, prefix, lead) if texts else above
 
 
-def existing(path: str, field: str, roots: Sequence[str]) -> tuple[str, bool]:
+def existing(path: str, field: str, roots: Roots) -> tuple[str, bool]:
     """The real path of a file or directory that is there, and whether it is a directory.
 
     A relative path is looked for in each root.
 
     Raises:
         InvalidParams: it is not below a root.
+        Denied: it may not be read.
         OperationError: nothing is there.
     """
     reals = _candidates(path, field, roots)
     for real in reals:
-        if is_below(real, roots) and os.path.lexists(real):
+        if roots.holds(real) and os.path.lexists(real):
+            roots.check(real, field=field)
             return real, os.path.isdir(real)
-    if not is_below(reals[0], roots):
+    if not roots.holds(reals[0]):
         raise _outside(path, field, roots)
     raise OperationError(f"File not found: {path}", field=field)
 
 
-def to_be_written(path: str, field: str, roots: Sequence[str]) -> Path:
-    """The real path of a file or directory that may not be there yet.  Raises InvalidParams."""
+def to_be_written(path: str, field: str, roots: Roots) -> Path:
+    """The real path of a file or directory that may not be there yet.  Raises InvalidParams, Denied."""
     real = _candidates(path, field, roots)[0]
-    if not is_below(real, roots):
+    if not roots.holds(real):
         raise _outside(path, field, roots)
+    roots.check(real, write=True, field=field)
     return Path(real)
 
 
-def _candidates(path: str, field: str, roots: Sequence[str]) -> list[str]:
+def _candidates(path: str, field: str, roots: Roots) -> list[str]:
     """The real paths that may be meant."""
     if not path or "\0" in path:
         raise InvalidParams(f"parameter `{field}` is no path", field=field)
@@ -145,7 +143,7 @@ def _candidates(path: str, field: str, roots: Sequence[str]) -> list[str]:
     return [os.path.realpath(os.path.join(root, path)) for root in roots]
 
 
-def _outside(path: str, field: str, roots: Sequence[str]) -> InvalidParams:
+def _outside(path: str, field: str, roots: Roots) -> InvalidParams:
     return InvalidParams(
         f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'}); "
         "roots are named when the kernel is started: linckia serve PATH…",

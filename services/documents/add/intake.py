@@ -21,7 +21,7 @@ from services.documents.add.folders import Walk
 from services.documents.store.compress import Codec, Trainer
 from services.documents.store.kinds import SNIFF_BYTES, nature
 from services.documents.store.objects import CHUNKED_FROM_BYTES, Block, Content
-from services.runtime.roots import OutsideRoots, open_regular
+from services.runtime.roots import OutsideRoots, Roots
 
 GROUP_FILES = 256
 GROUP_BYTES = 8 * 1024 * 1024
@@ -120,7 +120,7 @@ def groups(walk: Walk, held: Mapping[str, Held]) -> Iterator[tuple[list[Same], l
     yield same, names
 
 
-def read(directory: str, names: Sequence[str], roots: Sequence[str], trainer: Trainer) -> list[Raw | str]:
+def read(directory: str, names: Sequence[str], roots: Roots, trainer: Trainer) -> list[Raw | str]:
     """The files of a group; blocks.
 
     A large one, and one that cannot be read, is only named: it is read by itself, and that says why it cannot be.
@@ -137,9 +137,9 @@ def read(directory: str, names: Sequence[str], roots: Sequence[str], trainer: Tr
     return found
 
 
-def _read(path: str, roots: Sequence[str], now_ns: int) -> Raw | None:
+def _read(path: str, roots: Roots, now_ns: int) -> Raw | None:
     """A file, unless it is large.  Raises OSError, OutsideRoots."""
-    descriptor, status = open_regular(path, roots)
+    descriptor, status = roots.open(path)
     with open(descriptor, "rb", buffering=0) as file:
         if status.st_size >= CHUNKED_FROM_BYTES:
             return None

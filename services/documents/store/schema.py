@@ -52,7 +52,6 @@ CREATE TABLE object(
     mime TEXT NOT NULL,
     is_text INTEGER NOT NULL,
     text_state INTEGER NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
     problem TEXT
 );
 CREATE INDEX object_waiting ON object(text_state) WHERE text_state >= 3;

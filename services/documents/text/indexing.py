@@ -2,8 +2,8 @@
 
 Each step is small and leaves a consistent state; killed anywhere, the next start goes on from the outboxes.
 
-Text is extracted from PDFs, and from texts in UTF-16.  Every attempt is on disk before it begins: a content whose
-extraction killed the process twice stays stored, without text, and the status says so.
+Text is extracted from texts in UTF-16 here, and from PDFs by `decode`, which may die of it: a content of which it died
+twice stays stored, without text, and the status says so.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import codecs
 import contextlib
 import logging
 import re
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 import apsw
-import pypdfium2  # type: ignore[import-untyped]  # it ships no types; used in this module alone
 import trio
 
 from proto.errors import LinckiaError
+from proto.ops.decode import MAX_SOURCE_BYTES, DecodedText, DecodeText
 from services.documents.add.add import Adding
 from services.documents.code import parsing
 from services.documents.store import objects, schema, texts
@@ -31,16 +30,13 @@ from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_QUARANTINED, TEXT_WAITING
 from services.documents.store.store import Store
 from services.documents.text import pieces
+from services.runtime.decoding import Undecodable, decoded
 from services.runtime.handlers import Environment
-from services.runtime.storage import Damaged, DiskFull
+from services.runtime.storage import DiskFull
 
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024
 COLLECT_OBJECTS = 500
-MAX_ATTEMPTS = 2
-MAX_SOURCE_BYTES = 64 * 1024 * 1024
-MAX_TEXT_BYTES = 16 * 1024 * 1024
-TIME_LIMIT_S = 60.0
 PAUSE_S, IDLE_S = 1.0, 60.0
 WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
 MAX_WORDS = 4000
@@ -69,8 +65,6 @@ class Indexing:
         self._adding = adding
         self._wake = trio.Event()
         self._extracting = trio.Lock()
-        self._begun: int | None = None
-        """The content whose extraction this process has begun and not settled."""
         self.waiting: str | None = None
         """Why something is not done at the moment."""
 
@@ -114,13 +108,16 @@ class Indexing:
     async def extract_some(self) -> bool:
         """Extract the text of one content; answers whether there was any."""
         async with self._extracting:
-            stored = await self._store.write(partial(claim, begun=self._begun))
+            stored = await self._store.read(due)
             if stored is None:
                 return False
-            self._begun = stored.id
-            text, problem = await self._store.read(partial(extract, codec=self._codec, stored=stored))
-            await self._store.write(partial(settle, codec=self._codec, id_=stored.id, text=text, problem=problem))
-            self._begun = None
+            made = await self._store.read(partial(source, codec=self._codec, stored=stored))
+            if isinstance(made, bytes):
+                try:
+                    made = await decoded(self._env.call, DecodeText(data=made))
+                except Undecodable as error:
+                    made = DecodedText(text=None, problem=str(error))
+            await self._store.write(partial(settle, codec=self._codec, id_=stored.id, made=made))
             return True
 
     async def settled(self, ids: list[int], patience_s: float) -> int:
@@ -132,7 +129,7 @@ class Indexing:
 
         left = len(ids)
         # What is stored is acknowledged, whatever becomes of its text now.
-        with trio.move_on_after(patience_s), contextlib.suppress(DiskFull, Damaged):
+        with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
             while left := await self._store.read(waiting):
                 if not await self.extract_some():
                     # The task in the background has just done the last.
@@ -203,61 +200,31 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
     )
 
 
-def claim(db: apsw.Connection, begun: int | None) -> Stored | None:
-    """The next content to extract, its attempt counted; those that have used theirs up are quarantined.
-
-    Args:
-        begun: a content whose attempt was counted by this process, which has not died of it.
-    """
-    db.execute(
-        "UPDATE object SET text_state=?, problem='the process died twice while its text was extracted'"
-        " WHERE text_state=? AND attempts >= ? AND id IS NOT ?",
-        (TEXT_QUARANTINED, TEXT_WAITING, MAX_ATTEMPTS, begun),
-    )
+def due(db: apsw.Connection) -> Stored | None:
+    """The next content to extract."""
     id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
-    if id_ is None:
-        return None
-    if id_ != begun:
-        db.execute("UPDATE object SET attempts=attempts+1 WHERE id=?", (id_,))
-    return objects.by_id(db, id_)
+    return None if id_ is None else objects.by_id(db, id_)
 
 
-def settle(db: apsw.Connection, codec: Codec, id_: int, text: str | None, problem: str | None) -> None:
+def settle(db: apsw.Connection, codec: Codec, id_: int, made: DecodedText) -> None:
     """Store what an attempt has come to."""
-    data = b"" if text is None else text.encode("utf-8", "replace")
-    state = TEXT_QUARANTINED if text is None else TEXT_EXTRACTED if data.strip() else TEXT_NONE
+    data = b"" if made.text is None else made.text.encode("utf-8", "replace")
+    state = TEXT_QUARANTINED if made.text is None else TEXT_EXTRACTED if data.strip() else TEXT_NONE
     if state == TEXT_EXTRACTED:
         row = (id_, len(data), codec.pack_plain(data))
         db.execute("INSERT OR REPLACE INTO text(object, size, data) VALUES(?, ?, ?)", row)
-    db.execute("UPDATE object SET text_state=?, problem=? WHERE id=?", (state, problem, id_))
+    db.execute("UPDATE object SET text_state=?, problem=? WHERE id=?", (state, made.problem, id_))
 
 
-def extract(db: apsw.Connection, codec: Codec, stored: Stored) -> tuple[str | None, str | None]:
-    """The text, or why there is none; blocks."""
+def source(db: apsw.Connection, codec: Codec, stored: Stored) -> DecodedText | bytes:
+    """The text, or why there is none, or what is to be decoded elsewhere; blocks."""
     if stored.size > MAX_SOURCE_BYTES:
-        return None, f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from"
+        said = f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from"
+        return DecodedText(text=None, problem=said)
     try:
         data = b"".join(objects.stream(db, codec, stored))
-        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return data.decode("utf-16", "replace"), None
-        return _of_pdf(data), None
     except DamagedContent as error:
-        return None, str(error)
-    except pypdfium2.PdfiumError as error:
-        return None, f"not a PDF that can be read: {error}"
-
-
-def _of_pdf(data: bytes) -> str:
-    """Raises PdfiumError."""
-    give_up = time.monotonic() + TIME_LIMIT_S
-    pages: list[str] = []
-    size = 0
-    with contextlib.closing(pypdfium2.PdfDocument(data)) as pdf:
-        for page in pdf:
-            with contextlib.closing(page), contextlib.closing(page.get_textpage()) as text:
-                pages.append(text.get_text_bounded().replace("\r\n", "\n").replace("\r", "\n"))
-            size += len(pages[-1])
-            if size > MAX_TEXT_BYTES or time.monotonic() > give_up:
-                _log.warning("text of a PDF cut after page %d of %d", len(pages), len(pdf))
-                break
-    return "\n\f\n".join(pages)
+        return DecodedText(text=None, problem=str(error))
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return DecodedText(text=data.decode("utf-16", "replace"))
+    return data

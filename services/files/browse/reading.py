@@ -47,7 +47,7 @@ class Reading(Family):
         order = f"{_ORDERS[params.sort]} {'DESC' if params.desc else 'ASC'}, {key('name')}, name"
 
         def query(db: apsw.Connection) -> tuple[ops.NavigateResult, dict[int, str]]:
-            path, folder = find_indexed(db, params.path, follow=True)
+            path, folder = find_indexed(db, self._core.roots, params.path, follow=True)
             if folder.kind != schema.DIRECTORY:
                 why = f"is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it"
                 raise InvalidParams(f"`path`: {paths.shown(path)} {why}", field="path")
@@ -89,7 +89,7 @@ class Reading(Family):
     @handles(ops.Inspect)
     async def inspect(self, params: ops.Inspect, ctx: Context) -> ops.InspectResult:
         def query(db: apsw.Connection) -> tuple[ops.InspectResult, bool]:
-            path, entry = find_indexed(db, params.path)
+            path, entry = find_indexed(db, self._core.roots, params.path)
             within = paths.is_within(path, self._core.roots.paths)
             born = birth_ns(path) if within else None
             target = _target(path) if within and entry.kind == schema.SYMLINK else None

@@ -48,7 +48,7 @@ class Space(Family):
         column = "size" if params.measure == "apparent" else "disk"
 
         def query(db: apsw.Connection) -> list[treemap.Box]:
-            path, entry = _folder(db, params.path)
+            path, entry = _folder(db, self._core.roots, params.path)
             top = treemap.Item(path, entry.size if column == "size" else entry.disk, True, "", entry.id)
             return treemap.draw(top, lambda id_: _largest(db, id_, column), params.width, params.height, params.depth)
 
@@ -66,14 +66,14 @@ class Space(Family):
 
     @reads(ops.TopFiles)
     def top_files(self, db: apsw.Connection, params: ops.TopFiles) -> ops.TopEntries:
-        path, entry = _folder(db, params.path)
+        path, entry = _folder(db, self._core.roots, params.path)
         from_ = "node n JOIN folder f ON f.id = n.parent"
         bounds = below(paths.as_folder(path))
         return _top(db, path, from_, "n.kind = 0 AND f.path >= ? AND f.path < ?", bounds, params, entry.files)
 
     @reads(ops.TopDirectories)
     def top_directories(self, db: apsw.Connection, params: ops.TopDirectories) -> ops.TopEntries:
-        path, entry = _folder(db, params.path)
+        path, entry = _folder(db, self._core.roots, params.path)
         conditions = "n.kind = 1 AND f.path >= ? AND f.path < ? AND n.id <> ?"
         bindings: list[object] = [*below(paths.as_folder(path)), entry.id]
         total: int | None = entry.directories
@@ -85,7 +85,7 @@ class Space(Family):
 
     @handles(ops.FindDuplicates)
     async def find_duplicates(self, params: ops.FindDuplicates, ctx: Context) -> ops.DuplicateGroups:
-        candidates = await self._core.database.read(lambda db: _same_size(db, params))
+        candidates = await self._core.database.read(lambda db: _same_size(db, self._core.roots, params))
         total = sum(map(len, candidates))
 
         def go_on(compared: int) -> None:
@@ -111,7 +111,7 @@ class Space(Family):
     @reads(ops.CompareScans)
     def compare_scans(self, db: apsw.Connection, params: ops.CompareScans) -> ops.Comparison:
         since, until = instant(params.since, "since"), instant(params.until, "until", end=True)
-        return _compared(db, since, until, params)
+        return _compared(db, self._core.roots, since, until, params)
 
     @handles(ops.DiskFree)
     async def disk_free(self, params: ops.DiskFree, ctx: Context) -> ops.FileSystems:
@@ -119,12 +119,12 @@ class Space(Family):
 
     @reads(ops.SpaceSummaryOf)
     def space_summary(self, db: apsw.Connection, params: ops.SpaceSummaryOf) -> ops.SpaceSummary:
-        path, entry = _folder(db, params.path)
+        path, entry = _folder(db, self._core.roots, params.path)
         return _summary(path, entry, _by_extension_and_age(db, path, time.time_ns()), params.extensions)
 
 
-def _folder(db: apsw.Connection, given: str) -> tuple[str, Stored]:
-    path, entry = find_indexed(db, given, follow=True)
+def _folder(db: apsw.Connection, roots: paths.FileRoots, given: str) -> tuple[str, Stored]:
+    path, entry = find_indexed(db, roots, given, follow=True)
     if entry.kind != schema.DIRECTORY:
         raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
     return path, entry
@@ -169,9 +169,9 @@ def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item
     return items
 
 
-def _same_size(db: apsw.Connection, params: ops.FindDuplicates) -> list[list[File]]:
+def _same_size(db: apsw.Connection, roots: paths.FileRoots, params: ops.FindDuplicates) -> list[list[File]]:
     """Files of one size, each inode by the first of its paths, largest first."""
-    path, _ = _folder(db, params.path)
+    path, _ = _folder(db, roots, params.path)
     inside = below(paths.as_folder(path))
     rows = fetch_all(
         db,
@@ -190,8 +190,10 @@ def _same_size(db: apsw.Connection, params: ops.FindDuplicates) -> list[list[Fil
     return list(groups.values())
 
 
-def _compared(db: apsw.Connection, since: int | None, until: int | None, params: ops.CompareScans) -> ops.Comparison:
-    path, _ = _folder(db, params.path)
+def _compared(
+    db: apsw.Connection, roots: paths.FileRoots, since: int | None, until: int | None, params: ops.CompareScans
+) -> ops.Comparison:
+    path, _ = _folder(db, roots, params.path)
     there = scans_of(db, path)
     shown = [times.rfc3339(at) for at in there]
     if not there:
@@ -316,7 +318,7 @@ class File(NamedTuple):
 class Search:
     """One search; blocks."""
 
-    def __init__(self, roots: paths.Roots, go_on: Callable[[int], None]) -> None:
+    def __init__(self, roots: paths.FileRoots, go_on: Callable[[int], None]) -> None:
         """`go_on` is told how many files were read so far, and may raise to stop."""
         self._roots = roots
         self._go_on = go_on

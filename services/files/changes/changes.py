@@ -26,7 +26,7 @@ from services.files.changes.disk import Place, Refused, opened, placed
 from services.files.changes.following import Follow
 from services.files.index.listing import MAX_INT, Found, look
 from services.files.index.tree import Tree, find
-from services.files.paths import Roots
+from services.files.paths import FileRoots
 from services.files.store.database import Note, remove_note, write_note
 from services.files.store.sql import fetch_all
 
@@ -76,15 +76,11 @@ class _Opened:
 class Changes:
     """Makes changes, one call at a time; blocks."""
 
-    def __init__(self, tree: Tree, roots: Roots, data_dir: Path) -> None:
+    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path) -> None:
         self._database = tree.database
         self._roots = roots
         self._follow = Follow(tree)
         self._trash = data_dir / "trash"
-        # What belongs to this program is not to be moved from under it.
-        services = data_dir.parent
-        own = services.parent if services.name == "services" else services
-        self._own = paths.to_text(os.path.realpath(own))
 
     def run(self, items: Sequence[Item], go_on: Callable[[int], None]) -> None:
         """Do all of them, in order, and note in each what became of it.
@@ -174,9 +170,9 @@ class Changes:
         return _Opened(item, source, target, status)
 
     def check(self, path: str, named: str) -> None:
-        """Raises Refused where changing a path would change what this program lives on, or a root."""
-        if paths.overlap(path, self._own):
-            raise Refused(f"`{named}`: {paths.shown(path)} holds, or is part of, this program's own data")
+        """Raises Refused where changing a path would change what may not be reached or written, or a root."""
+        if refusal := self._roots.all.refusal_of_all(paths.to_os(path)):
+            raise Refused(f"`{named}`: {refusal}")
         if inside := [root for root in self._roots.paths if paths.is_within(root, (path,))]:
             raise Refused(f"`{named}`: {paths.shown(path)} holds the root {paths.shown(inside[0])}")
 

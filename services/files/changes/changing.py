@@ -19,7 +19,7 @@ from services.files.changes import disk, following
 from services.files.changes.changes import Changes, Item, check_not_inside, exists, not_empty
 from services.files.changes.disk import Refused, placed
 from services.files.core import Core, Family, reads
-from services.files.paths import Roots
+from services.files.paths import FileRoots
 from services.files.query import named
 from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
@@ -201,7 +201,7 @@ def _told(answer: Callable[..., T], results: Sequence[ops.Outcome], dry_run: boo
 class _Preview:
     """The disk as the items so far would have left it; blocks."""
 
-    def __init__(self, changes: Changes, roots: Roots) -> None:
+    def __init__(self, changes: Changes, roots: FileRoots) -> None:
         self._changes = changes
         self._roots = roots
         self._moves: list[tuple[str, str | None]] = []

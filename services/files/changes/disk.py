@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from proto.errors import LinckiaError
 from services.files import paths
-from services.files.paths import Roots
+from services.files.paths import FileRoots
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = 1
@@ -57,14 +57,14 @@ class Place(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(roots: Roots, path: str, field: str, *, make: bool = False) -> Iterator[Place]:
+def opened(roots: FileRoots, path: str, field: str, *, make: bool = False) -> Iterator[Place]:
     """The place of a path, of which every link but the last is followed.
 
     Args:
         make: make the directories that lead to it and are missing.
 
     Raises:
-        Refused: it is no path below the roots, is itself a root, or a directory that leads to it is missing.
+        Refused: it is no path below the roots, is denied or itself a root, or a directory that leads to it is missing.
     """
     place = placed(roots, path, field)
     root = max((root for root in roots.paths if paths.is_within(place, (root,))), key=len)
@@ -91,7 +91,7 @@ def opened(roots: Roots, path: str, field: str, *, make: bool = False) -> Iterat
         os.close(descriptor)
 
 
-def placed(roots: Roots, path: str, field: str) -> str:
+def placed(roots: FileRoots, path: str, field: str) -> str:
     """The path with every link but the last followed. Raises Refused."""
     try:
         place = roots.place(paths.clean(path, field), field)

@@ -201,11 +201,11 @@ class CompareClient:
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """The service `compare`: it holds nothing, writes nothing, and is ready at once."""
     gc.set_threshold(*COLLECTIONS)
-    roots = paths.Roots(env.roots).paths
+    roots = paths.FileRoots(env.roots)
     # Two at once would only contend for the interpreter.
     turn = trio.CapacityLimiter(1)
     handlers = Handlers()
-    rules = functools.lru_cache(8)(lambda patterns: ignore_rules(patterns, roots))
+    rules = functools.lru_cache(8)(lambda patterns: ignore_rules(patterns, env.roots))
 
     @handlers.handle(CompareFolders)
     async def compare_folders(params: CompareFolders, ctx: Context) -> Compared:
@@ -221,5 +221,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     yield handlers
 
 
-def _is_folder_below(path: str, roots: Sequence[str]) -> bool:
-    return path.endswith("/") and "\0" not in path and paths.is_within(paths.of_folder(path), roots)
+def _is_folder_below(path: str, roots: paths.FileRoots) -> bool:
+    if not path.endswith("/") or "\0" in path:
+        return False
+    clean = paths.of_folder(path)
+    return paths.is_within(clean, roots.paths) and not roots.all.hides(paths.to_os(clean))

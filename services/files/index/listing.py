@@ -23,6 +23,7 @@ from pathspec import GitIgnoreSpec
 
 from services.files import paths, times
 from services.files.store import schema
+from services.runtime.roots import Roots
 
 MAX_INT = 2**63 - 1
 
@@ -35,8 +36,33 @@ _KINDS = {stat.S_IFREG: schema.FILE, stat.S_IFDIR: schema.DIRECTORY, stat.S_IFLN
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
-Ignored = Callable[[str, str, bool], bool]
-"""Whether an entry is left out of the index: of its folder's path (with slash), its name, and whether it is one."""
+LeftOut = Callable[[str, bool], bool]
+"""Whether an entry of a folder is left out: of its name, and whether it is a folder."""
+
+
+class Ignored:
+    """What is left out of the index: what patterns name, and what is hidden from the service."""
+
+    def __init__(self, matches: Callable[[str, str, bool], bool] | None, roots: Roots) -> None:
+        self._matches = matches
+        self._roots = roots
+
+    def hides(self, path: str) -> bool:
+        """Whether a clean path is hidden from the service, whatever the patterns."""
+        return self._roots.hides(paths.to_os(path))
+
+    def within(self, folder: str) -> LeftOut | None:
+        """The rule for a folder, by its path with slash; None where nothing in it is left out."""
+        matches, hidden = self._matches, self._roots.hidden_in(paths.to_os(folder))
+        if hidden is None:
+            return None if matches is None else functools.partial(matches, folder)
+        return lambda name, is_folder: (
+            hidden(paths.to_os(name)) or (matches is not None and matches(folder, name, is_folder))
+        )
+
+    def __call__(self, folder: str, name: str, is_folder: bool) -> bool:
+        left_out = self.within(folder)
+        return left_out is not None and left_out(name, is_folder)
 
 
 class Found(NamedTuple):
@@ -131,11 +157,11 @@ def read_folder(descriptor: int, path: str, ignored: Ignored | None) -> Listing:
     names = list(map(_NAME, entries))
     if not all(map(str.isascii, names)):
         names = list(map(paths.to_text, names))
-    if ignored is not None:
+    if ignored is not None and (left_out := ignored.within(path)) is not None:
         kept = [
             (name, status)
             for name, status in zip(names, statuses, strict=True)
-            if not ignored(path, name, _is_folder(status.st_mode))
+            if not left_out(name, _is_folder(status.st_mode))
         ]
         names, statuses = [name for name, _ in kept], [status for _, status in kept]
     return Listing(names, statuses, _fingerprint(names, statuses), unknown)
@@ -171,11 +197,15 @@ def look(path: str) -> Found | None:
     return Found.of(paths.split(path)[1], status)
 
 
-def ignore_rules(patterns: Sequence[str], roots: Sequence[str]) -> Ignored | None:
-    """The rules, relative to the root that an entry lies below; None where nothing is ignored. Raises ValueError where
-    a pattern cannot be understood."""
-    if not patterns:
+def ignore_rules(patterns: Sequence[str], roots: Roots) -> Ignored | None:
+    """The rules, the patterns relative to the root that an entry lies below; None where nothing is ignored. Raises
+    ValueError where a pattern cannot be understood."""
+    if not patterns and not roots.hides_some:
         return None
+    return Ignored(_matching(patterns, tuple(map(paths.to_text, roots))) if patterns else None, roots)
+
+
+def _matching(patterns: Sequence[str], roots: Sequence[str]) -> Callable[[str, str, bool], bool]:
     spec = GitIgnoreSpec.from_lines(patterns)
     # A pattern without a slash inside is about the name alone, which most are and many names are alike.
     of_names = all("/" not in pattern.rstrip("/") for pattern in patterns)

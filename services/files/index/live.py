@@ -178,7 +178,8 @@ class Live:
     def _look_at_root(self, db: apsw.Connection, edit: Edit) -> None:
         above, _ = paths.split(self._root)
         del self._names[above]
-        found, stored = look(self._root), find(db, self._root)
+        hidden = self._ignored is not None and self._ignored.hides(self._root)
+        found, stored = None if hidden else look(self._root), find(db, self._root)
         self._marks.add(above or "/")
         if found is None:
             if stored is not None and stored.scanned:

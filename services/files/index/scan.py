@@ -178,7 +178,8 @@ class Scan:
     # The path itself
 
     def _root(self) -> _Folder | None:
-        found = look(self._path)
+        hidden = self._ignored is not None and self._ignored.hides(self._path)
+        found = None if hidden else look(self._path)
         folder, _ = paths.split(self._path)
         with self._database.transaction() as db:
             edit = Edit(db, time.time_ns())

@@ -68,7 +68,7 @@ class Classifying(Family):
         path = await trio.to_thread.run_sync(self._core.roots.real, path, "sourcePath")
 
         def change(db: apsw.Connection) -> int:
-            _, entry = find_indexed(db, path, "sourcePath")
+            _, entry = find_indexed(db, self._core.roots, path, "sourcePath")
             if entry.kind != schema.FILE:
                 raise InvalidParams(
                     f"`sourcePath`: {paths.shown(path)} is a {schema.KINDS[entry.kind]}, not a file", field="sourcePath"

@@ -45,14 +45,18 @@ def entry_of(row: Row) -> FileEntry:
     )  # fmt: skip
 
 
-def find_indexed(db: apsw.Connection, given: str, field: str = "path", *, follow: bool = False) -> tuple[str, Stored]:
+def find_indexed(
+    db: apsw.Connection, roots: paths.FileRoots, given: str, field: str = "path", *, follow: bool = False
+) -> tuple[str, Stored]:
     """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to. Raises
-    InvalidParams where it is not in the index."""
+    InvalidParams where it is not in the index, Denied where it may not be reached."""
     path = paths.clean(given, field)
+    roots.all.check(paths.to_os(path), field=field)
     found = find_scanned(db, path)
     if found is not None and not (follow and found.kind == schema.SYMLINK):
         return path, found
     real = paths.to_text(os.path.realpath(paths.to_os(path)))
+    roots.all.check(paths.to_os(real), field=field)
     other = find_scanned(db, real)
     if other is not None:
         return real, other

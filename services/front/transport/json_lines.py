@@ -21,7 +21,7 @@ _EARLY_ID = re.compile(rb'^\s*\{(?:(?!"params").)*?"id"\s*:\s*(-?\d{1,18}|"[^"\\
 BEGUN_BYTES = 512 * 1024
 
 TOO_LONG = f"Message of more than {MAX_MESSAGE_BYTES} bytes ({MAX_MESSAGE_BYTES >> 20} MiB), the limit"
-LOST = "the kernel died while this message was on its way, and has only its beginning: send it again"
+LOST = "the process that read it died while this message was on its way, and has only its beginning: send it again"
 
 
 class Excess(msgspec.Struct):

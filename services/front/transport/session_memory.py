@@ -1,14 +1,14 @@
-"""The state of a local client's session, kept where it outlives the kernel.
+"""The state of a local client's session, kept where it outlives the front, and the kernel.
 
-The memory is the client's process's (`linckia stdio` makes it and passes it along with its descriptors).  The kernel
+The memory is the client's process's (`linckia stdio` makes it and passes it along with its descriptors).  The front
 notes there what it has read and not yet looked at, which requests wait for their answer, and what the client has said
-that made the session what it is.  When the kernel is killed, the next one is given the same memory, and the session
+that made the session what it is.  When the front is killed, the next one is given the same memory, and the session
 goes on: nothing that the client sent is lost, and every request is answered.
 
 A record is written beside the last one and then made the current one by a single byte, so that a kill at any point
 leaves one that is whole.  Input is read into the memory itself, numbered before, and the record tells up to which
-number it has been taken in: there is no moment at which what was read is in the kernel's own memory alone.  An answer
-is noted once it is written: killed between the two, a kernel leaves a request that will be answered a second time,
+number it has been taken in: there is no moment at which what was read is in the front's own memory alone.  An answer
+is noted once it is written: killed between the two, a front leaves a request that will be answered a second time,
 which clients pass over, where the other order would leave one that never is.
 """
 
@@ -43,10 +43,11 @@ _MOST = 2048
 
 
 class Kept(msgspec.Struct, array_like=True):
-    """A session as the last kernel left it.
+    """A session as the last front left it.
 
     `said` made it what it is, in order, and is answered; `asked` waits for its answer; `rest` was read and not looked
     at, and `short` says that it is only the beginning of a message; `cut` that the last one was written in part.
+    `revivals` counts how often it was taken over since nothing was in hand: what it says may be what kills fronts.
     """
 
     said: list[bytes] = []
@@ -58,6 +59,7 @@ class Kept(msgspec.Struct, array_like=True):
     """The number of the last read that is in `rest`, or done with."""
     landed: bytes = b""
     """Where `short`: what was read after that; in no record."""
+    revivals: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -84,6 +86,7 @@ class SessionMemory:
         self._short = False
         self._cut = False
         self._reads = 0
+        self._revivals = 0
         self._landing = memoryview(b"") if self._memory is None else memoryview(self._memory)[_LANDING:]
 
     def close(self) -> None:
@@ -94,7 +97,7 @@ class SessionMemory:
             self._memory = None
 
     def take_over(self) -> Kept | None:
-        """What the last kernel left, if there was one; it is this one's to see to, and is kept until it has."""
+        """What the last front left, if there was one; it is this one's to see to, and is kept until it has."""
         memory = self._memory
         if memory is None:
             return None
@@ -107,13 +110,14 @@ class SessionMemory:
             length = int.from_bytes(memory[at : at + 4], "little")
             kept = _decode(memory[at + 4 : at + 4 + length])
         if kept.reads != self._reads:
-            # Read, and the kernel was killed before it knew.  No message has a zero byte.
+            # Read, and the front was killed before it knew.  No message has a zero byte.
             landed = bytes(self._landing).partition(b"\0")[0]
             if kept.short:
                 kept.landed = landed
             else:
                 kept.rest += landed
-        self._rest, self._short, self._cut = kept.rest, kept.short, kept.cut
+        kept.revivals += 1
+        self._rest, self._short, self._cut, self._revivals = kept.rest, kept.short, kept.cut, kept.revivals
         for message in kept.said:
             self._note(_method(message), message)
         for message in kept.asked:
@@ -185,14 +189,16 @@ class SessionMemory:
     def _write(self) -> None:
         memory = self._memory
         assert memory is not None
+        if not self._asked and not self._rest:
+            self._revivals = 0
         said = list(self._said.values())
         asked = [message for _, message in self._asked.values()]
-        record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads))
+        record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads, b"", self._revivals))
         if len(record) > SLOT_BYTES - 4:
             # Enough to answer them; a session with so many subscriptions has to subscribe again.
             asked = [message[:_BEGINNING_BYTES] for message in asked[-_MOST:]]
             said = [message for message in said if len(message) < _BEGINNING_BYTES][:_MOST]
-            record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads))
+            record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads, b"", self._revivals))
         slot = 1 if memory[0] != 1 else 2
         at = _HEADER_BYTES + (slot - 1) * SLOT_BYTES
         memory[at : at + 4 + len(record)] = len(record).to_bytes(4, "little") + record

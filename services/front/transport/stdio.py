@@ -52,7 +52,12 @@ DRAIN_S = 30.0
 
 _ABANDONED_POLL_S = 0.1
 
-_DIED = MaybeExecuted("the kernel died while this was in flight; another one has taken over")
+_DIED = MaybeExecuted("the process that served this died while it was in flight; another one has taken over")
+
+REPEATS = 2
+"""Times that what was in flight is asked again, since it may be what the fronts died of; then it is answered so."""
+
+_FATAL = "Every process that read this message died while it did; it is not read again"
 
 _log = logging.getLogger("linckia.gateway")
 
@@ -67,8 +72,11 @@ async def serve_stdio(
     session_memory: SessionMemory,
     drain_s: float,
     opened: Callable[[], None],
-) -> None:
+    ending: trio.Event,
+) -> bool:
     """Serve one client until its input ends or its output is closed; cancellation ends it at once.
+
+    Answers whether the client has left; else `ending` was set, and the session goes on in another front.
 
     The descriptors stay open and are left as they were found.
 
@@ -79,11 +87,13 @@ async def serve_stdio(
         session_memory: of this session, which may have been another kernel's before.
         drain_s: how long requests in flight at the end of the input may take.
         opened: called when the first message has been answered, or needs the SDK.
+        ending: set when this process is to end: no more is read, and what is in flight is answered.
     """
     with non_blocking(fd_in, fd_out):
-        await _Session(
+        session = _Session(
             server, handshake, Input(fd_in, session_memory.receive), Output(fd_out), session_memory, drain_s, opened
-        ).run(pad)
+        )
+        return await session.run(pad, ending)
 
 
 class _Session:
@@ -129,7 +139,7 @@ class _Session:
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
-    async def run(self, pad: scratchpad.Scratchpad) -> None:
+    async def run(self, pad: scratchpad.Scratchpad, ending: trio.Event) -> bool:
         # Every task that serves this client is started from here.
         scratchpad.enter(pad)
         async with trio.open_nursery() as nursery:
@@ -141,14 +151,21 @@ class _Session:
             nursery.start_soon(self._bring_in_sdk, nursery)
             if kept is not None:
                 await self._go_on(kept, nursery)
-            async for line in self._lines(kept or Kept()):
-                await self._output.room()
-                await self._accept(line, nursery)
-                self._session_memory.read(line.rest)
+            with trio.CancelScope() as reading:
+                nursery.start_soon(_cancel_when, ending, reading)
+                async for line in self._lines(kept or Kept()):
+                    await self._output.room()
+                    await self._accept(line, nursery)
+                    self._session_memory.read(line.rest)
             await self._drain()
             nursery.cancel_scope.cancel()
+        return not reading.cancelled_caught
 
     def _lines(self, kept: Kept) -> AsyncIterator[Line]:
+        if kept.revivals > REPEATS + 1 and not kept.short:
+            fatal, _, kept.rest = kept.rest.partition(b"\n")
+            if fatal:
+                self._post(error_message(readable_id(fatal), INTERNAL_ERROR, _FATAL))
         excess = Excess(readable_id(kept.rest), LOST) if kept.short else None
         return lines(
             self._input,
@@ -158,26 +175,27 @@ class _Session:
         )
 
     async def _go_on(self, kept: Kept, nursery: trio.Nursery) -> None:
-        """Where a kernel that died left the session: what was asked and may be repeated is; the rest is answered."""
-        _log.info("a session was resumed after its kernel died; %d requests were in flight", len(kept.asked))
+        """Where a front that died left the session: what was asked and may be repeated is; the rest is answered."""
+        _log.info("a session was resumed; %d requests were in flight", len(kept.asked))
         if kept.cut:
             # The client takes what there is of that line for what it is: no message.
             self._post(b"")
         await self._sdk_ready.wait()
         assert self._sdk is not None
         for message in kept.asked:
-            await self._ask_again(self._sdk, message, kept.rest, nursery)
+            await self._ask_again(self._sdk, message, kept, nursery)
         for news in self._handshake.news():
             self.notify(news, {})
 
-    async def _ask_again(self, sdk: SdkSession, message: bytes, rest: bytes, nursery: trio.Nursery) -> None:
+    async def _ask_again(self, sdk: SdkSession, message: bytes, kept: Kept, nursery: trio.Nursery) -> None:
         call = envelope = None
         with contextlib.suppress(NotJson):
             envelope = read_envelope(message)
         if envelope is not None:
             call = sdk.recognise(envelope) or sdk.fast_path.recognise(envelope, modern=True)
-            if call.operation.idempotent if call is not None else not is_call(envelope):
-                await self._accept(Line(message, None, rest), nursery)
+            repeatable = call.operation.idempotent if call is not None else not is_call(envelope)
+            if repeatable and kept.revivals <= REPEATS:
+                await self._accept(Line(message, None, kept.rest), nursery)
                 return
         request_id = id_of(message)
         if request_id is not None:
@@ -342,3 +360,8 @@ class _Session:
                 if self._calls.get(key) is scope:
                     del self._calls[key]
                 self._settled.set()
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

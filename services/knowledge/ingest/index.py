@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import apsw
@@ -27,7 +27,7 @@ from services.knowledge.notes.markdown import Note, Section
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.outbox import pages
-from services.runtime.roots import OutsideRoots
+from services.runtime.roots import OutsideRoots, Roots
 
 COLLECTION = "notes"
 BATCH_FILES = 64
@@ -58,7 +58,7 @@ class Index:
     """The notes, and the work that is left; one step at a time."""
 
     def __init__(
-        self, env: Environment, database: Database, roots: Sequence[str], turn: trio.CapacityLimiter,
+        self, env: Environment, database: Database, roots: Roots, turn: trio.CapacityLimiter,
         look_again: Callable[[Iterable[str]], None],
     ) -> None:  # fmt: skip
         """
@@ -233,7 +233,7 @@ class Index:
         return await self._put(groups[:half], batch) + await self._put(groups[half:], batch)
 
 
-def _moves(changes: Changes, known: Mapping[Place, Known], roots: Sequence[str], walk: Walk) -> dict[Place, str]:
+def _moves(changes: Changes, known: Mapping[Place, Known], roots: Roots, walk: Walk) -> dict[Place, str]:
     """New files that are gone ones in another folder: same name, and same inode or same content."""
     by_name: dict[str, list[Place]] = {}
     for place in changes.gone:
@@ -248,7 +248,7 @@ def _moves(changes: Changes, known: Mapping[Place, Known], roots: Sequence[str],
     return found
 
 
-def _is_same(walk: Walk, place: Place, old: Known, roots: Sequence[str]) -> bool:
+def _is_same(walk: Walk, place: Place, old: Known, roots: Roots) -> bool:
     stamp = walk.notes[place]
     if old.stamp is not None and old.stamp._replace(ctime_ns=stamp.ctime_ns) == stamp:
         return True
@@ -267,7 +267,7 @@ class _Batch:
     read: list[Place] = field(default_factory=list)
     size_bytes: int = 0
 
-    def take(self, place: Place, known: Known, roots: Sequence[str]) -> None:
+    def take(self, place: Place, known: Known, roots: Roots) -> None:
         """Read and parse one file."""
         self.read.append(place)
         try:
@@ -299,7 +299,7 @@ class _Batch:
         self.groups[known.id] = group_of(known.id, place, date, note)
 
 
-def _gather(wanted: Mapping[Place, Known], roots: Sequence[str]) -> _Batch:
+def _gather(wanted: Mapping[Place, Known], roots: Roots) -> _Batch:
     """Read and parse `wanted`, or as many of them as make one batch; blocks."""
     batch = _Batch()
     for place, known in wanted.items():

@@ -18,7 +18,7 @@ from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.files import Place
 from services.runtime.handlers import Context
-from services.runtime.roots import is_below, printable
+from services.runtime.roots import Roots, is_below, printable
 
 MAX_FAILED = 100
 POLL_S = 0.25
@@ -45,16 +45,17 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
     )
 
 
-def _seat(path: str, index: int, roots: Sequence[str]) -> str:
-    """The real path.  Raises InvalidParams."""
+def _seat(path: str, index: int, roots: Roots) -> str:
+    """The real path.  Raises InvalidParams, Denied."""
     real, wrong = os.path.realpath(path), ""
-    if not is_below(real, roots):
+    if not roots.holds(real):
         there = ", ".join(roots) or "there is none"
         wrong = f"not below a root ({there}); roots are named when the kernel is started: linckia serve PATH…"
     elif not os.path.lexists(real):
         wrong = "not there"
     if wrong:
         raise InvalidParams(f"parameter `paths[{index}]`: {path[:200]} is {wrong}", field=f"paths[{index}]")
+    roots.check(real, field=f"paths[{index}]")
     return real
 
 

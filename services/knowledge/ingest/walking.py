@@ -14,13 +14,12 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from services.knowledge.nodes import Known
 from services.knowledge.notes.files import Place, Stamp, TooLarge, read
 from services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_from
-from services.runtime.roots import OutsideRoots, is_below, is_text_name, printable
+from services.runtime.roots import OutsideRoots, Roots, is_below, is_text_name, printable
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages", "lost+found"})
 
@@ -64,7 +63,7 @@ class Walk:
     and why.
     """
 
-    def __init__(self, roots: tuple[str, ...]) -> None:
+    def __init__(self, roots: Roots) -> None:
         self.notes: dict[Place, Stamp] = {}
         self.unreadable: list[str] = []
         self.problems: dict[str, str] = {}
@@ -91,6 +90,8 @@ class Walk:
             if not folder.prefix or error.errno not in _GONE:
                 self._fail(folder.path, f"folder cannot be read: {error.strerror}")
             return ()
+        if hidden := self._roots.hidden_in(folder.path):
+            entries = [entry for entry in entries if not hidden(entry.name)]
         names = {entry.name for entry in entries}
         if folder.prefix and MARKER in names:
             return ()
@@ -130,7 +131,7 @@ class Walk:
             if path == root:
                 os.lstat(root)
                 return _Folder(root, root, "", None)
-            above = self._with_rules_at(root, os.path.dirname(path))
+            above = None if self._roots.hides(path) else self._with_rules_at(root, os.path.dirname(path))
             return None if above is None else self._take(_Entry(path), above)
         except OSError as error:
             # A root that vanished may be a disk that is not mounted: its notes are out of sight, not deleted.
@@ -172,8 +173,8 @@ class Walk:
 class Walker:
     """Walks the roots; a root inside another one is a root of its own."""
 
-    def __init__(self, roots: Iterable[Path]) -> None:
-        self.roots = tuple(dict.fromkeys(str(root) for root in roots))
+    def __init__(self, roots: Roots) -> None:
+        self.roots = roots
 
     def walk(self) -> Walk:
         """Every note below the roots."""
@@ -191,7 +192,7 @@ class Walker:
 
     def root_of(self, path: str) -> str | None:
         """The root that a path belongs to: of two inside each other, the inner one."""
-        return max((root for root in self.roots if is_below(path, (root,))), key=len, default=None)
+        return self.roots.root_of(path)
 
     def place_of(self, path: str) -> Place | None:
         """The place of a file with that path."""

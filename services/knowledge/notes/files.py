@@ -9,11 +9,10 @@ import codecs
 import hashlib
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.runtime.roots import OutsideRoots, open_regular
+from services.runtime.roots import OutsideRoots, Roots
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 _MAX_INT = 2**63 - 1
@@ -68,13 +67,13 @@ class Content:
         return decode(self.data)
 
 
-def read(path: str, roots: Sequence[str], now_ns: int | None = None) -> Content:
+def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
     """Read a regular file below `roots` (real paths); `now_ns` is the wall clock where it is not the system's.
 
-    Raises OSError, TooLarge, and OutsideRoots where a link leads out of the roots, or it is no regular file.
+    Raises OSError, TooLarge, and OutsideRoots where a link leads out of the roots, it is denied, or no regular file.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
-    descriptor, status = open_regular(path, roots)
+    descriptor, status = roots.open(path)
     with open(descriptor, "rb") as file:
         if status.st_size > MAX_READ_BYTES:
             raise TooLarge(f"{status.st_size} bytes, more than the {MAX_READ_BYTES} that are read")
@@ -86,7 +85,7 @@ def read(path: str, roots: Sequence[str], now_ns: int | None = None) -> Content:
         return Content(data, stamp, stamp == after and now_ns - stamp.ctime_ns > RACY_NS)
 
 
-def text_if_readable(place: Place, roots: Sequence[str]) -> str | None:
+def text_if_readable(place: Place, roots: Roots) -> str | None:
     """The text of a file, for answers that can do without it. Blocks on the disk."""
     try:
         return read(place.absolute, roots).text

@@ -18,7 +18,7 @@ from services.knowledge.notes.files import read
 from services.knowledge.notes.links import entries, tag_comments
 from services.knowledge.notes.markdown import outline
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
-from services.runtime.roots import printable
+from services.runtime.roots import Roots, printable
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")
@@ -101,7 +101,7 @@ def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
     return end - first > 1 and _FENCE.match(lines[end - 1].lstrip(" >\t")) is not None
 
 
-def locate(file_path: str, roots: Sequence[str]) -> str:
+def locate(file_path: str, roots: Roots) -> str:
     """The absolute path that `file_path` means: itself, or below the first root that has such a file.
 
     Raises InvalidParams: it cannot be a note's path.
@@ -115,7 +115,7 @@ def locate(file_path: str, roots: Sequence[str]) -> str:
     return next((path for path in candidates if os.path.lexists(path)), candidates[0] if candidates else file_path)
 
 
-def rewrite(path: str, roots: Sequence[str], change: Callable[[bytes], bytes]) -> bool:
+def rewrite(path: str, roots: Roots, change: Callable[[bytes], bytes]) -> bool:
     """Replace the contents of a regular file below `roots` by `change` of them; answers whether they differ.  Blocks.
 
     A symbolic link is followed to its target, which must be below the roots too, and stays a link.
@@ -127,6 +127,7 @@ def rewrite(path: str, roots: Sequence[str], change: Callable[[bytes], bytes]) -
         try:
             # First, so that no folder outside the roots is locked.
             read(str(real), roots)
+            roots.check(str(real), write=True, field="file_path")
             with FileLocks().hold(real):
                 before = read(str(real), roots).data
                 after = change(before)
@@ -141,7 +142,7 @@ def rewrite(path: str, roots: Sequence[str], change: Callable[[bytes], bytes]) -
     raise Contended(f"{printable(path)} is being written by others without pause")
 
 
-def add_tags(path: str, roots: Sequence[str], tags: Sequence[str]) -> tuple[Tagged, bool]:
+def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, bool]:
     """Add `tags` to a file; its text with them, and whether it changed. Blocks. Raises as `rewrite` and `tagged`."""
     results: list[Tagged] = []
 

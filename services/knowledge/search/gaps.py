@@ -14,6 +14,7 @@ from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 from services.knowledge.search.topics import count_words, shared
+from services.runtime.roots import Roots
 
 _NUMBER = re.compile(r"\d+")
 _DATE = re.compile(r"\d{4}-?\d{2}-?\d{2}")
@@ -43,7 +44,7 @@ class Content:
     text: str
 
 
-def content(place: Place, roots: Sequence[str]) -> Content | None:
+def content(place: Place, roots: Roots) -> Content | None:
     """The note's content; None where its file cannot be read any more. Blocks on the disk."""
     text = text_if_readable(place, roots)
     if text is None:

@@ -14,6 +14,7 @@ from proto.ops.knowledge import Cluster, ClusteredNote
 from services.knowledge.nodes import Node
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
+from services.runtime.roots import Roots
 
 LABEL_TERMS = 3
 MAX_READ = 200
@@ -69,7 +70,7 @@ def linked(db: apsw.Connection) -> list[list[str]]:
 
 
 def labelled(
-    clusters: Sequence[Sequence[str]], notes: Mapping[str, Node], roots: Sequence[str], notes_each: int
+    clusters: Sequence[Sequence[str]], notes: Mapping[str, Node], roots: Roots, notes_each: int
 ) -> list[Cluster]:
     """The clusters with their labels. Blocks on the disk, in a thread of trio's."""
     each = max(1, min(READ_EACH, MAX_READ // max(1, len(clusters))))
@@ -92,7 +93,7 @@ def labelled(
     ]
 
 
-def _body(place: Place, roots: Sequence[str]) -> str:
+def _body(place: Place, roots: Roots) -> str:
     # Of a file that is gone at this moment nothing is used: the label is made of the others.
     text = (text_if_readable(place, roots) or "")[:_READ_CHARS]
     return " ".join(section.text for section in parse(text, place).sections)

@@ -22,7 +22,10 @@ async def documents(folder: Path, others: Mapping[str, OpenService] | None = Non
     root = folder / "root"
     root.mkdir(exist_ok=True)
     async with services_in_process(
-        {**(others or {}), "documents": open_service}, folder / "data", roots=[root]
+        {**(others or {}), "documents": open_service},
+        folder / "data",
+        roots=[root],
+        settings={"decode": {"memory_limit_bytes": 0}},
     ) as bench:
         yield bench
 

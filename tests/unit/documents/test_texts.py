@@ -15,6 +15,7 @@ from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
+from services.decode.main import open_service as open_decode
 from services.documents import sessions
 from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
@@ -76,7 +77,7 @@ async def test_pdf_and_utf16_are_found_at_once_and_come_back_as_they_were(tmp_pa
     }
     files["big.txt"] = b"\xfe\xff" + files["big.txt"]
     tree(root, files)
-    async with documents(tmp_path) as bench:
+    async with documents(tmp_path, {"decode": open_decode}) as bench:
         answer = await bench.call(DocumentsAdd(path=str(root)))
         assert (answer.files, answer.failed_count, answer.text_waiting) == (5, 0, 0)
         assert await found(bench, "lost arm") == ["book.pdf"]
@@ -89,6 +90,22 @@ async def test_pdf_and_utf16_are_found_at_once_and_come_back_as_they_were(tmp_pa
         assert status.quarantined == 1
         assert status.quarantine is not None
         assert "broken.pdf: not a PDF that can be read" in status.quarantine[0]
+
+
+async def test_pdf_is_found_once_its_decoder_is_there(tmp_path: Path) -> None:
+    tree(tmp_path / "root", {"book.pdf": pdf("The sea star"), "plain.txt": "a lost arm"})
+    async with documents(tmp_path, {"decode": open_decode}) as bench:
+        await bench.stop("decode")
+        answer = await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        assert (answer.files, answer.text_waiting) == (2, 1)
+        assert await found(bench, "lost arm") == ["plain.txt"]
+        await bench.start("decode")
+        await bench.call(DocumentsAdd(path="plain.txt", collection="again"))
+
+        async def there() -> bool:
+            return await found(bench, "sea star") == ["book.pdf"]
+
+        await until(there)
 
 
 @pytest.mark.parametrize("with_search", [False, True])

@@ -19,6 +19,7 @@ from proto.frames import Event, Level, pack_body
 from proto.operation import Operation, Params
 from services.front.scratchpad import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
+from services.runtime.roots import Roots
 
 
 class InProcess:
@@ -103,7 +104,7 @@ class _Environment(Environment):
     service = "test"
     generation = 1
     mode = ""
-    roots = ()
+    roots = Roots()
 
     def __init__(self, dispatcher: InProcess, nursery: trio.Nursery, folder: Path) -> None:
         self.background = nursery

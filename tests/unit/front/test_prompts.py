@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from proto import ops
+from proto.front import PromptFolder
 from services.front import prompts
 from services.front.gateway import open_gateway
 from services.front.prompts import Folder, heading
+from services.runtime.roots import Roots
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, Wire, connected
 
@@ -22,14 +24,17 @@ BUILT_IN = {"search_codebase", "summarize_document", "research", "review_changes
 
 
 @contextlib.asynccontextmanager
-async def served(data: Path, *roots: Path, surface: str = "documents") -> AsyncIterator[Wire]:
+async def served(
+    data: Path, *roots: Path, surface: str = "documents", denied: tuple[str, ...] = ()
+) -> AsyncIterator[Wire]:
     dispatcher = InProcess()
 
     def serve(name: str, fill: Callable[[Any, Any], Any]) -> None:
         dispatcher.handlers.by_name[name] = (TABLE[name].params, fill)
 
     prompts.register(serve)
-    folders = (Folder(data / "prompts"), *(Folder(root / "prompts", root) for root in roots))
+    given = (PromptFolder(str(data / "prompts")), *(PromptFolder(str(root / "prompts"), str(root)) for root in roots))
+    folders = [Folder.of(folder, Roots(denied=denied)) for folder in given]
     opened = open_gateway(TABLE, dispatcher, dispatcher, version="1", prompt_folders=folders)
     async with opened as gateway, connected(gateway, surface) as wire:
         yield wire
@@ -131,7 +136,11 @@ async def test_a_file_of_the_user_goes_before_what_comes_with_the_system_and_one
         found = await listed(wire)
         assert found["research"]["description"] == "My own way"
         assert found["review_changes"]["arguments"]
-        assert found["of_the_root"]["description"] == "Of the root"
+        # Who wrote it is not known, and is said.
+        where = root / "prompts"
+        assert found["of_the_root"]["description"] == (
+            f"Of the root (from {where}: by those who wrote that folder, not by you or Linckia)"
+        )
         messages = [
             (await ask(wire, "prompts/get", {"name": name}))["result"]["messages"][0]["role"]
             for name in ("research", "review_changes", "of_the_root")
@@ -146,14 +155,18 @@ async def test_what_cannot_be_a_prompt_is_none(tmp_path: Path, caplog: pytest.Lo
     write(root, "PROMPT-binary.md", b"# \xff\xfe")
     write(root, "PROMPT-long.md", b"# x\n" * (prompts.MAX_BYTES // 4 + 1))
     (root / "prompts" / "PROMPT-link.md").symlink_to(tmp_path / "secret")
+    (root / "private").mkdir()
+    (root / "private" / "keys").write_text("# Keys")
+    (root / "prompts" / "PROMPT-denied.md").symlink_to(root / "private" / "keys")
     (root / "prompts" / "PROMPT-broken.md").symlink_to(tmp_path / "nothing")
     (root / "prompts" / "PROMPT-folder.md").mkdir()
     os.mkfifo(root / "prompts" / "PROMPT-pipe.md")
-    async with served(tmp_path, root) as wire:
+    async with served(tmp_path, root, denied=(str(root / "private"),)) as wire:
         await wire.initialize()
         assert set(await listed(wire)) == BUILT_IN
         assert (await ask(wire, "prompts/get", {"name": "link"}))["error"]["code"] == -32602
-    assert "leads out of its root" in caplog.text
+    assert "leads out of the roots" in caplog.text
+    assert "may not be reached" in caplog.text
     assert "not UTF-8" in caplog.text
 
 

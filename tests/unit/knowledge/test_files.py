@@ -10,7 +10,7 @@ import pytest
 
 from services.knowledge.ingest.walking import Walk, Walker
 from services.knowledge.notes.files import Stamp, decode, digest, read
-from services.runtime.roots import OutsideRoots
+from services.runtime.roots import OutsideRoots, Roots
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
 
 
@@ -19,7 +19,7 @@ def paths(walk: Walk) -> list[str]:
 
 
 def walk(*roots: Path) -> Walk:
-    return Walker(roots).walk()
+    return Walker(Roots(roots)).walk()
 
 
 def test_markdown_files_below_the_roots_are_notes(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_ignore_files_are_honoured_with_the_deepest_rule_deciding(tmp_path: Path
 def test_changed_ignore_file_counts_at_the_next_walk(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "x")
     write(tmp_path, "sub/b.md", "x")
-    walker = Walker([tmp_path])
+    walker = Walker(Roots([tmp_path]))
     assert paths(walker.walk()) == ["a.md", "sub/b.md"]
     write(tmp_path, ".gitignore", "sub/")
     assert paths(walker.walk()) == ["a.md"]
@@ -88,7 +88,7 @@ def test_name_that_is_no_text_and_a_pipe_are_passed_over_and_said(tmp_path: Path
 def test_missing_root_hides_its_notes_instead_of_deleting_them(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root, "a.md", "x")
-    walker = Walker([root])
+    walker = Walker(Roots([root]))
     (place,) = walker.walk().notes
     root.rename(tmp_path / "away")
     found = walker.walk()
@@ -115,10 +115,10 @@ def test_reading_stays_below_the_roots_and_takes_no_pipe(tmp_path: Path) -> None
     inside = write(root, "a.md", "x")
     (root / "link.md").symlink_to(outside)
     os.mkfifo(root / "pipe.md")
-    assert read(str(inside), [str(root)], time.time_ns()).data == b"x"
+    assert read(str(inside), Roots([root]), time.time_ns()).data == b"x"
     for path in (root / "link.md", outside, root / "pipe.md", root):
         with pytest.raises((OutsideRoots, IsADirectoryError)):
-            read(str(path), [str(root)], time.time_ns())
+            read(str(path), Roots([root]), time.time_ns())
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_digest_is_of_the_trimmed_text() -> None:
 def test_file_written_a_moment_ago_is_not_settled(tmp_path: Path) -> None:
     path = write(tmp_path, "a.md", "x")
     changed = path.stat().st_ctime_ns
-    assert not read(str(path), [str(tmp_path)], changed + 1_000_000).settled
-    assert read(str(path), [str(tmp_path)], changed + 1_000_000_000).settled
+    assert not read(str(path), Roots([tmp_path]), changed + 1_000_000).settled
+    assert read(str(path), Roots([tmp_path]), changed + 1_000_000_000).settled
 
 
 def test_stamp_of_any_file_system_fits_the_database() -> None:

@@ -14,7 +14,7 @@ import pytest
 from proto.errors import InvalidParams, OperationError
 from proto.ops.knowledge import InjectTags, SearchDocuments
 from services.knowledge.notes.tags import checked, rewrite, tagged
-from services.runtime.roots import OutsideRoots
+from services.runtime.roots import OutsideRoots, Roots
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 
@@ -104,7 +104,7 @@ def test_link_to_a_file_below_the_roots_stays_a_link_and_mode_is_kept(tmp_path: 
     file.chmod(0o640)
     link = tmp_path / "link.md"
     link.symlink_to("real.md")
-    assert rewrite(str(link), [str(tmp_path)], lambda data: data + b"y")
+    assert rewrite(str(link), Roots([tmp_path]), lambda data: data + b"y")
     assert link.is_symlink()
     assert file.read_text() == "xy"
     assert file.stat().st_mode & 0o777 == 0o640
@@ -117,7 +117,7 @@ def test_writers_of_one_file_lose_nothing(tmp_path: Path) -> None:
     def add(name: int) -> None:
         try:
             for _ in range(10):
-                rewrite(str(file), [str(tmp_path)], lambda data: data + b"%d\n" % name)
+                rewrite(str(file), Roots([tmp_path]), lambda data: data + b"%d\n" % name)
         except BaseException as error:  # noqa: BLE001  # a thread's own, told to the test
             errors.append(error)
 
@@ -140,7 +140,7 @@ def test_write_of_another_program_in_between_is_noticed(tmp_path: Path) -> None:
             file.write_bytes(b"theirs\n")
         return data + b"ours\n"
 
-    rewrite(str(file), [str(tmp_path)], change)
+    rewrite(str(file), Roots([tmp_path]), change)
     assert seen == [b"old\n", b"theirs\n"]
     assert file.read_bytes() == b"theirs\nours\n"
 
@@ -152,21 +152,22 @@ def test_change_that_fails_leaves_the_file_and_no_litter(tmp_path: Path) -> None
         raise InvalidParams("no")
 
     with pytest.raises(InvalidParams):
-        rewrite(str(file), [str(tmp_path)], change)
+        rewrite(str(file), Roots([tmp_path]), change)
     with pytest.raises(OutsideRoots):
-        rewrite(str(file), [str(tmp_path / "other")], lambda data: b"y")
+        rewrite(str(file), Roots([tmp_path / "other"]), lambda data: b"y")
     assert (file.read_text(), os.listdir(tmp_path)) == ("x", ["a.md"])
 
 
 _WRITER = """
 import sys
 from services.knowledge.notes.tags import rewrite
+from services.runtime.roots import Roots
 path, root = sys.argv[1:]
 print("go", flush=True)
 n = 0
 while True:
     n += 1
-    rewrite(path, [root], lambda data: (b"%d\\n" % n) * 20_000)
+    rewrite(path, Roots([root]), lambda data: (b"%d\\n" % n) * 20_000)
 """
 
 
@@ -184,5 +185,5 @@ def test_killed_writer_leaves_the_old_or_the_new_file_whole(tmp_path: Path) -> N
         lines = file.read_bytes().split()
         assert len(lines) == 20_000
         assert len(set(lines)) == 1
-    rewrite(str(file), [str(tmp_path)], lambda data: b"end")
+    rewrite(str(file), Roots([tmp_path]), lambda data: b"end")
     assert os.listdir(tmp_path) == ["a.md"]

@@ -15,18 +15,24 @@ from typing import Any
 import av
 import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 import pytest
-import trio
 from PIL import Image
 
-from proto.errors import Forbidden, LinckiaError, MaybeExecuted, OperationError, Unavailable
-from proto.ops.decode import Decoded, DecodeFile, DecodeFormats, Formats
-from proto.ops.media import MediaArtifactParams, MediaContent, MediaInspect, MediaInspection, MediaKind
+from proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
+from proto.ops.decode import Decoded, DecodedText, DecodeFile, DecodeFormats, DecodeText, Formats
+from proto.ops.media import (
+    MediaArtifactParams,
+    MediaBytes,
+    MediaContent,
+    MediaInspect,
+    MediaInspection,
+    MediaKind,
+)
 from services.decode.main import open_service as open_decode
 from services.media.main import open_service as open_media
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.testing import Bench, services_in_process
 
-SETTINGS: Mapping[str, dict[str, Any]] = {"decode": {"limit_memory": False}}
+SETTINGS: Mapping[str, dict[str, Any]] = {"decode": {"memory_limit_bytes": 0}}
 
 
 @pytest.fixture
@@ -227,11 +233,14 @@ async def test_only_what_is_below_the_roots_is_read(tmp_path: Path, root: Path) 
 
 
 class Deadly:
-    """A decoder that dies of what it is given, or is away."""
+    """A decoder that dies of what it is given, as the router tells it, or is away; and what it could read before."""
 
     def __init__(self) -> None:
         self.calls = 0
-        self.failure: LinckiaError = MaybeExecuted("it died")
+        self.read = b""
+        self.failure: LinckiaError = Quarantined(
+            "service decode died (killed by SIGSEGV) while serving decode_file, for the second time; it is refused"
+        )
 
     @asynccontextmanager
     async def open(self, env: Environment) -> AsyncIterator[Handlers]:
@@ -239,8 +248,14 @@ class Deadly:
 
         @handlers.handle(DecodeFile)
         async def decode(params: DecodeFile, ctx: Context) -> Decoded:
-            await trio.lowlevel.checkpoint()
             self.calls += 1
+            self.read = (await ctx.call(MediaBytes(hash=params.hash, offset=1, limit=3))).data
+            with pytest.raises(OperationError, match="not being decoded"):
+                await ctx.call(MediaBytes(hash="0" * 64, offset=0, limit=100))
+            raise self.failure
+
+        @handlers.handle(DecodeText)
+        async def text(params: DecodeText, ctx: Context) -> DecodedText:
             raise self.failure
 
         @handlers.handle(DecodeFormats)
@@ -257,8 +272,10 @@ async def test_content_that_ends_its_decoder_twice_is_not_decoded_again(tmp_path
     async with services_in_process(services, tmp_path / "data", roots=[root]) as bench:
         for _ in range(2):
             found = await bench.call(MediaInspect(path=str(root / "a.png")))
-            assert "not tried again" in str(found.problem)
-            assert deadly.calls == 2
+            assert "died (killed by SIGSEGV) of it, twice" in str(found.problem)
+            assert (deadly.calls, deadly.read) == (1, b"PNG")
+            with pytest.raises(OperationError, match="not being decoded"):
+                await bench.call(MediaBytes(hash=str(found.hash), offset=0, limit=100))
             await bench.stop("media")
             await bench.start("media")
 

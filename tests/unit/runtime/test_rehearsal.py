@@ -78,7 +78,7 @@ async def test_calls_are_made_in_order_on_folders_of_its_own(place: Path, birth:
     assert play.ended == 1
     (env,) = play.opened
     assert env.data_dir.is_relative_to(place)
-    assert all(root.is_relative_to(place) for root in env.roots)
+    assert all(Path(root).is_relative_to(place) for root in env.roots)
     assert os.listdir(place) == []
     assert os.listdir(place.parent) == [place.name]
 

@@ -13,8 +13,8 @@ import pytest
 from proto.ops.yaml import SetEdit
 from services.runtime import replace as replace_module
 from services.runtime.replace import CannotReplace, FileLocks, replace_file
+from services.runtime.roots import Roots
 from services.yaml.errors import Code, YamlError
-from services.yaml.files import Roots
 from services.yaml.operations import YamlFiles
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def yaml(tmp_path: Path) -> YamlFiles:
-    return YamlFiles(Roots.of(tmp_path))
+    return YamlFiles(Roots((tmp_path,)))
 
 
 def test_a_file_outside_the_roots_is_refused_also_through_a_link(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_file_outside_the_roots_is_refused_also_through_a_link(tmp_path: Path)
     (tmp_path / "secret.yaml").write_text("a: 1\n")
     (inside / "link.yaml").symlink_to("../secret.yaml")
     (inside / "dir").symlink_to("..")
-    yaml = YamlFiles(Roots.of(inside))
+    yaml = YamlFiles(Roots((inside,)))
     for name in ("link.yaml", "../secret.yaml", "dir/secret.yaml", str(tmp_path / "secret.yaml")):
         with pytest.raises(YamlError, match="outside the roots") as caught:
             yaml.get(name, "a")
@@ -46,7 +46,7 @@ def test_a_root_is_no_prefix_of_its_neighbour(tmp_path: Path) -> None:
     (tmp_path / "root-2").mkdir()
     (tmp_path / "root-2" / "f.yaml").write_text("a: 1\n")
     with pytest.raises(YamlError, match="outside the roots"):
-        YamlFiles(Roots.of(tmp_path / "root")).get(str(tmp_path / "root-2" / "f.yaml"), "a")
+        YamlFiles(Roots((tmp_path / "root",))).get(str(tmp_path / "root-2" / "f.yaml"), "a")
 
 
 def test_only_regular_files_are_read(tmp_path: Path, yaml: YamlFiles) -> None:
@@ -149,9 +149,9 @@ def test_edits_from_many_threads_are_all_kept(tmp_path: Path, yaml: YamlFiles) -
 WRITER = """
 import sys
 from proto.ops.yaml import SetEdit
-from services.yaml.files import Roots
+from services.runtime.roots import Roots
 from services.yaml.operations import YamlFiles
-yaml = YamlFiles(Roots.of(sys.argv[1]))
+yaml = YamlFiles(Roots((sys.argv[1],)))
 print("ready", flush=True)
 for n in range(int(sys.argv[3])):
     yaml.edit("f.yaml", SetEdit(sys.argv[2], f"{n:06d}"))

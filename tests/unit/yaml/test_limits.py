@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from proto.ops.yaml import SetEdit
+from services.runtime.roots import Roots
 from services.yaml.errors import Code, SyntaxFault, YamlError
-from services.yaml.files import Roots, read_source
+from services.yaml.files import read_source
 from services.yaml.operations import YamlFiles
 from services.yaml.syntax.parser import MAX_DEPTH, parse
 from services.yaml.values import get_at, read_tree, set_at
@@ -91,7 +92,7 @@ def test_wide_collections_as_nested_keys_are_refused_not_copied_at_each_level() 
 
 def test_a_file_over_the_size_cap_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text("a: 1\n" + "# x\n" * 100)
-    files = YamlFiles(Roots.of(tmp_path), max_bytes=200)
+    files = YamlFiles(Roots((tmp_path,)), max_bytes=200)
     with pytest.raises(YamlError, match="larger than 200 bytes") as caught:
         files.get(str(tmp_path / "f.yaml"), "a")
     assert caught.value.code == Code.PARSE
@@ -99,7 +100,7 @@ def test_a_file_over_the_size_cap_is_refused(tmp_path: Path) -> None:
 
 def test_a_set_cannot_make_a_file_too_large_to_be_read_again(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text("a: 1\n")
-    files = YamlFiles(Roots.of(tmp_path), max_bytes=100)
+    files = YamlFiles(Roots((tmp_path,)), max_bytes=100)
     with pytest.raises(YamlError, match="larger than 100 bytes"):
         files.edit(str(tmp_path / "f.yaml"), SetEdit("a", "x" * 200))
     assert (tmp_path / "f.yaml").read_text() == "a: 1\n"

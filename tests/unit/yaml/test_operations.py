@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit
+from services.runtime.roots import Roots
 from services.yaml import operations, values
 from services.yaml.errors import Code, YamlError
-from services.yaml.files import Roots
 from services.yaml.operations import YamlFiles
 
 SOURCE = "# top\nserver:\n  host: a.example  # public\n  port: 80\nitems: [1, 2]\n"
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def yaml(tmp_path: Path) -> YamlFiles:
-    return YamlFiles(Roots.of(tmp_path))
+    return YamlFiles(Roots((tmp_path,)))
 
 
 def test_a_set_answers_the_line_that_clients_know(file: Path, yaml: YamlFiles) -> None:
@@ -114,7 +114,7 @@ def test_a_second_get_parses_nothing_and_a_changed_file_is_seen(
 
 
 def test_the_cache_keeps_within_its_bound(tmp_path: Path) -> None:
-    yaml = YamlFiles(Roots.of(tmp_path), cache_max_bytes=100_000)
+    yaml = YamlFiles(Roots((tmp_path,)), cache_max_bytes=100_000)
     for number in range(50):
         (tmp_path / f"{number}.yaml").write_text("".join(f"k{n}: {number}\n" for n in range(20)))
         yaml.get(f"{number}.yaml", "k1")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from proto.ops.yaml import Edit
+from services.runtime.roots import Roots
 from services.yaml.errors import YamlError
-from services.yaml.files import Roots
 from services.yaml.operations import YamlFiles
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "restructurings.json").read_text("utf-8"))
@@ -22,7 +22,7 @@ def test_an_edit_gives_exactly_these_bytes_or_this_refusal(tmp_path: Path, case:
     edit: Edit = msgspec.convert(case["edit"], Edit)
     error = None
     try:
-        YamlFiles(Roots.of(tmp_path)).edit("f.yaml", [edit])
+        YamlFiles(Roots((tmp_path,))).edit("f.yaml", [edit])
     except YamlError as fault:
         error = int(fault.code)
     assert (path.read_bytes().decode(), error) == (case.get("result", case["source"]), case.get("error"))
@@ -47,5 +47,5 @@ def test_comments_are_read_above_and_beside(
     tmp_path: Path, source: str, path: str, above: str | None, beside: str | None
 ) -> None:
     (tmp_path / "f.yaml").write_bytes(source.encode())
-    found = YamlFiles(Roots.of(tmp_path)).get_comments("f.yaml", path)
+    found = YamlFiles(Roots((tmp_path,))).get_comments("f.yaml", path)
     assert (found.above, found.beside) == (above, beside)

@@ -1,0 +1,76 @@
+"""Documents that are bombs, on a real kernel: they cost the decoder its life, and no other call anything."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.system import bombs
+from tests.system.running import RunningKernel, polls, running
+from tests.unit.documents.test_texts import pdf
+
+ENVIRONMENT = {"LINCKIA_SERVICES__DECODE__MEMORY_LIMIT_BYTES": str(400 << 20)}
+DOCUMENTS_BYTES = 400 << 20
+
+
+def _peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def _generation(kernel: RunningKernel) -> int:
+    kernel.wait_ready("decode")
+    number: int = kernel.service("decode")["generation"]
+    return number
+
+
+def _extracted(kernel: RunningKernel) -> float:
+    """Wait until nothing is left to extract; answers the longest that another call took meanwhile, in seconds."""
+    longest = 0.0
+    for _ in polls(60):
+        began = time.monotonic()
+        (match,) = kernel.call("documents_grep", {"pattern": "needle"})["matches"]
+        assert match["file"].endswith("plain.txt")
+        longest = max(longest, time.monotonic() - began)
+        if not kernel.call("documents_status")["extraction_waiting"]:
+            return longest
+    raise AssertionError(kernel.call("documents_status"))
+
+
+def test_bombs_among_documents_end_the_decoder_twice_and_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "bomb.pdf").write_bytes(bombs.pdf_that_unfolds_twice())
+    (root / "bomb.xlsx").write_bytes(bombs.office("xl/worksheets/sheet1.xml"))
+    (root / "bomb.docx").write_bytes(bombs.office("word/document.xml"))
+    (root / "good.pdf").write_bytes(pdf("The sea star regrows"))
+    (root / "plain.txt").write_text("a needle\n")
+    with running(tmp_path / "data", [root], environment=ENVIRONMENT) as kernel:
+        before = kernel.service("documents")
+        decoder = _generation(kernel)
+        added = kernel.call("documents_add", {"path": str(root)})
+        assert (added["files"], added["failed_count"]) == (5, 0)
+        _extracted(kernel)
+        after = kernel.service("documents")
+        assert (after["pid"], after["generation"]) == (before["pid"], before["generation"])
+        assert _peak_bytes(after["pid"]) < DOCUMENTS_BYTES
+        (match,) = kernel.call("documents_grep", {"pattern": "sea star"})["matches"]
+        assert match["file"].endswith("good.pdf")
+        (said,) = kernel.call("documents_status", {"detailed": True})["quarantine"]
+        assert "bomb.pdf: service decode died (killed by SIGABRT) of it, twice" in said
+        for name in ("bomb.pdf", "bomb.xlsx", "bomb.docx"):
+            kept = kernel.call("documents_get", {"name": name, "outputPath": str(root / "kept")})
+            assert Path(kept["output_path"]).read_bytes() == (root / name).read_bytes()
+        # It is remembered: neither another collection nor another process tries it again.
+        deaths = _generation(kernel) - decoder
+        assert deaths == 2
+        kernel.kill("documents")
+        kernel.wait_ready("documents")
+        kernel.call("documents_add", {"path": str(root / "bomb.pdf"), "collection": "again"})
+        _extracted(kernel)
+        assert _generation(kernel) - decoder == deaths
+        # A thumbnail of it is another question, answered once as well.
+        for _ in range(2):
+            found = kernel.call("media_inspect", {"path": str(root / "bomb.pdf")}, timeout_s=60)
+            assert "died (killed by SIGABRT) of it, twice" in found["problem"]
+            assert _generation(kernel) - decoder == 2 * deaths
