@@ -32,7 +32,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kernel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    with running(tmp_path_factory.mktemp("data"), [root], services=["documents", "decode", "graph", "retrieve"]) as kernel:
+    services = ("documents", "decode", "graph", "retrieve")
+    with running(tmp_path_factory.mktemp("data"), [root], services=services) as kernel:
         yield kernel
 
 

@@ -44,10 +44,11 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def start(checkout: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.Popen(
         [str(checkout / "scripts" / "linckia"), *arguments],
         cwd=checkout.parent,
-        env={**os.environ, "LINCKIA_PYTHON": sys.executable, **variables},
+        env={**environment, "LINCKIA_PYTHON": sys.executable, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
