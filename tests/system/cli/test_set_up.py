@@ -43,12 +43,16 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
+def environment() -> dict[str, str]:
+    """Without the way to this checkout."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def start(checkout: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.Popen(
         [str(checkout / "scripts" / "linckia"), *arguments],
         cwd=checkout.parent,
-        env={**environment, "LINCKIA_PYTHON": sys.executable, **variables},
+        env={**environment(), "LINCKIA_PYTHON": sys.executable, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,7 +80,8 @@ def test_first_uses_set_up_once_and_nothing_of_that_reaches_stdout(checkout: Pat
 
     link = checkout.parent / "linckia"
     link.symlink_to(checkout / "scripts" / "linckia")
-    assert subprocess.run([link, "linked"], capture_output=True, text=True, check=False).stdout == "ran ['linked']\n"
+    done = subprocess.run([link, "linked"], env=environment(), capture_output=True, text=True, check=False)
+    assert done.stdout == "ran ['linked']\n"
 
     moved = checkout.with_name("moved")
     checkout.rename(moved)
