@@ -21,7 +21,7 @@ from kernel.catalog import Entry, Roots
 from kernel.config import Config
 from kernel.control.address import log_dir
 from kernel.control.server import ControlServer
-from kernel.edge import kept
+from kernel.edge import contained, kept
 from kernel.handoff import Handoff
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
@@ -120,7 +120,12 @@ class _Kernel:
         self.started.set()
         nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
         _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
-        nursery.start_soon(self._announce, partial(on_ready, operations.http_url, operations.page_url))
+        nursery.start_soon(
+            contained,
+            "what follows the start",
+            self._announce,
+            partial(on_ready, operations.http_url, operations.page_url),
+        )
         await self.stop.wait()
         _log.info("ending in order")
         await self.supervisor.shutdown()

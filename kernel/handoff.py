@@ -10,12 +10,14 @@ import array
 import itertools
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import trio
 
+from kernel.edge import contained
+from proto import frames
 from proto.front import MAX_PACKET_BYTES, Answered, Attach, Detach, Detached, FromFront, Http, Listen, ToFront
 
 BACKLOG = 1024
@@ -23,7 +25,7 @@ BACKLOG = 1024
 
 _log = logging.getLogger("linckia.kernel")
 _encode = msgspec.msgpack.Encoder().encode
-_decoder: msgspec.msgpack.Decoder[FromFront] = msgspec.msgpack.Decoder(FromFront)
+_decode: Callable[[bytes], FromFront] = frames.reader(FromFront)
 
 
 @dataclass(eq=False)
@@ -107,7 +109,8 @@ class Handoff:
     def ready(self, name: str, end: socket.socket) -> None:
         """A generation of a front is READY, and `end` is the socket to it, which stays the caller's."""
         if self._nursery is not None:
-            self._nursery.start_soon(self._serve, _Front(name, trio.socket.from_stdlib_socket(end.dup())))
+            front = _Front(name, trio.socket.from_stdlib_socket(end.dup()))
+            self._nursery.start_soon(contained, f"the clients of {name}", self._serve, front)
 
     async def attach(self, fd_in: int, fd_out: int, surface: str, memory: int | None = None) -> None:
         """Have a local client served until it has gone and what it had asked is answered.
@@ -165,7 +168,7 @@ class Handoff:
     async def _read(self, front: _Front, scope: trio.CancelScope) -> None:
         try:
             while packet := await front.end.recv(MAX_PACKET_BYTES):
-                self._accept(front, _decoder.decode(packet))
+                self._accept(front, _decode(packet))
         except (OSError, msgspec.DecodeError) as error:
             _log.error("%s: what it said of its clients cannot be read: %s", front.name, error)
         scope.cancel()

@@ -57,7 +57,7 @@ def denials(given: Iterable[str], origin: str) -> tuple[list[str], list[str]]:
 
         try:
             GitIgnoreSpec.from_lines([pattern])
-        except ValueError as error:
+        except (ValueError, re.error) as error:
             raise ConfigError(f"{origin}: deny: {pattern!r} is no pattern of a .gitignore file: {error}") from None
     return paths, patterns
 

@@ -10,6 +10,7 @@ foreign bytes become frames: what does not fit is a violation of the protocol, w
 
 from __future__ import annotations
 
+import codecs
 import functools
 import os
 from collections.abc import Callable
@@ -258,9 +259,11 @@ def written(body: Raw) -> Raw | None:
     if extension.code != WRITTEN:
         raise msgspec.DecodeError(f"a body of the unknown extension {extension.code}")
     json = bytes(extension.data)
-    if b"\n" in json:
+    if b"\n" in json or b"\r" in json:
         # It goes into messages of one line each, unread.
         raise msgspec.DecodeError("a body of JSON on several lines")
+    # Members that a type does not know are skipped, whatever text they hold.
+    decoded(codecs.utf_8_decode, json)
     return Raw(json)
 
 

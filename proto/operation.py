@@ -12,7 +12,7 @@ import enum
 import inspect
 import re
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
@@ -144,7 +144,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         step: its name as a step of the composite tools `query` and `execute`, by default `name`; one that starts with
             `session.` is an action of the tool `session`.
         surfaces: tool surfaces besides `all` that show it, of `SURFACES`.
-        callers: who may call it: `client`, names of services, or `*`.
+        callers: who may call it: `client`, `operator`, and names of services; clients by default, and of an operation
+            between services no caller that it does not name.
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
             parameters included, as JSON-RPC errors, others as tool results with `isError`.
         text: the field of the result that is the text content for clients; without it, the result as JSON.
@@ -203,6 +204,11 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
 
     @cached_property
+    def decoders(self) -> tuple[Callable[[msgspec.Raw], R_co], Callable[[msgspec.Raw], R_co]]:
+        """What reads its result and takes nothing else, from msgpack and from JSON.  For `proto.results`."""
+        return msgspec.msgpack.Decoder(self.result).decode, msgspec.json.Decoder(self.result).decode
+
+    @cached_property
     def is_content(self) -> bool:
         """Whether the result is MCP content of its own (`proto.mcp`), passed to the client as it is."""
         return isinstance(self.result, type) and getattr(self.result, "__mcp_content__", False) is True
@@ -226,8 +232,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
 
     def admits(self, caller: str) -> bool:
         """Whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
-        callers = self.callers
-        return caller in callers or "*" in callers or (caller == OPERATOR and CLIENT in callers)
+        return caller in self.callers or (caller == OPERATOR and CLIENT in self.callers)
 
     def failure(self, error: LinckiaError) -> LinckiaError:
         """`error` as the caller is told it: an operation that only reads was not executed, whatever went wrong."""
@@ -254,7 +259,8 @@ def operation(
     if unknown := set(options.get("surfaces", ())).difference(SURFACES):
         raise TypeError(f"operation {name}: there is no surface {', '.join(unknown)}")
 
-    named: Options = {"title": re.sub("[_.-]", " ", name).capitalize(), "step": name, **options}
+    callers = () if options.get("role") is Role.INTERNAL else (CLIENT,)
+    named: Options = {"callers": callers, "title": re.sub("[_.-]", " ", name).capitalize(), "step": name, **options}
 
     def declare(params: type[P]) -> type[P]:
         doc = inspect.getdoc(params)

@@ -136,6 +136,7 @@ def _calls(command: _AddCommand) -> None:
 
     tools = command("tools", "tools", "list the operations that can be called; works without a running kernel")
     tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
+    tools.add_argument("--callers", action="store_true", help="every operation and who may call it, services too")
     form = tools.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
     form.add_argument("--markdown", action="store_true", help="a table of services and their operations, as Markdown")

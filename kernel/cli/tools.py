@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from kernel.cli import Usage
 from kernel.cli.terminal import show_answer
-from proto.operation import CLIENT, SURFACES, Access, Role
+from proto.operation import CLIENT, OPERATOR, SURFACES, Access, Role
 from proto.ops import Table, load
 from proto.surfaces.surface import Surface
 
@@ -24,6 +24,11 @@ def tools(arguments: argparse.Namespace) -> int:
     table = load()
     if arguments.markdown:
         print("\n".join(markdown(table)))
+        return 0
+    if arguments.callers:
+        found = callers(table)
+        by_service = [(op.service, op.name, ", ".join(found[op.name])) for op in table.values()]
+        show_answer(arguments.json, found, ("SERVICE", "OPERATION", "CALLERS"), sorted(by_service))
         return 0
     surface = Surface(arguments.surface, table)
     rows = [
@@ -47,6 +52,12 @@ def markdown(table: Table) -> Iterator[str]:
     for endpoint in table.endpoints:
         way = f"`{endpoint.route.method} {endpoint.route.path}`"
         yield _row(endpoint.service, "", way, "", first_sentence(endpoint.__doc__ or ""))
+
+
+def callers(table: Table) -> dict[str, list[str]]:
+    """Who may call each operation: clients, the operator, services by name."""
+    known = {CLIENT, OPERATOR}.union(*(op.callers for op in table.values()))
+    return {name: sorted(filter(op.admits, known)) for name, op in table.items()}
 
 
 def _row(*cells: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from proto import frames
+from proto import frames, results
 from proto.dispatch import ClientRequests
 from proto.errors import Internal, LinckiaError
 from proto.frames import Progress
@@ -86,11 +86,4 @@ class Waiting:
         """The result; with `written`, as JSON where it came as such.  Raises LinckiaError."""
         if self.outcome is None or isinstance(self.outcome, LinckiaError):
             raise self.outcome or Internal(f"{operation.name} has not been answered")
-        try:
-            if written and (json := frames.written(self.outcome)) is not None:
-                return json
-            result: object = frames.read_body(self.outcome)
-        except msgspec.DecodeError as error:
-            wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
-            raise operation.failure(Internal(wrong)) from error
-        return result
+        return results.plain(operation, self.outcome, written=written)

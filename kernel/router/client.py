@@ -79,9 +79,10 @@ class FrontClient:
             raise errors.from_failure(question.answer.failure)
         assert question.answer is not None
         try:
-            return msgspec.msgpack.decode(question.answer.body, type=JsonObject)
+            answer: JsonObject = frames.read_body(question.answer.body, JsonObject)
         except msgspec.DecodeError as error:
             raise errors.Internal(f"the client's answer to {method} cannot be read: {error}") from error
+        return answer
 
 
 @dataclass(frozen=True)

@@ -305,7 +305,8 @@ class Router:
             limit_s=call.left_ms / 1000,
             progress=progress if call.progress else None,
             client_requests=client_requests,
-            session=call.session,
+            # A client's session is for its front alone to name.
+            session=call.session if living.client is not None else "",
             for_client=caller == CLIENT or (parent is not None and parent.for_client),
         )
         living.made[call.id] = (lane, routed)

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Family, Params, Role
+from proto.operation import CLIENT, Family, Params, Role
 
-internal = Family("embed", role=Role.INTERNAL, callers=("*",))
+internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT))
 
 ITEM_BYTES = {"|u1": 1, "|i1": 1, "<f2": 2, "<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "<u4": 4, "<u8": 8}
 """The dtypes that may cross, little-endian, by numpy's own names, with the bytes of one item."""

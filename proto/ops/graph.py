@@ -12,9 +12,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 
-internal = Family("graph", role=Role.INTERNAL, callers=("*",))
+internal = Family("graph", role=Role.INTERNAL, callers=("documents", "knowledge", OPERATOR))
 tool = Family("graph", surfaces=("knowledge",))
 
 NOTES = "notes"

@@ -12,9 +12,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 
-internal = Family("llm", role=Role.INTERNAL, callers=("*",))
+internal = Family("llm", role=Role.INTERNAL, callers=("knowledge", OPERATOR))
 
 MAX_TEXTS = 32
 

@@ -18,7 +18,7 @@ from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "media"
 
-internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("files", OPERATOR))
 served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
 lent = Family(SERVICE, role=Role.INTERNAL, callers=("decode",))
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
+from proto.operation import CLIENT, Family, Params, Role
 
-internal = Family("rerank", role=Role.INTERNAL, callers=("*",))
+internal = Family("rerank", role=Role.INTERNAL, callers=("retrieve", CLIENT))
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 
-internal = Family("retrieve", role=Role.INTERNAL, callers=("*",))
+internal = Family("retrieve", role=Role.INTERNAL, callers=("documents", "knowledge", "transcripts", OPERATOR))
 
 
 Collection = Annotated[
@@ -76,7 +76,7 @@ class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing of what was deleted is left in the collection's database and its log."""
 
 
-@internal.write("retrieve_scrub", idempotent=True, deadline_s=120)
+@internal.write("retrieve_scrub", idempotent=True, deadline_s=120, callers=("transcripts", OPERATOR))
 class RetrieveScrub(Params[Scrubbed], frozen=True, kw_only=True):
     """Take out what deletions leave behind in files: words, vectors, pages of the log.  A second for 100,000 pieces."""
 
@@ -216,7 +216,7 @@ class Neighbours(msgspec.Struct, frozen=True, kw_only=True):
     vectors_waiting: Waiting = 0
 
 
-@internal.read("retrieve_similar", deadline_s=30)
+@internal.read("retrieve_similar", deadline_s=30, callers=("knowledge", OPERATOR))
 class RetrieveSimilar(Params[Neighbours], frozen=True, kw_only=True):
     """The groups nearest to one group, exactly, by stored vectors alone: nothing is embedded.
 
@@ -246,7 +246,7 @@ class Pairs(msgspec.Struct, frozen=True, kw_only=True):
     vectors_waiting: Waiting = 0
 
 
-@internal.read("retrieve_pairs", deadline_s=120)
+@internal.read("retrieve_pairs", deadline_s=120, callers=("knowledge", OPERATOR))
 class RetrievePairs(Params[Pairs], frozen=True, kw_only=True):
     """The most similar pairs of groups, over all pairs and exactly, each once; by the vectors of `retrieve_similar`."""
 
@@ -270,7 +270,7 @@ class Clustering(enum.StrEnum):
     SIMILAR = "similar"
 
 
-@internal.read("retrieve_clusters", deadline_s=120)
+@internal.read("retrieve_clusters", deadline_s=120, callers=("knowledge", OPERATOR))
 class RetrieveClusters(Params[Grouping], frozen=True, kw_only=True):
     """Put groups together by their vectors (those of `retrieve_similar`), always in the same way."""
 

@@ -15,9 +15,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 
-internal = Family("watch", role=Role.INTERNAL, callers=("*",))
+internal = Family("watch", role=Role.INTERNAL, callers=("documents", "files", "knowledge", OPERATOR))
 
 MAX_WAIT_S = 60.0
 
@@ -172,6 +172,6 @@ class WatchStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt: Annotated[bool, Meta(description="Whether the database was damaged and begun again, since the start")]
 
 
-@internal.read("watch_status", deadline_s=30)
+@internal.read("watch_status", deadline_s=30, callers=("files", OPERATOR))
 class WatchStatus(Params[WatchStatusResult], frozen=True, kw_only=True):
     """How many folders are watched, what the limits are, and how far each reader is."""

@@ -7,9 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 import trio
-from msgspec import Raw
 
-from proto import frames
+from proto import frames, results
 from proto.dispatch import ClientRequests, Dispatcher
 from proto.errors import Forbidden, Internal, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
@@ -74,12 +73,9 @@ class LinkDispatcher(Dispatcher):
                 operation.name, body, limit_s=limit_s, parent=self._parent, trace=trace or "", caller=caller,
                 session=current_session.get(), client_requests=client_requests,
             )  # fmt: skip
-            return _result(answer, written=written)
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
-        except msgspec.DecodeError as error:
-            wrong = f"{operation.name}: service {operation.service} answered what is no result: {error}"
-            raise operation.failure(Internal(wrong)) from error
+        return results.plain(operation, answer, written=written)
 
     async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
         if not operation.admits(caller):
@@ -93,10 +89,3 @@ class LinkDispatcher(Dispatcher):
             raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
-
-
-def _result(answer: Raw, *, written: bool) -> object:
-    """The result; with `written`, as JSON where it came as such.  Raises msgspec.DecodeError."""
-    if written and (json := frames.written(answer)) is not None:
-        return json
-    return frames.read_body(answer)

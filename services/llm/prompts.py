@@ -21,6 +21,7 @@ import msgspec
 
 from proto.errors import Unavailable
 from proto.ops.llm import Candidate, LinkKind, Placed, Refinement, SuggestedLink, Unlinked
+from services.runtime.linear import without_spans
 
 TEXT_CHARACTERS = 700
 _TITLE_CHARACTERS = 200
@@ -55,7 +56,7 @@ LINK = (
 SENTENCE_CHARACTERS = 400
 ANALYSIS_CHARACTERS = 1200
 
-_THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+_THOUGHTS = re.compile(r"<(think|thinking|reasoning)>", re.IGNORECASE)
 _NUMBER = ("n", "number", "index", "id", "result", "pair")
 _NOTHING = "the language model's answer has nothing that was asked for"
 _SCORE = ("score", "relevance", "relevance_score")
@@ -148,7 +149,7 @@ def _order(entries: Sequence[object], candidates: Sequence[Candidate]) -> list[P
 
 
 def _object(answer: str) -> Mapping[str, Any]:
-    text = _THOUGHTS.sub("", answer)
+    text = without_spans(_THOUGHTS, answer)
     start, end = text.find("{"), text.rfind("}")
     try:
         # A model may put anything into its object: the form of a member is checked where it is read.

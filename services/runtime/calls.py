@@ -11,7 +11,7 @@ import msgspec
 import trio
 from msgspec import Raw
 
-from proto import frames
+from proto import frames, results
 from proto.channel import Channel
 from proto.dispatch import ClientRequests
 from proto.errors import Executed, LinckiaError, Timeout, Unavailable, from_failure
@@ -68,9 +68,7 @@ class Outgoing:
             body = await self.raw(op.name, frames.pack_body(params), limit_s=limit_s, parent=parent, trace=trace)
         except LinckiaError as error:
             raise op.failure(error) from None
-        # The decoder checks it against the declared result type, which is R.
-        result: R = frames.read_body(body, op.result)
-        return result
+        return results.typed(op, body)
 
     async def raw(
         self,

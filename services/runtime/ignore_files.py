@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from pathspec import GitIgnoreSpec
+from pathspec._backends.re2._base import RE2_OPTIONS  # no public name; the release is pinned
 
 from services.runtime.roots import printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""
+
+
+MAX_WEIGHT = 16_384
+"""Patterns, wildcards and slashes in one folder's files; what follows no person wrote, and it is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +56,49 @@ def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lea
 
 @functools.lru_cache(maxsize=256)
 def _spec(text: str) -> GitIgnoreSpec:
-    understood: list[str] = []
-    for line in text.split("\n"):
-        pattern = line.rstrip("\r")
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    weights = itertools.accumulate(1 + sum(map(line.count, "*?[/")) for line in lines)
+    lines = [line for line, weight in zip(lines, weights, strict=True) if weight <= MAX_WEIGHT]
+    with suppress(ValueError):
+        return gitignore(lines)
+    # Git skips a pattern that it cannot parse, and keeps the rest.
+    understood = [line for line in lines if _is_pattern(line)]
+    while True:
         try:
-            GitIgnoreSpec.from_lines([pattern])
+            return gitignore(understood)
         except ValueError:
-            # Git skips a pattern that it cannot parse, and keeps the rest.
+            # What is more than the memory for them holds is nothing that a person wrote.
+            understood = understood[: len(understood) // 2]
+
+
+def _is_pattern(line: str) -> bool:
+    try:
+        gitignore([line])
+    except ValueError:
+        return False
+    return True
+
+
+_MEMORY_BYTES = (8 << 20, 64 << 20)
+_PROBE = ".linckia-probe"
+
+
+def gitignore(lines: Sequence[str]) -> GitIgnoreSpec:
+    """Patterns with git's rules, in linear time (RE2).
+
+    Raises:
+        ValueError: one of them cannot be understood, or together they are too many.
+    """
+    assert RE2_OPTIONS is not None
+    for memory in _MEMORY_BYTES:
+        RE2_OPTIONS.max_mem = memory
+        # One that has too little memory for a single step says of every path that it does not match.
+        try:
+            spec = GitIgnoreSpec.from_lines([*lines, f"/{_PROBE}"], backend="re2")
+            if spec.check_file(_PROBE).include:
+                return spec
+        except re2.error:
             continue
-        understood.append(pattern)
-    return GitIgnoreSpec.from_lines(understood)
+        except re.error as error:
+            raise ValueError(str(error)) from None
+    raise ValueError("a pattern, or all of them together, is more than can be matched in linear time")

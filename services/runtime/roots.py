@@ -135,10 +135,7 @@ class Roots(tuple[str, ...]):
         inside = next((path for path in self.denied if is_below(_folded(path), (folded,))), None)
         if inside is None and self._spec is not None:
             inside = next(filter(self.hides, _all_in(real)), None)
-        if inside is not None:
-            return f"{printable(real)} holds {printable(inside)}, which may not be reached"
-        guarded = next((root for root in self.read_only if is_below(root, (real,))), None)
-        return f"{printable(real)} holds the root {guarded}, which is read-only" if guarded else ""
+        return f"{printable(real)} holds {printable(inside)}, which may not be reached" if inside else ""
 
     def _is_identified(self, real: str, status: os.stat_result | None) -> bool:
         """Whether it, or a folder above it, is one that is denied under whatever name."""

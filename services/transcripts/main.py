@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -33,6 +32,7 @@ from proto.ops.transcripts import (
 )
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.linear import BadPattern
 from services.transcripts import forest
 from services.transcripts.answers import checkout, history, written
 from services.transcripts.database import delete, open_database
@@ -102,9 +102,9 @@ def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
     for index, rule in enumerate(more):
         try:
             rules.append(make_rule(rule.name, rule.pattern))
-        except re.error as error:
+        except BadPattern as error:
             where = f"settings of transcripts: redact_rules[{index}].pattern"
-            raise InvalidParams(f"{where} is no regular expression: {error}") from None
+            raise InvalidParams(f"{where} is no regular expression (RE2): {error}") from None
     return Redactor(skip=skip, more=rules)
 
 

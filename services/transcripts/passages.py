@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from services.runtime.linear import without_spans
+
 TAGS = (
     "system-reminder", "system_reminder", "command-name", "command-message", "command-contents",
     "local-command-stdout", "local-command-stderr", "local-command-caveat", "user-prompt-submit-hook",
@@ -34,19 +36,22 @@ MAX_PIECES = 1024
 """Of one turn; 17 million characters."""
 
 
+_LINE_REST = re.compile(r"[ \t]*\n?")
+
+
 class Stripper:
     """Takes the tags out; `more` names further ones."""
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         names = "|".join(map(re.escape, (*TAGS, *more)))
-        self._spans = re.compile(rf"<({names})(?:\s[^<>]*)?>.*?</\1>[ \t]*\n?", re.DOTALL)
+        self._opening = re.compile(rf"<({names})(?:\s[^<>]*)?>")
         self._bare = re.compile(rf"</?(?:{'|'.join(BARE_TAGS)})>")
 
     def __call__(self, text: str) -> str:
         """`text` as it was said; the same object where there is nothing to take out."""
         if "</" not in text:
             return text
-        return self._bare.sub("", self._spans.sub("", text))
+        return self._bare.sub("", without_spans(self._opening, text, _LINE_REST))
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:

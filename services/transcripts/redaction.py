@@ -1,42 +1,129 @@
 """Secrets in what is said are masked before anything is kept: keys, tokens, passwords, private-key blocks.
 
-One pass in linear time (RE2) tells which rules apply to a text, for most texts none; only those are applied.
+One pass tells which rules apply to a text, for most texts none; only those are applied. All patterns are RE2's, and
+what a rule asks beyond its pattern is looked up in the bytes: a text costs in proportion to its length.
 What stands in a secret's place says which rule it was, `[redacted:github-token]`, and is the same wherever the same
 text is masked, so that content keeps its name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
-import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 
 from proto.ops.transcripts import Block
+from services.runtime import linear
 from services.transcripts.messages import Turn
+
+Pattern: TypeAlias = Any
+"""Of RE2, which ships no types."""
+
+Span = tuple[int, int]
+"""Of a secret in the bytes of a text."""
+
+Spans = Callable[[bytes], Iterator[Span]]
+"""The secrets of one kind in a text, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`pattern` matches the secret, or a stretch with the secret as its group `secret`.
-
-    `screen` is a pattern for RE2 that matches wherever `pattern` does, where `pattern` is beyond RE2's syntax.
-    """
+    """`pattern`, of RE2, matches wherever `spans` finds a secret: all of its match, or what its group `secret` is."""
 
     name: str
-    pattern: re.Pattern[str]
-    screen: str = ""
+    pattern: str
+    spans: Spans
+    parted: bool
 
 
-def make_rule(name: str, pattern: str, screen: str = "") -> Rule:
-    """Raises re.error."""
-    return Rule(name, re.compile(pattern, re.ASCII), screen)
+def make_rule(name: str, pattern: str, spans: Callable[[Pattern], Spans] | None = None) -> Rule:
+    """Raises BadPattern."""
+    compiled: Pattern = linear.compiled(pattern)
+    return Rule(name, pattern, (spans or _matches)(compiled), "secret" in compiled.groupindex)
+
+
+def _matches(pattern: Pattern) -> Spans:
+    groups = [index for name, index in pattern.groupindex.items() if name in _SECRET] or [0]
+
+    def spans(data: bytes) -> Iterator[Span]:
+        for match in pattern.finditer(data):
+            yield from (span for span in map(match.span, groups) if span[1] > span[0])
+
+    return spans
+
+
+_SECRET = ("secret", "secret_2", "secret_3")
+"""Groups of one pattern, of which one at most matches."""
+
+
+_KEY_CHARS = 16_384
+_KEY_END = linear.compiled(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
+_KEY_BODY = re.compile(rb"[\s\\A-Za-z0-9+/=:,.\-]*")
+
+
+def _private_keys(beginning: Pattern) -> Spans:
+    """To its end; where that is far or was cut off, as far as it looks like a key."""
+
+    def spans(data: bytes) -> Iterator[Span]:
+        position = 0
+        ending = _KEY_END.search(data)
+        while match := beginning.search(data, position):
+            position = match.end()
+            # One that is beyond this key may be the next one's.
+            if ending is not None and ending.start() < position:
+                ending = _KEY_END.search(data, position)
+            if ending is not None and ending.start() - position <= _KEY_CHARS:
+                position = ending.end()
+            elif body := _KEY_BODY.match(data, position):
+                position = body.end()
+            yield match.start(), position
+
+    return spans
+
+
+_SPACE = re.compile(rb"\s")
+_KINDS = bytes(48 if 48 <= code < 58 else 97 if chr(code).isalpha() and code < 128 else 32 for code in range(256))
+"""To the digit 0, the letter a and the rest."""
+_WORD = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_LONGEST_NAME = 128
+"""What stands before a secret in the patterns of `_mixed`, but for spaces."""
+
+
+def _mixed(signs: bytes, least: int, *, code: bool = False) -> Callable[[Pattern], Spans]:
+    """Secrets of `least` characters that have one of each kind of `signs` before the next space.
+
+    Of `code`, none is followed by an opening bracket: there it ends before its last punctuation mark.
+    """
+
+    def of(pattern: Pattern) -> Spans:
+        group = pattern.groupindex["secret"]
+
+        def spans(data: bytes) -> Iterator[Span]:
+            position = space = last = 0
+            while match := pattern.search(data, position):
+                start, end = match.span(group)
+                position = max(start, match.end() - _LONGEST_NAME)
+                if start >= space:
+                    found = _SPACE.search(data, start)
+                    space = len(data) if found is None else found.start()
+                    kinds = data[start:space].translate(_KINDS)
+                    last = min(start + kinds.rfind(sign) if sign in kinds else -1 for sign in signs)
+                if last < start:
+                    continue
+                if code and data[end : end + 1] in (b"(", b"["):
+                    end = start + len(data[start:end].rstrip(_WORD)) - 1
+                    if end - start < least:
+                        continue
+                position = max(end, match.start() + 1)
+                yield start, end
+
+        return spans
+
+    return of
 
 
 _SECRET_WORDS = (
@@ -51,13 +138,8 @@ _PLACEHOLDER = re.compile(
 )
 
 RULES = (
-    make_rule(
-        "private-key",
-        # Also as it stands inside JSON, its line ends escaped; and one whose end was cut off.
-        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"
-        r"(?:(?s:.{0,16384}?)-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----|[\s\\A-Za-z0-9+/=:,.\-]*)",
-        r"PRIVATE KEY",
-    ),
+    # Also as it stands inside JSON, its line ends escaped; and one whose end was cut off.
+    make_rule("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", _private_keys),
     make_rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
     make_rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
     make_rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
@@ -90,9 +172,7 @@ RULES = (
     make_rule("azure-key", r"(?i)(?:AccountKey|SharedAccessKey)=(?P<secret>[A-Za-z0-9+/]{32,}={0,2})"),
     make_rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}"),
     make_rule(
-        "authorization",
-        r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>(?=[^\s]*\d)[A-Za-z0-9._~+/\-]{20,}={0,2})",
-        r"(?i)\b(?:bearer|basic|token)\s+[A-Za-z0-9._~+/\-]{20}",
+        "authorization", r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>[A-Za-z0-9._~+/\-]{20,}={0,2})", _mixed(b"0", 20)
     ),
     make_rule(
         "api-key-header",
@@ -106,15 +186,13 @@ RULES = (
     ),
     make_rule(
         "quoted-secret",
-        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*"
-        r"\\?(?P<q>[\"'`])(?P<secret>[^\"'`\s\\]{6,})\\?(?P=q)",
-        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*\\?[\"'`]",
+        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*\\?"
+        r"(?:\"(?P<secret>[^\"'`\s\\]{6,})\\?\"|'(?P<secret_2>[^\"'`\s\\]{6,})\\?'|`(?P<secret_3>[^\"'`\s\\]{6,})\\?`)",
     ),
     make_rule(
         "assigned-secret",
-        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*"
-        r"(?P<secret>(?=[^\s]*\d)(?=[^\s]*[A-Za-z])[A-Za-z0-9_+/=@#!%^&*~.\-]{8,})(?![\w(\[])",
-        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*[A-Za-z0-9_+/=@#!%^&*~.\-]{{8}}",
+        rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*(?P<secret>[A-Za-z0-9_+/=@#!%^&*~.\-]{{8,}})",
+        _mixed(b"0a", 8, code=True),
     ),
     make_rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
 )  # fmt: skip
@@ -135,18 +213,7 @@ class Redactor:
     def __init__(self, *, skip: Iterable[str] = (), more: Sequence[Rule] = ()) -> None:
         left_out = frozenset(skip)
         self._rules = (*(rule for rule in RULES if rule.name not in left_out), *more)
-        options = re2.Options()
-        options.max_mem = SCREEN_BYTES
-        options.log_errors = False
-        self._screen = re2.Set.SearchSet(options)
-        self._screened: list[int] = []
-        for index, rule in enumerate(self._rules):
-            # A custom rule beyond RE2's syntax is always applied.
-            with contextlib.suppress(re2.error):
-                self._screen.Add(rule.screen or rule.pattern.pattern)
-                self._screened.append(index)
-        self._screen.Compile()
-        self._always = set(range(len(self._rules))).difference(self._screened)
+        self._screen = linear.searching(*(rule.pattern for rule in self._rules), max_mem=SCREEN_BYTES)
         self._keys = "assigned-secret" not in left_out
         self._clean: set[bytes] = set()
 
@@ -154,23 +221,30 @@ class Redactor:
         """`text` with its secrets masked; the same object where it holds no secret."""
         if len(text) < 8:
             return text
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        data = text.encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(data, digest_size=16).digest()
         if digest in self._clean:
             return text
-        masked = self._applied(text)
-        if masked != text:
-            return masked
+        masked = self._applied(data)
+        if masked != data:
+            return masked.decode("utf-8", "surrogatepass")
         # Clients send their history again with every turn.
         if len(self._clean) == REMEMBERED:
             self._clean.clear()
         self._clean.add(digest)
         return text
 
-    def _applied(self, text: str) -> str:
-        found = self._always.union(self._screened[index] for index in self._screen.Match(text) or ())
-        for index in sorted(found):
-            text = self._rules[index].pattern.sub(partial(_masked, self._rules[index]), text)
-        return text
+    def _applied(self, data: bytes) -> bytes:
+        for index in sorted(self._screen.Match(data) or ()):
+            rule = self._rules[index]
+            pieces: list[bytes] = []
+            kept = 0
+            for start, end in rule.spans(data):
+                if not (rule.parted and _is_harmless(data[start:end].decode("utf-8", "replace"))):
+                    pieces += (data[kept:start], _mask(rule.name).encode())
+                    kept = end
+            data = b"".join((*pieces, data[kept:]))
+        return data
 
     def json(self, value: Any) -> Any:
         """The same of every text in `value`, keys included; the value of a key that names a secret is masked whole."""
@@ -209,18 +283,9 @@ class Redactor:
             message.thinking = self.json(message.thinking)
 
 
-def _masked(rule: Rule, match: re.Match[str]) -> str:
-    if "secret" not in rule.pattern.groupindex:
-        return _mask(rule.name)
-    if _is_harmless(match["secret"]):
-        return match[0]
-    start, end = (position - match.start() for position in match.span("secret"))
-    return f"{match[0][:start]}{_mask(rule.name)}{match[0][end:]}"
-
-
 def _mask(name: str) -> str:
     return f"[redacted:{name}]"
 
 
-def _is_harmless(secret: str | None) -> bool:
-    return secret is None or "[redacted:" in secret or _PLACEHOLDER.match(secret) is not None
+def _is_harmless(secret: str) -> bool:
+    return "[redacted:" in secret or _PLACEHOLDER.match(secret) is not None

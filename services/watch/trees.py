@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import apsw
 import msgspec
-from pathspec import GitIgnoreSpec
 
+from services.runtime.ignore_files import gitignore
 from services.runtime.roots import is_below, printable
 from services.watch.store import select
 
@@ -73,7 +73,7 @@ class Rules:
         negated = any(pattern.startswith("!") for pattern in ignore)
         for pattern in ignore:
             try:
-                GitIgnoreSpec.from_lines([pattern])
+                gitignore([pattern])
             except ValueError as error:
                 raise ValueError(f"{pattern!r} is no pattern of a .gitignore file: {error}") from None
             name = pattern.removesuffix("/")
@@ -90,7 +90,7 @@ class Rules:
             else:
                 others.append(pattern)
         self._endings = tuple(endings)
-        self._spec = GitIgnoreSpec.from_lines(others) if others else None
+        self._spec = gitignore(others) if others else None
         self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
 
     @property

@@ -2,15 +2,33 @@
 
 import math
 import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, Final
 
-from jsonschema import exceptions, validators
+from jsonschema import (
+    Draft3Validator,
+    Draft4Validator,
+    Draft6Validator,
+    Draft7Validator,
+    Draft201909Validator,
+    Draft202012Validator,
+    _format,
+    _keywords,
+    _legacy_keywords,
+    _utils,
+    exceptions,
+    validators,
+)
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from proto.ops.yaml import Fault
+from services.runtime import linear
 from services.yaml.errors import Code, YamlError, line_and_column
 from services.yaml.path import Index, Key, show_path
 from services.yaml.syntax.events import ALIAS, MAPPING, SCALAR, Document
@@ -21,6 +39,9 @@ Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 MAX_VALUES: Final = 1_000_000  # what the document may come to with its aliases followed
 MAX_DEPTH: Final = 200  # jsonschema recurses: deeper data is refused rather than left to Python's stack
 MAX_FAULTS: Final = 100
+MAX_STEPS: Final = 5_000_000  # the alternatives and references of a schema multiply: a few lines can ask for years
+_STEPS_OF_KEYWORD: Final = 5  # where it finds a fault; ten members of what it looks at are one more
+_STEPS_OF_REFERENCE: Final = 20
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE: Final = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -111,13 +132,88 @@ def _check_depth(depth: int) -> None:
         raise YamlError(Code.PARSE, f"the document is deeper than {MAX_DEPTH} levels, the most that is validated")
 
 
+_UNICODE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+
+
+@lru_cache(maxsize=256)
+def _expression(pattern: str) -> Any:
+    """A pattern as ECMA 262 spells it. Raises BadPattern."""
+    return linear.compiled(_UNICODE.sub(lambda match: rf"\x{{{match[1]}}}" if match[1] else match[0], pattern))
+
+
+def _bad_pattern(schema: object, path: str = "$") -> Iterator[str]:
+    """Where in a schema a pattern stands that cannot be matched in linear time, and why."""
+    if isinstance(schema, list):
+        for index, item in enumerate(schema):
+            yield from _bad_pattern(item, f"{path}[{index}]")
+    if isinstance(schema, dict):
+        for key, item in schema.items():
+            among = item if key == "patternProperties" and isinstance(item, dict) else (item,) * (key == "pattern")
+            for pattern in among:
+                try:
+                    _expression(str(pattern))
+                except linear.BadPattern as error:
+                    yield f"{path}.{key}: {str(pattern)[:200]!r} is no regular expression (RE2): {error}"
+            yield from _bad_pattern(item, f"{path}.{key}")
+
+
+class _TooManySteps(Exception):
+    pass
+
+
+_steps = threading.local()
+"""How many steps of a validation this thread may still make."""
+
+
+def _counted(check: Callable[..., Any], own: int) -> Callable[..., Any]:
+    """A keyword's check that takes from the steps what it costs."""
+
+    def counted(validator: Validator, value: Any, instance: Any, schema: Any) -> Any:
+        several = [len(each) for each in (value, instance) if isinstance(each, list | dict)]
+        _steps.left = getattr(_steps, "left", MAX_STEPS) - own - sum(several) // 10
+        if _steps.left < 0:
+            raise _TooManySteps
+        return check(validator, value, instance, schema)
+
+    return counted
+
+
+def _unique(container: list[Data]) -> bool:
+    """Whether no two items are equal as JSON, where 1 is 1.0 but not true."""
+
+    def key(value: Data) -> object:
+        if isinstance(value, list):
+            return tuple(map(key, value))
+        if isinstance(value, dict):
+            return frozenset((name, key(item)) for name, item in value.items())
+        return (bool, value) if isinstance(value, bool) else value
+
+    return len(set(map(key, container))) == len(container)
+
+
+# The library has no settings for these, and its release is pinned: its regular expressions, its search for equal items
+# that is quadratic, and the alternatives and references of a schema, which multiply.
+for _module in (_format, _keywords, _legacy_keywords, _utils):
+    vars(_module)["re"] = SimpleNamespace(
+        compile=_expression, search=lambda pattern, text: _expression(pattern).search(linear.readable(text))
+    )
+vars(_keywords)["uniq"] = _unique
+for _draft in (Draft3Validator, Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator,
+               Draft202012Validator):  # fmt: skip
+    for _name, _check in _draft.VALIDATORS.items():
+        _draft.VALIDATORS[_name] = _counted(
+            _check, _STEPS_OF_REFERENCE if _name.lower().endswith("ref") else _STEPS_OF_KEYWORD
+        )
+
+
 def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fault]:
     """The faults of a document under a schema, at most `MAX_FAULTS`, in the order of the document.
 
     References to other files or hosts are not followed. Raises YamlError (-32602) where the schema itself is wrong.
     """
     data, _, _ = _Composer(tree).value(document.event + 1, 0)
-    made = validators.validator_for(schema, default=validators.Draft202012Validator)
+    made = validators.validator_for(schema, default=Draft202012Validator)
+    _steps.left = MAX_STEPS
     try:
         made.check_schema(schema)
         validator: Validator = made(schema, registry=EMPTY_REGISTRY)
@@ -126,6 +222,11 @@ def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fau
         raise YamlError(Code.INVALID_PARAMS, f"schema: {fault.message} at {fault.json_path}") from None
     except Unresolvable as fault:
         message = f"schema: the reference {fault.ref!r} leads outside the schema: inline it"
+        raise YamlError(Code.INVALID_PARAMS, message) from None
+    except linear.BadPattern as error:
+        raise YamlError(Code.INVALID_PARAMS, f"schema: {next(_bad_pattern(schema), error)}") from None
+    except _TooManySteps:
+        message = f"schema: it takes more than {MAX_STEPS} steps to check this document: its alternatives multiply"
         raise YamlError(Code.INVALID_PARAMS, message) from None
     except RecursionError:
         raise YamlError(Code.INVALID_PARAMS, "schema: its references never end for this document") from None

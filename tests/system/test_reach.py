@@ -16,7 +16,7 @@ import pytest
 from kernel.control.client import CallFailed
 from tests.system.running import REPOSITORY, RunningKernel, running
 
-SETTINGS = 'deny = ["{home}/vault", "*.pem"]\n'
+SETTINGS = 'deny = ["{home}/vault", "*.pem"]\n\n[services.files]\ntrash = true\n'
 BROWSER = "server:\n  host: 127.0.0.1\n"
 
 
@@ -117,6 +117,15 @@ def test_nothing_is_moved_out_of_it_into_it_or_with_it(
         assert (deleted["succeeded"], "may not be reached" in deleted["results"][0]["error"]) == (0, True)
 
 
+def test_what_was_thrown_away_does_not_come_back_into_it(kernel: RunningKernel, home: Path) -> None:
+    (home / "gone.toml").write_text('roots = ["/"]')
+    (thrown,) = kernel.call("delete-files", {"paths": [str(home / "gone.toml")]})["results"]
+    target = str(kernel.data_dir / "prompts" / "evil.md")
+    came = kernel.call("restore-files", {"items": [{"trashId": thrown["trashId"], "to": target}]})
+    assert "may not be reached" in came["results"][0]["error"]
+    assert not Path(target).exists()
+
+
 def test_nothing_of_it_is_found(kernel: RunningKernel, home: Path) -> None:
     listed = kernel.call("navigate", {"path": str(home)})["entries"]
     assert {entry["name"] for entry in listed} == {".local", "data-link", "key.yaml", "note.md"}
@@ -163,6 +172,12 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
         moved = kernel.call("move-files", {"moves": [{"from": str(read / "note.md"), "to": str(write / "n.md")}]})
         assert "is read-only" in moved["results"][0]["error"]
         assert "1" in json.dumps(kernel.call("noyalib_get", {"file": str(read / "f.yaml"), "path": "a"}))
+        # Who asks for a session that changes nothing gets no other.
+        joined = subprocess.run(
+            [sys.executable, "-m", "kernel.cli", "stdio", "--read-only", "--data", str(data)],
+            stdin=subprocess.DEVNULL, capture_output=True, cwd=REPOSITORY, text=True, check=False,
+        )  # fmt: skip
+        assert (joined.returncode, "is not read-only" in joined.stderr) == (1, True)
     assert sorted(path.name for path in read.iterdir()) == ["f.yaml", "note.md"]
 
 

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role
 from proto.ops.documents.reading import SERVICE, Collection, Glob, Hash, Metadata, Name, Pattern, Tag, pairs, step
 
-internal = Family(SERVICE, role=Role.INTERNAL, callers=("*",))
+internal = Family(SERVICE, role=Role.INTERNAL, callers=("fetch", OPERATOR))
 
 NewTags = Annotated[list[Tag], Meta(max_length=256, description="Tags to give")]
 DocumentPath = Annotated[str, Meta(min_length=1, max_length=4096)]

@@ -2,7 +2,7 @@
 does not.
 
 A glob without `/` is compared with the name, or with any folder's; one that starts with `/` with the whole path; any
-other with the end of the path, from a folder on.
+other with the end of the path, from a folder on. Each is matched in time linear in the path, however many stars it has.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
+
+import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
+
+from services.runtime import linear
 
 Matcher = Callable[[str], bool]
 """Whether a path matches."""
@@ -21,13 +26,13 @@ def is_glob(text: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def compiled(glob: str) -> re.Pattern[str]:
-    """Matches whole paths."""
+def compiled(glob: str) -> Any:
+    """Its `fullmatch` takes whole paths. Raises BadPattern where it has a range such as [z-a]."""
     text = glob.removeprefix("./")
     body = _body(text.rstrip("/") or "/")
     start = "" if text.startswith("/") else "(?:.*/)?"
     below = "(?:/.*)?" if text.endswith("/") and len(text) > 1 else ""
-    return re.compile(start + body + below, re.DOTALL)
+    return linear.compiled(start + body + below, dot_nl=True)
 
 
 def _body(glob: str) -> str:
@@ -50,11 +55,11 @@ def _body(glob: str) -> str:
         elif char == "[" and (end := glob.find("]", index + 2)) > 0:
             inside = glob[index + 1 : end]
             negated = inside[0] in "!^"
-            inside = re.sub(r"([\\\[\]&~|^])", r"\\\1", inside[1:] if negated else inside)
-            found.append(f"[{'^/' if negated else ''}{inside}]" if inside else re.escape(glob[index : end + 1]))
+            inside = re.sub(r"([\\\[\]^])", r"\\\1", inside[1:] if negated else inside)
+            found.append(f"[{'^/' if negated else ''}{inside}]" if inside else re2.escape(glob[index : end + 1]))
             index = end
         else:
-            found.append(re.escape(char))
+            found.append(re2.escape(char))
         index += 1
     return "".join(found)
 
@@ -71,11 +76,11 @@ def matcher_of(text: str) -> Matcher:
 
 def matcher(globs: Sequence[str]) -> Matcher:
     """Whether a path matches any of them."""
-    patterns: list[re.Pattern[str]] = []
-    for glob in globs:
+    patterns: list[Any] = []
+    for glob in map(linear.readable, globs):
         try:
             patterns.append(compiled(glob))
-        except re.error:
-            # A range such as [z-a]: nothing is in it, so the glob is a plain name.
-            patterns.append(re.compile(f"(?:.*/)?{re.escape(glob)}", re.DOTALL))
-    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
+        except linear.BadPattern:
+            # Nothing is in it, so the glob is a plain name.
+            patterns.append(linear.compiled(f"(?:.*/)?{re2.escape(glob)}", dot_nl=True))
+    return lambda path: any(pattern.fullmatch(path.encode("utf-8", "replace")) for pattern in patterns)

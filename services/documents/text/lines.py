@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import re2  # type: ignore[import-untyped]  # it ships no types; used in this module alone
+import re2  # type: ignore[import-untyped]  # it ships no types
 import regex
 
 from proto.errors import InvalidParams
 from services.documents.store.texts import Window
+from services.runtime import linear
 
 MAX_LINE_CHARACTERS = 2000
 RE2_MEMORY_BYTES = 64 * 1024 * 1024
@@ -60,20 +61,13 @@ def compiled(pattern: str, *, ignore_case: bool, word: bool, literal: bool) -> M
     body = re2.escape(pattern) if literal else pattern
     if word:
         body = rf"\b(?:{body})\b"
-    options = re2.Options()
-    options.log_errors = False
-    options.never_nl = True
-    options.max_mem = RE2_MEMORY_BYTES
-    options.case_sensitive = not ignore_case
+    options = {"never_nl": True, "max_mem": RE2_MEMORY_BYTES, "case_sensitive": not ignore_case}
     try:
         # Alone first, so that an error repeats what the caller wrote.
-        re2.compile(body.encode(), options)
-        return _Linear(re2.compile(f"(?m)(?:{body})".encode(), options))
-    except re2.error as error:
-        reason = error.args[0] if error.args else "it is no regular expression"
-        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-    except UnicodeEncodeError:
-        raise InvalidParams("parameter `pattern` is not valid Unicode", field="pattern") from None
+        linear.compiled(body, **options)
+        return _Linear(linear.compiled(f"(?m)(?:{body})", **options))
+    except linear.BadPattern as error:
+        text = str(error)
     if not any(mark in pattern for mark in ("(?", "\\", "+")):
         raise InvalidParams(f"parameter `pattern` is no regular expression: {text}", field="pattern")
     try:

@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pathspec import GitIgnoreSpec
-
 from services.files import paths, times
 from services.files.store import schema
+from services.runtime.ignore_files import gitignore
 from services.runtime.roots import Roots
 
 MAX_INT = 2**63 - 1
@@ -206,7 +205,7 @@ def ignore_rules(patterns: Sequence[str], roots: Roots) -> Ignored | None:
 
 
 def _matching(patterns: Sequence[str], roots: Sequence[str]) -> Callable[[str, str, bool], bool]:
-    spec = GitIgnoreSpec.from_lines(patterns)
+    spec = gitignore(patterns)
     # A pattern without a slash inside is about the name alone, which most are and many names are alike.
     of_names = all("/" not in pattern.rstrip("/") for pattern in patterns)
 

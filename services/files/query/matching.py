@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import re2  # type: ignore[import-untyped]  # ships no types; patterns are only compiled here
+import re2  # type: ignore[import-untyped]  # ships no types
 
 from proto.errors import InvalidParams
 from proto.ops.files.plans import MediaType
 from proto.ops.files.resources import TextMode
 from services.files.store.sql import key, searcher
 from services.runtime import literals
+from services.runtime.linear import BadPattern
 
 COLUMNS = {
     "path": "n.path",
@@ -109,11 +110,9 @@ def _literal(column: str, pattern: str, mode: str, case_sensitive: bool) -> Cond
 def _regex(column: str, pattern: str, given: str) -> Condition:
     try:
         searcher(pattern)
-    except re2.error as error:
-        why = error.args[0]
-        text = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
+    except BadPattern as error:
         raise InvalidParams(
-            f"`pattern` {given[:200]!r} is no regular expression (RE2): {text}", field="pattern"
+            f"`pattern` {given[:200]!r} is no regular expression (RE2): {error}", field="pattern"
         ) from None
     return Condition(f"matches(?, {column})", (pattern,))
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
-import re2  # type: ignore[import-untyped]  # ships no types; used here and in `query.matching`
+
+from services.runtime import linear
 
 Row = tuple[Any, ...]
 
@@ -51,25 +52,18 @@ def _folded(*arguments: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def searcher(pattern: str) -> Any:
-    """What finds an RE2 pattern anywhere in a text. Raises re2.error, or ValueError, where it is none.
+    """What finds an RE2 pattern anywhere in a text. Raises BadPattern where it is none.
 
     A set of one pattern, since it only says whether and not where, in half the time.
     """
-    options = re2.Options()
-    options.log_errors = False
-    # Only the compiled pattern reports its error; a set does not.
-    re2.compile(pattern, options)
-    found = re2.Set.SearchSet(options)
-    found.Add(pattern)
-    found.Compile()
-    return found
+    return linear.searching(pattern)
 
 
 def is_pattern(text: str) -> bool:
     """Whether it is a regular expression that RE2 takes."""
     try:
         searcher(text)
-    except (re2.error, ValueError):
+    except linear.BadPattern:
         return False
     return True
 

@@ -21,7 +21,7 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 
-from proto import mcp
+from proto import frames, mcp
 from proto.frames import Event
 
 DELIVERY_TIMEOUT_S = 5.0
@@ -94,9 +94,9 @@ class News:
 
 def _decoded(event: Event) -> ServerEvent | None:
     if event.topic == mcp.LIST_CHANGED:
-        return _LISTS[msgspec.msgpack.decode(event.body, type=mcp.ListChanged).list]()
+        return _LISTS[frames.read_body(event.body, mcp.ListChanged).list]()
     if event.topic == mcp.RESOURCE_UPDATED:
-        return ResourceUpdated(uri=msgspec.msgpack.decode(event.body, type=mcp.ResourceUpdated).uri)
+        return ResourceUpdated(uri=frames.read_body(event.body, mcp.ResourceUpdated).uri)
     return None
 
 

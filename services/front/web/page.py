@@ -115,7 +115,8 @@ function show(status) {
   $("about").textContent = "version " + status.version + ", process " + status.pid + ", up " + span(status.uptime_s)
     + ", " + bytes(status.pss_bytes ?? status.rss_bytes) + ", clients on stdio: " + status.clients;
   $("data").textContent = status.data_dir;
-  $("roots").textContent = status.roots.join(", ") || "none: operations on files are refused";
+  const shown = status.roots.map((root) => status.read_only_roots.includes(root) ? root + " (read only)" : root);
+  $("roots").textContent = shown.join(", ") || "none: operations on files are refused";
   const body = document.createElement("tbody");
   for (const service of status.services) {
     const row = body.insertRow();

@@ -13,6 +13,7 @@ import urllib.parse
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import FrontMatter
@@ -27,13 +28,13 @@ NO_RELATIONS = frozenset({"QUALITY"})
 _WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
 _DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
 _DEFINITION = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
-_TAG = re.compile(r"\[tag:[ \t]*([^\[\]\n]+)\]", re.IGNORECASE)
+_TAG = re.compile(r"\[tag:([^\[\]\n]+)\]", re.IGNORECASE)
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
 _TAG_COMMENT = re.compile(r"<!--[ \t]*tags:", re.IGNORECASE)
 _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
 _BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_FRAGMENT = re.compile(r"#\S.*\Z")
+_FRAGMENT = re.compile(r"#\S")
 _BACKTICKS = re.compile(r"`+")
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 
@@ -81,7 +82,9 @@ def pointers(
             references += _named(relation.upper(), value, place)
     text = without_code(body, code)
     found: list[tuple[int, Iterable[Reference]]] = []
-    for start, end, content in list(tag_comments(text)):
+    outside: list[str] = []
+    after = 0
+    for start, end, content in tag_comments(text):
         for entry in entries(content):
             match = _RELATION.fullmatch(entry)
             if match is None:
@@ -89,7 +92,9 @@ def pointers(
             elif match[1].upper() not in NO_RELATIONS:
                 targets = filter(None, map(str.strip, match[2].split(",")))
                 found.append((start, [Reference(match[1].upper(), name_key(t), "", t) for t in targets]))
-        text = text[:start] + " " * (end - start) + text[end:]
+        outside += (text[after:start], " " * (end - start))
+        after = end
+    text = "".join((*outside, text[after:]))
     found += [(match.start(), _named("CITES", match[1], place)) for match in _WIKILINK.finditer(text)]
     found += [(match.start(), _linked(match[1] or match[2] or "", place)) for match in _DESTINATION.finditer(text)]
     found += [(match.start(), _linked(match[1], place)) for match in _DEFINITION.finditer(text)]
@@ -113,7 +118,8 @@ def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
 def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
     """A reference by id, title, file name or path."""
     text = name.strip().removeprefix("[[").removesuffix("]]").split("|")[0].strip().rstrip("\\")
-    text = _FRAGMENT.sub("", text).strip()
+    if fragment := _FRAGMENT.search(text, text.rfind("\n") + 1):
+        text = text[: fragment.start()].strip()
     if not text:
         return
     if text.startswith(("./", "../")):
@@ -134,12 +140,14 @@ def _linked(destination: str, place: Place) -> Iterator[Reference]:
 
 
 def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:
-    """Each `<!-- tags: … -->` of `text` as (start, end, what stands between)."""
-    for match in _TAG_COMMENT.finditer(text):
-        stop = text.find("-->", match.end())
-        if stop < 0:
-            return
-        yield match.start(), stop + 3, text[match.end() : stop]
+    """Each `<!-- tags: … -->` of `text` as (start, end, what stands between); one that has no end before the next is
+    none."""
+    begun: re.Match[str] | None = None
+    for match in chain(_TAG_COMMENT.finditer(text), (None,)):
+        stop = -1 if begun is None else text.find("-->", begun.end(), None if match is None else match.start())
+        if begun is not None and stop >= 0:
+            yield begun.start(), stop + 3, text[begun.end() : stop]
+        begun = match
 
 
 def entries(content: str) -> list[str]:

@@ -17,6 +17,9 @@ from services.knowledge.notes.links import clean_tags
 
 CANDIDATES = 50
 SNIPPET_CHARS = 300
+_MAX_STEMS = 64
+"""Of a query that are looked for, the longest ones: each is compared at every place of every text found."""
+
 CHARS_PER_TOKEN = 4
 """Of English prose; ids and JSON are no longer."""
 
@@ -119,7 +122,7 @@ def best_passage(text: str, query: str) -> Passage:
 def _pattern(query: str) -> re.Pattern[str]:
     """Finds the stems of a query's words, short ones as whole words: the same for all hits of a search."""
     terms = {word.casefold() for word in _WORD.findall(query)}
-    stems = sorted(map(_stem, terms - _STOP_WORDS or terms), key=len, reverse=True)
+    stems = sorted(map(_stem, terms - _STOP_WORDS or terms), key=len, reverse=True)[:_MAX_STEMS]
     # The search finds compound names by their parts, and so does this.
     sought = (re.escape(stem) if len(stem) > 3 else rf"\b{re.escape(stem)}\b" for stem in stems)
     return re.compile("|".join(sought) or "(?!)", re.IGNORECASE)

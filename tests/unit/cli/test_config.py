@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import kernel
 from kernel.config import Config, load
 from kernel.settings import ConfigError, Flags
 
@@ -113,6 +114,11 @@ def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
         ('[http]\ntoken_file = "nowhere"', ("http.token_file", "nowhere")),
         ('roots = ["nowhere"]', ("nowhere", "does not exist")),
         ('roots = ["linckia.toml"]', ("linckia.toml", "is a file")),
+        ('roots = [{path = ".", mode = "append"}]', ("roots", "append")),
+        ('roots = [{paths = "."}]', ("roots", "path")),
+        ('roots = ["."]', ("data", "belongs to Linckia itself", "another folder")),
+        ('deny = [""]', ("deny", "neither a path nor a pattern")),
+        ('deny = ["a[z-a]"]', ("deny",)),
         ('[http]\nhost = "0.0.0.0"', ("0.0.0.0", "LINCKIA_TOKEN")),
         ("[http", ("not valid TOML",)),
         ("http = 3", ("http",)),
@@ -287,3 +293,50 @@ def test_a_port_that_is_none_is_said_by_its_variable(data_dir: Path) -> None:
 def test_every_interface_without_a_token_is_refused_under_other_names_too(data_dir: Path) -> None:
     with pytest.raises(ConfigError, match="no token is set"):
         load_in(data_dir, {"SERVER_HOST": "0.0.0.0"})
+
+
+def test_root_may_be_only_read_and_all_are_in_a_read_only_system(data_dir: Path, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    write(data_dir, 'roots = [{path = "../notes", mode = "read"}, "../work", {path = "../notes"}]\n')
+    config = load_in(data_dir)
+    assert (config.roots, config.read_only_roots, config.read_only) == ((root, tmp_path / "work"), (root,), False)
+    for config in (
+        load_in(data_dir, flags=Flags(read_only=True)), load_in(data_dir, {"LINCKIA_READ_ONLY": "true"})
+    ):  # fmt: skip
+        assert (config.read_only_roots, config.read_only) == (config.roots, True)
+
+
+def test_what_the_system_lives_on_is_denied_by_every_name(data_dir: Path, tmp_path: Path) -> None:
+    for name in ("token", "key", "other.toml"):
+        (tmp_path / name).write_text('deny = ["~/vault"]\n' if name == "other.toml" else "0123456789abcdef")
+    (tmp_path / "link").symlink_to(data_dir)
+    (tmp_path / "link.toml").symlink_to(tmp_path / "other.toml")
+    write(data_dir, '[http]\ntoken_file = "../token"\n[llm]\nkey_file = "../key"\n')
+    environment = {"LINCKIA_DATA": str(tmp_path / "link"), "LINCKIA_CONFIG": str(tmp_path / "link.toml")}
+    denied = load_in(data_dir, environment).denied
+    for name in ("data", "link", "token", "key", "other.toml", "link.toml"):
+        assert str(tmp_path / name) in denied, name
+    assert str(Path("~/vault").expanduser()) in denied
+    # The sources, and the interpreter's own.
+    for module in (kernel, os):
+        assert any(Path(str(module.__file__)).resolve().is_relative_to(path) for path in denied)
+
+
+def test_denials_of_all_layers_add_up_as_paths_or_patterns(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd[1]").mkdir()
+    write(data_dir, f'deny = [".env", "private/keys", "{tmp_path}/odd[1]", "{tmp_path}/vault-*/x", "#odd"]\n')
+    config = load_in(data_dir, {"LINCKIA_DENY": f"*.pem:{tmp_path}/more"})
+    assert {f"{tmp_path}/odd[1]", f"{tmp_path}/more"} <= set(config.denied)
+    assert config.denied_patterns == ("**/.env", "**/private/keys", f"{tmp_path}/vault-*/x", "**/#odd", "**/*.pem")
+
+
+def test_root_in_the_installation_is_refused(data_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="belongs to Linckia itself"):
+        load_in(data_dir, flags=Flags(roots=(str(Path(kernel.__file__).parent),)))
+
+
+def test_prompts_of_roots_may_be_left_out(data_dir: Path) -> None:
+    assert load_in(data_dir).prompts_from_roots
+    write(data_dir, "[prompts]\nfrom_roots = false\n")
+    assert not load_in(data_dir).prompts_from_roots
+    assert load_in(data_dir, {"LINCKIA_PROMPTS_FROM_ROOTS": "true"}).prompts_from_roots

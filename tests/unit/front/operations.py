@@ -118,7 +118,7 @@ class WaitOp(Params[str], frozen=True, kw_only=True):
     seconds: float = 3600.0
 
 
-@_op("t_inner", role=Role.INTERNAL, callers=("*",))
+@_op("t_inner", role=Role.INTERNAL)
 class InnerOp(Params[str], frozen=True, kw_only=True):
     """For services only."""
 

@@ -166,7 +166,8 @@ async def test_more_large_frames_than_may_be_in_parts_at_once_arrive_one_after_t
         sent = [Return(n, body(frames.PART_BYTES + n)) for n in range(1, 3 * frames.MAX_STREAMS)]
         for frame in sent:
             a.post(frame)
-        assert sorted(await take(b, len(sent)), key=lambda frame: frame.id) == sent
+        received = [frame for frame in await take(b, len(sent)) if isinstance(frame, Return)]
+        assert sorted(received, key=lambda frame: frame.id) == sent
         a.close()
         b.close()
 
@@ -191,14 +192,15 @@ async def test_end_that_does_not_read_is_not_read_either_so_that_answers_do_not_
         nursery.start_soon(answers)
         while theirs.try_send(question):
             await trio.testing.wait_all_tasks_blocked()
-        assert kernel.is_behind
+        behind = kernel.is_behind
+        assert behind
         assert answered < 30
         # It reads, and is read again: nothing of what it was owed is lost but what it can do without.
         got = 0
         while got < answered:
             got += isinstance(frames.decode(await theirs.receive()), Return)
             await trio.testing.wait_all_tasks_blocked()
-        assert not kernel.is_behind
+        assert kernel.is_behind != behind
         assert theirs.try_send(question)
         nursery.cancel_scope.cancel()
 

@@ -9,6 +9,7 @@ import pytest
 from proto.ops.yaml import AppendEdit, DeleteEdit, Edit, RenameEdit, SetEdit
 from services.runtime.roots import Roots
 from services.yaml import operations, values
+from services.yaml import schema as schema_module
 from services.yaml.errors import Code, YamlError
 from services.yaml.operations import YamlFiles
 
@@ -165,6 +166,59 @@ def test_a_schema_that_cannot_be_used_is_an_invalid_parameter(
 ) -> None:
     with pytest.raises(YamlError, match="schema") as caught:
         yaml.validate("f.yaml", schema)
+    assert caught.value.code == Code.INVALID_PARAMS
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid"),
+    [
+        ({"pattern": "^(a+)+$"}, False),
+        ({"pattern": r"^a+b\u00e9\p{L}$"}, True),
+        ({"uniqueItems": True, "type": "array"}, False),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "pattern": "^(a|a)*$"}, False),
+    ],
+)
+def test_a_pattern_of_a_schema_is_matched_in_linear_time_as_ecmascript_has_it(
+    file: Path, yaml: YamlFiles, schema: dict[str, object], valid: bool
+) -> None:
+    file.write_text("a" * 60 + "béé\n")
+    assert yaml.validate("f.yaml", schema).valid == valid
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"properties": {"a": {"items": {"pattern": "(?!a)b"}}}}, "$.properties.a.items.pattern: '(?!a)b' is no"),
+        ({"allOf": [{"patternProperties": {r"(a)\1": {}}}]}, "$.allOf[0].patternProperties: "),
+    ],
+)
+def test_a_pattern_beyond_linear_time_is_named_with_its_place(
+    file: Path, yaml: YamlFiles, schema: dict[str, object], place: str
+) -> None:
+    file.write_text("a: [b]\n")
+    with pytest.raises(YamlError, match="RE2") as caught:
+        yaml.validate("f.yaml", schema)
+    assert caught.value.code == Code.INVALID_PARAMS
+    assert f"schema: {place}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("source", "equal"),
+    [("[1, true, '1']", False), ("[1, 1.0]", True), ("[{a: [1]}, {a: [1.0]}]", True), ("[[1], {a: 1}, 1]", False)],
+)
+def test_items_are_compared_as_json_has_them(file: Path, yaml: YamlFiles, source: str, equal: bool) -> None:
+    file.write_text(source + "\n")
+    assert yaml.validate("f.yaml", {"uniqueItems": True}).valid != equal
+
+
+def test_a_schema_whose_references_multiply_is_refused(
+    file: Path, yaml: YamlFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_module, "MAX_STEPS", 20_000)
+    twice = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+    file.write_text("a\n")
+    with pytest.raises(YamlError, match="more than 20000 steps") as caught:
+        yaml.validate("f.yaml", {"$ref": "#/$defs/a0", "$defs": {**twice, "a40": {}}})
     assert caught.value.code == Code.INVALID_PARAMS
 
 

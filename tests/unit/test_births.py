@@ -1,0 +1,31 @@
+"""What a service is told at its birth of the roots, and what the operating system lets it do there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernel.births import Births, RootFolders
+from kernel.catalog import ENTRIES
+from kernel.config import Config
+from proto import ops
+
+
+def test_roots_that_are_only_read_are_not_written_whatever_the_service(tmp_path: Path) -> None:
+    read, write = tmp_path / "read", tmp_path / "write"
+    for folder in (read, write, tmp_path / "data"):
+        folder.mkdir()
+    config = Config(
+        data_dir=tmp_path / "data", roots=(read, write), read_only_roots=(read,), denied=(str(tmp_path / "data"),),
+        denied_patterns=("**/*.pem",), own_users=False,
+    )  # fmt: skip
+    entries = {entry.spec.name: entry for entry in ENTRIES}
+    births = Births(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
+    for name, read_only in (("files", (str(read),)), ("media", (str(read), str(write))), ("graph", ())):
+        birth = births(entries[name].spec, 1, "")
+        limits = birth.confinement
+        assert limits is not None
+        assert set(limits.read) >= set(read_only)
+        assert limits.write == tuple(root for root in birth.roots if root not in read_only)
+        assert birth.read_only == read_only
+        assert birth.denied == (config.denied if birth.roots else ())
+        assert birth.denied_patterns == (config.denied_patterns if birth.roots else ())
