@@ -87,13 +87,13 @@ class Births:
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
         read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
+        writable = tuple(root for root in roots if root not in read_only)
         models = catalog.model_folders(settings) if entry.reads_models else ()
         named = catalog.named_files(entry, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
-        resolver = catalog.RESOLVER_FOLDERS if entry.network else ()
-        # A file with a key in it is readable for its owner alone.
-        is_apart = not uses_roots and not named and self._own_users
-        own = is_apart and users.unreachable(filter(Path.exists, map(Path, models))) is None
+        closed = self._enclosed or users.unreachable(filter(Path.exists, map(Path, models))) is not None
+        reads = uses_roots or prompts or named or closed
+        resolver = (*catalog.RESOLVER_FOLDERS, *catalog.certificates()) if entry.network else ()
         return Birth(
             service=spec.name,
             module=spec.module,
@@ -107,19 +107,28 @@ class Births:
             denied_patterns=config.denied_patterns if uses_roots or prompts else (),
             mode=mode,
             settings=settings,
+            environment=catalog.named_variables(entry, settings),
             ops_modules=entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
                 # landlock adds up the rights of a root and of one inside it; the code tells them apart.
                 read=(*read_only, *prompts, *models, *resolver, *named),
-                write=tuple(root for root in roots if root not in read_only),
+                write=writable,
                 network=entry.network,
-                user=users.user_of(config.data_dir, spec.name) if own else None,
-                files_of_others=uses_roots or bool(models or named),
+                connections=entry.connections,
+                # What it writes to the roots is to be root's, or of whom it was.
+                user=users.user_of(config.data_dir, spec.name) if self._own_users and not writable else None,
+                # A file with a key in it, and often a folder on the way to what all need, is for its owner alone.
+                files_of_others="write" if writable else "read" if reads else "",
                 folders=self.folders.identities if uses_roots else (),
             ),
         )
+
+    @functools.cached_property
+    def _enclosed(self) -> bool:
+        """Whether users of their own could not reach the installation or their folder without a privilege."""
+        return self._own_users and users.enclosed(self.config.data_dir) is not None
 
     @functools.cached_property
     def _of_front(self) -> Layer:
@@ -144,9 +153,9 @@ class Births:
 
     @functools.cached_property
     def _own_users(self) -> bool:
-        """Whether services that touch only their own folder run as users of their own; what it takes is done."""
+        """Whether services that write only to their own folder are users of their own; what it takes is done."""
         data_dir = self.config.data_dir
-        if not self.config.own_users or users.obstacle(data_dir) is not None:
+        if not self.config.own_users or users.obstacle() is not None:
             return False
         try:
             users.admit(data_dir)

@@ -37,6 +37,9 @@ RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkMana
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
 
 
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Names of the environment that OpenSSL reads, for services with a network.  No proxy: a proxy stands in settings."""
+
 FRONT_LIBRARIES = (
     "services.front.protocol.servers",
     "services.front.transport.sdk_session",
@@ -59,10 +62,15 @@ class Entry(msgspec.Struct, frozen=True):
     spec: ServiceSpec
     roots: Roots = Roots.NONE
     network: bool = False
+    """Whether it connects to other machines."""
+    connections: bool = False
+    """Whether it serves connections, on listening sockets that it is handed."""
     reads_models: bool = False
     """Whether it may read the folders in which model weights lie."""
     reads_files: tuple[str, ...] = ()
     """Its settings that each name a file, which it may then read."""
+    reads_environment: tuple[str, ...] = ()
+    """Its settings that each name a variable of the kernel's environment, which it then gets, and no other does."""
     ops_modules: tuple[str, ...] = ()
     """Modules of operations from outside `proto.ops`."""
     rests: bool = False
@@ -115,6 +123,7 @@ ENTRIES = (
     Entry(
         _spec(FRONT, 2 * GIB, zygote="front", in_flight=256, handoff=True, standby_rests_after_s=None),
         roots=Roots.READ,
+        connections=True,
         pooled=True,
     ),
     Entry(_spec("echo", GIB // 2), rests=True),
@@ -145,7 +154,7 @@ ENTRIES = (
     # Each call holds a connection and a file; more at once would only share one line.
     Entry(_spec("fetch", GIB // 2, in_flight=16), network=True, rests=True),
     Entry(_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
-    Entry(_spec("llm", GIB // 2), network=True, reads_files=("key_file",), rests=True),
+    Entry(_spec("llm", GIB // 2), network=True, reads_files=("key_file",), reads_environment=("key_env",), rests=True),
     # The store is on disk; a gigabyte goes through in pieces.
     Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
@@ -279,6 +288,18 @@ def named_files(entry: Entry, settings: Mapping[str, object]) -> tuple[str, ...]
     """The files that the settings name for a service to read."""
     given = (settings.get(name) for name in entry.reads_files)
     return tuple(str(Path(path).expanduser().resolve()) for path in given if isinstance(path, str) and path)
+
+
+def named_variables(entry: Entry, settings: Mapping[str, object]) -> dict[str, str]:
+    """What of the kernel's environment this service alone gets."""
+    named = [settings.get(name) for name in entry.reads_environment]
+    wanted = (*named, *(CERTIFICATES if entry.network else ()))
+    return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}
+
+
+def certificates() -> tuple[str, ...]:
+    """The file and the folders of certificates that the environment names."""
+    return tuple(path for name in CERTIFICATES for path in os.environ.get(name, "").split(os.pathsep) if path)
 
 
 def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""Who services run as where the kernel runs as root: each that touches only its own folder, as a user of its own.
+"""Who services run as where the kernel runs as root: each that writes only to its own folder, as a user of its own.
 
 The users are numbers that no account has, derived from the data directory and the service's name.  Those of a data
 directory share a group, which may enter it, and can do nothing to other services, the kernel or anybody's files.
 
-Services that work on the roots keep root's access to files, and no other privilege: the roots may be anybody's.  Where
-other users cannot reach the interpreter or the data directory (often below /root), so do all services.
+Services that read the roots, which may be anybody's, keep the privilege to read, which landlock bounds; so do all where
+other users cannot reach the interpreter or the data directory (often below /root).  Services that write to the roots
+stay root, for what they write keeps its owner, and have its access to files and no other privilege.
 
 Sources: credentials(7), capabilities(7), user_namespaces(7), systemd's list of unused user numbers.
 """
@@ -37,12 +38,17 @@ def _number(text: str) -> int:
     return FIRST_ID + int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:3], "big")
 
 
-def obstacle(data_dir: Path) -> str | None:
+def obstacle() -> str | None:
     """Why services cannot have users of their own; None where they can."""
     if os.geteuid() != 0:
         return "only root can give them others"
     if not _is_mapped(FIRST_ID) or not _is_mapped(FIRST_ID + IDS - 1):
         return "this user namespace has no numbers to spare"
+    return None
+
+
+def enclosed(data_dir: Path) -> str | None:
+    """What keeps other users from the installation or the data directory, in words; None: nothing does."""
     paths = sysconfig.get_paths()
     libraries = (Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     # What a service imports from while it runs.

@@ -13,7 +13,7 @@ waits on a socket of its own, which it got instead of a link, for the `Wake` tha
 from __future__ import annotations
 
 import os
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +24,9 @@ EXIT_OUT_OF_MEMORY = 76
 
 PREPARED = b"prepared"
 """From a standby, once: all is done that can be done ahead."""
+
+FilesOfOthers: TypeAlias = Literal["", "read", "write"]
+"""What a process that root started may do with files that are not its own, within its walls."""
 
 MAX_PACKET_BYTES = 1024 * 1024
 """The largest message between kernel and zygote; settings are a few kilobytes."""
@@ -42,16 +45,18 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """What a service may touch beside its own folder and the system's libraries.
 
-    `read` and `write` are real paths of folders; `network` admits sockets that leave the machine. `user` is who it is
-    to become where the kernel is root; without one it stays who it is, less root's privileges. `folders` tells which
-    folders stood at the roots' paths: a process that was confined to others is of no use.
+    `read` and `write` are real paths of folders; `network` admits connections to other machines, `connections` those
+    of clients, on listening sockets that it is handed. `user` is who it is to become where the kernel is root; without
+    one it stays who it is, less root's privileges, but for `files_of_others`. `folders` tells which folders stood at
+    the roots' paths: a process that was confined to others is of no use.
     """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: bool = False
+    connections: bool = False
     user: User | None = None
-    files_of_others: bool = False
+    files_of_others: FilesOfOthers = ""
     folders: tuple[str, ...] = ()
 
 
@@ -59,7 +64,8 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a service process is told at its birth.
 
     `module` holds `open_service`; `operations` are the names it must handle; `parent_pid` is the kernel's, so that a
-    child born just as its parent died can tell; `settings` are checked by the service itself.
+    child born just as its parent died can tell; `settings` are checked by the service itself. `environment` is what it
+    alone may see of the kernel's, a key among it: /proc/PID/environ never shows it.
 
     `read_only` are those of the `roots` that may not be written; `denied` are real paths, and `denied_patterns`
     patterns of a .gitignore file for absolute paths, that are never reached though they lie below a root.
@@ -77,6 +83,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     denied_patterns: tuple[str, ...] = ()
     mode: str = ""
     settings: dict[str, Any] = {}
+    environment: dict[str, str] = {}
     ops_modules: tuple[str, ...] = ()
     memory_limit_bytes: int | None = None
     in_flight: int = 64

@@ -181,10 +181,12 @@ def _cgroup() -> Finding:
 def _user(data_dir: Path) -> Finding:
     if os.geteuid() != 0:
         return Finding("user", Verdict.OK, f"uid {os.geteuid()}")
-    why = users.obstacle(data_dir)
-    good = "root; services that need no roots run as users of their own"
-    remedy = "run Linckia as an ordinary user, or install it and its data where others can enter (/opt, /var/lib)"
-    return _either("user", why is None, good, f"root, and so are its services, without privileges: {why}", remedy)
+    why = users.obstacle()
+    closed = users.enclosed(data_dir)
+    reading = f", with the privilege to read: {closed}" if closed else ""
+    good = f"root; services that write only to their own folder are users of their own{reading}"
+    otherwise = f"root, and so are its services, with no privileges but for files: {why}"
+    return _either("user", why is None, good, otherwise, "run Linckia as an ordinary user")
 
 
 def _model() -> Finding:

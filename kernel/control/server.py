@@ -1,6 +1,7 @@
 """The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the fronts.
 
-Only the user who runs the kernel, and root, may connect. A connection that closes cancels what it asked for.
+Only the user who runs the kernel, and root, may connect, and no process of the kernel's own. A connection that closes
+cancels what it asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import logging
 import math
 import os
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 import trio
 
+from kernel.control.peers import is_admitted
 from kernel.edge import contained
 from proto.bounds import exceeded
 from proto.dispatch import Dispatcher
@@ -123,7 +124,7 @@ class ControlServer:
     async def _serve(self, accepted: trio.socket.SocketType) -> None:
         connection = _Connection(self, accepted)
         try:
-            if _is_admitted(accepted):
+            if is_admitted(accepted):
                 await connection.run()
         except* OSError:
             # The client is gone; what it asked for has been cancelled.
@@ -131,15 +132,6 @@ class ControlServer:
         finally:
             connection.close()
             self._leave()
-
-
-def _is_admitted(accepted: trio.socket.SocketType) -> bool:
-    credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _gid = struct.unpack("3i", credentials)
-    if uid in (os.geteuid(), 0):
-        return True
-    log.warning("process %d of user %d was refused on the control socket", pid, uid)
-    return False
 
 
 class _Connection:

@@ -38,13 +38,23 @@ PIECES_AT_ONCE = 16
 LAST_WORDS_BYTES = 4096
 LAST_WORDS_CHARACTERS = 300
 
-OWN_PREFIX = "LINCKIA_"
-"""Settings, secrets among them, are the kernel's; a service gets its own with its birth certificate."""
+PASSED = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TZDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "GLIBC_TUNABLES", "VIRTUAL_ENV", "XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE",
+    "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM",
+)  # fmt: skip
+PASSED_PREFIXES = (
+    "LC_", "PYTHON", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ORT_", "CUDA_",
+    "NVIDIA_",
+)  # fmt: skip
+"""What of the kernel's environment reaches every child: where things are, which language and zone, how libraries use
+processors and memory. Not the settings, and no key that stands there for another program; what only one service may
+see comes with its birth certificate."""
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child process."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
+    base = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
     code = str(Path(proto.__file__).resolve().parents[1])
     others = [os.path.abspath(path) for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
     return {

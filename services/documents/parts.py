@@ -8,6 +8,7 @@ import msgspec
 
 from proto.ops.documents.change import AddResult
 from services.documents.add.add import Adding
+from services.documents.add.bulk import Progress
 from services.documents.code.feed import Due as GraphDue
 from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing
@@ -53,8 +54,9 @@ class Parts:
         self.search.hurry()
         self.graph.hurry()
 
-    async def added(self, answer: AddResult, ids: list[int]) -> AddResult:
-        """The answer to an `add` of these contents, after a moment in which their text may be extracted."""
-        self.hurry()
-        left = await self.indexing.settled(ids, EXTRACTION_PATIENCE_S)
+    async def added(self, answer: AddResult, progress: Progress) -> AddResult:
+        """The answer to an `add`, after a moment in which the text of new contents may be extracted."""
+        if progress.changed:
+            self.hurry()
+        left = await self.indexing.settled(progress.objects, EXTRACTION_PATIENCE_S)
         return msgspec.structs.replace(answer, text_waiting=left) if left else answer

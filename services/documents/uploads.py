@@ -26,6 +26,7 @@ from proto.ops.documents.change import (
 )
 from proto.ops.documents.reading import pairs
 from services.documents import changing
+from services.documents.add.bulk import Progress
 from services.documents.add.intake import Taken
 from services.documents.parts import Parts
 from services.documents.store.incoming import Incoming
@@ -106,14 +107,14 @@ class Uploads:
                 self._forget(params.upload_id)
                 raise OperationError(f"the content hashes to {incoming.digest.hex()}, not to {params.sha256.lower()}")
             with trio.CancelScope(shield=True):
-                answer, ids = await self._store(upload, params)
+                answer, progress = await self._store(upload, params)
             self._finished[params.upload_id] = answer
             while len(self._finished) > FINISHED_KEPT:
                 del self._finished[next(iter(self._finished))]
             self._forget(params.upload_id)
-        return await self._parts.added(answer, ids)
+        return await self._parts.added(answer, progress)
 
-    async def _store(self, upload: _Upload, params: DocumentsPutCommit) -> tuple[AddResult, list[int]]:
+    async def _store(self, upload: _Upload, params: DocumentsPutCommit) -> tuple[AddResult, Progress]:
         begun = upload.begun
         name, mime = params.name or begun.name, params.mimeType or begun.mimeType
         session = None

@@ -80,7 +80,7 @@ class Collection:
         self.waiting = 0
         """Items whose vector is still to come, by the last count."""
         try:
-            model = self._look()
+            is_large, model = self._look(large_words)
         except BaseException:
             self._database.close()
             raise
@@ -88,7 +88,7 @@ class Collection:
         self.give_back, self.close = self._database.give_back, self._database.close
         self.ended = trio.Event()
         """Set once another object has taken the place of this one."""
-        self.words = WordIndex(path, large_words, self.epoch)
+        self.words = WordIndex(path, large_words, self.epoch, is_large=is_large)
         self._rebuilding = False
         self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, model)
         self.outbox: Outbox[list[Waiting]] | None = None
@@ -97,26 +97,25 @@ class Collection:
         self.vectors_wanted = trio.Event()
         """A call waits, or has waited, for vectors."""
 
-    def _look(self) -> Model | None:
-        """Learn what the database holds; answers the model of its vectors."""
+    def _look(self, large_words: int | None) -> tuple[bool, Model | None]:
+        """Learn what the database holds: whether so many items, and the model of its vectors."""
 
         def look() -> tuple[bool, Model | None]:
-            with self._database.snapshot() as db:
+            # By the writer: a start need not wait for a reader.
+            with self._database.transaction() as db:
+                if not lexical.is_current(db):
+                    lexical.rebuild(db)
                 self.epoch = store.meta(db, "epoch") or ""
                 reason = store.meta(db, "refilling")
                 self.refilling = f"collection {self.name} {reason}" if reason else ""
                 self.waiting = store.count_waiting(db)
-                return lexical.is_current(db), store.current_model(db)
+                return large_words is not None and store.has_items(db, large_words), store.current_model(db)
 
         try:
-            is_current, model = look()
+            return look()
         except Unavailable:
             # Damage was found just now, and the database begun again.
-            is_current, model = look()
-        if not is_current:
-            with self._database.transaction() as db:
-                lexical.rebuild(db)
-        return model
+            return look()
 
     @property
     def begun_again(self) -> bool:
@@ -257,9 +256,19 @@ class Collection:
 
     # Reading
 
-    async def find_words(self, query: str, limit: int, where: Where | None) -> FoundWords:
+    async def find_words(
+        self, query: str, limit: int, where: Where | None,
+        then: Callable[[apsw.Connection, FoundWords], object] = lambda db, found: None,
+    ) -> FoundWords:  # fmt: skip
+        """`then` is called with them, on the same snapshot."""
+
+        def find(db: apsw.Connection) -> FoundWords:
+            found = self.words.search(db, query, limit, where)
+            then(db, found)
+            return found
+
         await self.words.trust()
-        return await self.read(lambda db: self.words.search(db, query, limit, where))
+        return await self.read(find)
 
     async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
         """The items of these ids that are still there; all but the first `full` with their ids alone."""

@@ -25,6 +25,7 @@ from services.retrieve.live_vectors import VectorsLoading
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
+from services.retrieve.word_index import FoundWords
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """Embeds a query within so many seconds."""
@@ -135,16 +136,22 @@ class _Search:
             Unavailable: none answers.
         """
         method = self.params.fusion.method
-        async with trio.open_nursery() as nursery:
-            if method != VECTOR:
-                nursery.start_soon(self._find_words)
-            if method != LEXICAL:
-                nursery.start_soon(self._embed_query)
         # One stage stands in for the other.
-        if method == LEXICAL and self.lexical is None:
+        if method == LEXICAL:
+            # Found and chosen in one turn of one thread: a second would come after all searches that wait.
+            chosen: list[_Candidates] = []
+            await self._find_words(lambda db: chosen.append(self._choose(db)))
+            if chosen:
+                return chosen[0]
             await self._embed_query()
-        if method == VECTOR and self.query is None:
-            await self._find_words()
+        elif method == VECTOR:
+            await self._embed_query()
+            if self.query is None:
+                await self._find_words()
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._find_words)
+                nursery.start_soon(self._embed_query)
         if self.query is None and self.lexical is None:
             raise self._unanswered()
         found = await self.collection.read(self._choose)
@@ -153,10 +160,13 @@ class _Search:
             raise self._unanswered()
         return found
 
-    async def _find_words(self) -> None:
-        try:
-            found = await self.collection.find_words(self.params.query, self.depth, self.where)
+    async def _find_words(self, then: Callable[[apsw.Connection], object] = lambda _: None) -> None:
+        def keep(db: apsw.Connection, found: FoundWords) -> None:
             self.lexical, self.unchecked = found
+            then(db)
+
+        try:
+            await self.collection.find_words(self.params.query, self.depth, self.where, keep)
         except WordsDamaged as error:
             self._words_failed(error)
         except LinckiaError as error:

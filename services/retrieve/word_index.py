@@ -63,9 +63,10 @@ class WordIndex:
         path: of the database; tantivy's files lie in a folder beside it, made when there is need.
         large: items from which tantivy is asked; None: never.
         epoch: of the collection, and part of the folder's name: ids of one epoch mean nothing in another.
+        is_large: whether it has that many items.
     """
 
-    def __init__(self, path: Path, large: int | None, epoch: str = "") -> None:
+    def __init__(self, path: Path, large: int | None, epoch: str = "", *, is_large: bool = True) -> None:
         self._path = path
         self._folder = path.with_name(f"{path.stem}.words-{lexical.VERSION}-{large_words.VERSION}-{epoch[:8]}")
         self._large_from = large
@@ -87,7 +88,7 @@ class WordIndex:
         """The index that is asked has all words, for all that is known."""
         self._settled = trio.Event()
         """It is known by now which index is asked."""
-        if large is None:
+        if large is None or not is_large:
             self._settled.set()
 
     @property

@@ -63,6 +63,10 @@ LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 FRAMES_AT_ONCE = 4
 """Frames read before what they began gets its turn: of a burst of calls, the first is not to wait for the last."""
 
+FIRST_CALL_S = 0.005
+"""How long the first call has the process for itself: a restart's callers come all at once, and where threads work for
+them the first answer would come after the last call was read."""
+
 BYE_ACK_TIMEOUT_S = 2.0
 """The kernel acknowledges in a millisecond; past this it is dead or has given us up."""
 
@@ -183,6 +187,10 @@ class ServiceLoop:
 
     async def _read(self, env: Environment, scope: trio.CancelScope) -> None:
         try:
+            while not self._calls:
+                self._accept(await self._channel.receive(), env)
+            with trio.move_on_after(FIRST_CALL_S):
+                await self._no_calls.wait()
             while True:
                 self._accept(await self._channel.receive(), env)
         except (LinkClosed, ProtocolViolation) as error:

@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import importlib
 import logging
+import os
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ from proto.link import LinkClosed, NngLink
 from proto.machine import give_back_at_rest
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 from services.runtime.memory import bound_memory, end_out_of_memory
-from services.runtime.privileges import KernelGone, die_with
+from services.runtime.privileges import KernelGone, die_with, require_parent
 from services.runtime.sandbox import confine
 from services.runtime.standby import stand_by
 
@@ -51,6 +52,7 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
     code = EXIT_OK
     try:
         die_with(birth.parent_pid, birth.service)
+        os.environ.update(birth.environment)
         for name in birth.ops_modules:
             importlib.import_module(name)
         module = importlib.import_module(birth.module)
@@ -63,8 +65,8 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
             # children.
             info["confined"] = confine(birth.confinement, data_dir)
             _log.info("confined by %s", info["confined"])
-            # A change of user has cut the tie.
-            die_with(birth.parent_pid, birth.service)
+            # A change of user cut the tie for a moment.
+            require_parent(birth.parent_pid)
         trio.run(_main, birth, fd, handoff_fd, module, info, standby)
     except* (LinkClosed, KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)

@@ -1,8 +1,8 @@
 """What a process is to the operating system: the child of its parent, and which user with which privileges.
 
-A service that was started by root becomes a user of its own, or keeps less than root's privileges. Its folder is given
-to that user first. This can be undone: a kernel that runs as root next, with or without users of their own, takes the
-folder over the same way.
+A service that was started by root becomes a user of its own, or keeps less than root's privileges; either way it may
+keep what access to files of others takes. Its folder is given to that user first. This can be undone: a kernel that
+runs as root next, with or without users of their own, takes the folder over the same way.
 
 Sources: prctl(2), credentials(7), capabilities(7).
 """
@@ -18,13 +18,16 @@ import stat
 import struct
 from pathlib import Path
 
-from proto.birth import User
+from proto.birth import FilesOfOthers, User
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_NAME = 1, 4, 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522
 
-_FILE_CAPABILITIES = 0b11111
-"""CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID: for files that are other users'."""
+_CHOWN, _DAC_OVERRIDE, _DAC_READ_SEARCH, _FOWNER, _FSETID = 1, 2, 4, 8, 16
+_TO_READ = (_DAC_READ_SEARCH, _DAC_OVERRIDE)
+"""To read files of other users the first of these that is permitted, since a container's root often lacks it."""
+_TO_WRITE = _CHOWN | _DAC_OVERRIDE | _DAC_READ_SEARCH | _FOWNER | _FSETID
+"""To write them, and to keep their owners, modes and times."""
 
 _NO_OWNERS = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -57,7 +60,6 @@ def die_with(parent_pid: int, name: str) -> None:
     """Die when `parent_pid` dies, even by SIGKILL, and be called `name` (15 bytes of it) in listings of processes.
 
     The signal is bound to the *thread* that is the parent, so the kernel starts processes from its main thread only.
-    A change of user clears it: call this again after one.
 
     Raises:
         KernelGone: `parent_pid` is not the parent (any more).
@@ -65,6 +67,11 @@ def die_with(parent_pid: int, name: str) -> None:
     prctl(_PR_SET_NAME, name.encode()[:15])
     prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     # The parent may have died before the call above, which then never fires.
+    require_parent(parent_pid)
+
+
+def require_parent(parent_pid: int) -> None:
+    """Raises KernelGone: `parent_pid` is not the parent (any more)."""
     if os.getppid() != parent_pid:
         raise KernelGone(f"process {parent_pid} is gone")
 
@@ -92,22 +99,28 @@ def own(folder: Path, user: User | None) -> bool:
     return True
 
 
-def give_up(user: User | None, *, files: bool) -> str:
-    """Become `user`, or stay root and keep nothing but, where `files` says so, its access to files.
+def give_up(user: User | None, files: FilesOfOthers) -> str:
+    """Become `user`, or stay root, and keep no privileges but, where `files` says so, access to others' files.
 
     Returns what was done, for `status`.  Raises OSError where the operating system refuses.
     """
-    if user is not None:
-        os.setgroups(())
-        os.setresgid(user.gid, user.gid, user.gid)
-        # All capabilities go with the last of the three numbers.
-        os.setresuid(user.uid, user.uid, user.uid)
-        # Or /proc/self would belong to root, where this process looks at itself.
-        prctl(_PR_SET_DUMPABLE, 1)
-        return f"user {user.uid}"
     header, now = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
     checked(libc().capget(header, now), "capget")
     # Of those that are permitted now; a container's root lacks some.
-    held = struct.unpack("=6I", now)[1] & (_FILE_CAPABILITIES if files else 0)
+    permitted: int = struct.unpack("=6I", now)[1]
+    held = permitted & _TO_WRITE if files == "write" else 0
+    if files == "read":
+        held = next((capability for capability in _TO_READ if permitted & capability), 0)
+    if user is not None:
+        prctl(_PR_SET_KEEPCAPS, 1)
+        os.setgroups(())
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+        # Or /proc/self would belong to root, where this process looks at itself.
+        prctl(_PR_SET_DUMPABLE, 1)
+        # The change of user has cleared it; the caller looks whether the parent is still there.
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     checked(libc().capset(header, struct.pack("=IIIIII", held, held, 0, 0, 0, 0)), "capset")
-    return "root's access to files only" if files else "no privileges of root"
+    if user is not None:
+        return f"user {user.uid}, may {files} files of others" if held else f"user {user.uid}"
+    return "root's access to files only" if held else "no privileges of root"

@@ -5,11 +5,11 @@ below a root (the data directory, the settings files, the installation; the kern
 in `deny`.  The innermost root that holds a path says whether it may be written.
 
 What holds: a path is checked with every link followed, and a file once more by its open descriptor, so that no link,
-`..` or rename in between leads past the check.  A denied folder is recognised by its path, whatever its case, and by
-its identity (device and inode), so neither a bind mount nor a rename of a folder above it uncovers it.  A hard link,
-made by others, of a file *inside* a denied folder is not recognised.  landlock, the second wall, cannot subtract: it
-admits a whole root, and what is denied below it rests on the checks here.  (Rules for the children of the root in its
-place would refuse every file that is made beside them later.)
+`..` or rename in between leads past the check.  A denied folder below a root is recognised by its path, whatever its
+case, and by its identity (device and inode), so neither a bind mount nor a rename of a folder above it uncovers it.  A
+hard link, made by others, of a file *inside* a denied folder is not recognised.  landlock, the second wall, cannot
+subtract: it admits a whole root, and what is denied below it rests on the checks here.  (Rules for the children of the
+root in its place would refuse every file that is made beside them later.)
 """
 
 from __future__ import annotations
@@ -142,12 +142,19 @@ class Roots(tuple[str, ...]):
         if status is not None and _identity(status) in self._identities:
             return True
         path = real
-        while True:
-            with contextlib.suppress(OSError):
-                if _identity(os.stat(path, follow_symlinks=False)) in self._identities:
+        # Where nothing that is denied lies below a root, there is nothing to uncover, and no file pays for the look.
+        while self._near:
+            try:
+                found = os.lstat(path)
+            except OSError:
+                pass
+            else:
+                if (found.st_dev, found.st_ino) in self._identities:
                     return True
-            if path in self or path == (path := os.path.dirname(path)):
-                return False
+            if path in self or path == "/":
+                break
+            path = path.rpartition("/")[0] or "/"
+        return False
 
     # Opening
 
@@ -212,9 +219,9 @@ def _all_in(real: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=8)
 def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
     # Not at the start: few have patterns, and every service would pay for the import.
-    from pathspec import GitIgnoreSpec
+    from services.runtime.ignore_files import gitignore
 
-    return GitIgnoreSpec.from_lines(patterns)
+    return gitignore(patterns)
 
 
 def real_path_of(descriptor: int, path: str) -> str:

@@ -1,9 +1,10 @@
 """What a service process may touch, decided at its birth and never widened: landlock, seccomp, user, resource limits.
 
-Landlock (Linux 5.13) leaves it the folders it was given; seccomp takes away exec, ptrace, other processes' memory,
-mounts, modules and, unless it was given the network, every socket but Unix ones.  Both are applied before the first
-thread starts, and what the operating system cannot do is said in the answer, never passed over.  Landlock does not
-stop stat, chmod or utime, so the checks on real paths in the services stay.
+Landlock (Linux 5.13) leaves it the folders it was given; seccomp the system calls that its purpose needs
+(`services.runtime.syscalls`): no program, no process, no other process's memory, limits or signals, and no socket but
+what it is handed, unless the network is its purpose.  Both are applied before the first thread starts, and what the
+operating system cannot do is said in the answer, never passed over.  Landlock does not stop stat, chmod or utime, so
+the checks on real paths in the services stay.
 
 Sources: landlock(7), seccomp(2), linux/landlock.h, linux/filter.h.
 """
@@ -23,7 +24,7 @@ import tempfile
 from pathlib import Path
 
 from proto.birth import Confinement
-from services.runtime import privileges
+from services.runtime import privileges, syscalls
 from services.runtime.privileges import checked, libc, prctl
 
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
@@ -40,8 +41,8 @@ _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _ACCESS_BITS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """How many of the access rights each version of the interface knows, the newest for all later ones."""
 
-_NETWORK_BITS = 0b11
-"""Bind and connect of TCP, from version 4."""
+_BIND_TCP, _CONNECT_TCP = 0b01, 0b10
+"""From version 4."""
 _SCOPE_BITS = 0b11
 """Abstract Unix sockets and signals to processes outside, from version 6."""
 
@@ -59,30 +60,6 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 """Not /dev/shm nor /tmp, where what a process leaves fills memory or a disk that others need."""
 _GPU_DEVICES = "nvidia*"
 
-_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_DENIED = {
-    "x86_64": {
-        "execve": 59, "execveat": 322, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "mount": 165,
-        "umount2": 166, "pivot_root": 155, "chroot": 161, "kexec_load": 246, "init_module": 175, "finit_module": 313,
-        "delete_module": 176, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "keyctl": 250, "add_key": 248,
-        "request_key": 249, "reboot": 169, "swapon": 167, "swapoff": 168, "setns": 308, "unshare": 272,
-        "open_by_handle_at": 304,
-    },
-    "aarch64": {
-        "execve": 221, "execveat": 281, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "mount": 40,
-        "umount2": 39, "pivot_root": 41, "chroot": 51, "kexec_load": 104, "init_module": 105, "finit_module": 273,
-        "delete_module": 106, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282, "keyctl": 219, "add_key": 217,
-        "request_key": 218, "reboot": 142, "swapon": 224, "swapoff": 225, "setns": 268, "unshare": 97,
-        "open_by_handle_at": 265,
-    },
-}  # fmt: skip
-_SOCKET = {"x86_64": 41, "aarch64": 198}
-_AF_UNIX = 1
-_X32_BIT = 0x40000000
-_RETURN_ALLOW = 0x7FFF0000
-_RETURN_EPERM = 0x00050000 | errno.EPERM
-_BPF_LOAD, _BPF_EQUAL, _BPF_AT_LEAST, _BPF_RETURN = 0x20, 0x15, 0x35, 0x06
-
 MAX_FILES = 65_536
 """Open files: FAISS segments, SQLite and thousands of watched folders fit; a leak is stopped before the machine is."""
 
@@ -95,7 +72,9 @@ def landlock_version() -> int:
 
 def has_seccomp() -> bool:
     """Whether a seccomp filter for this processor can be installed."""
-    return sys.platform == "linux" and platform.machine() in _ARCH and Path("/proc/sys/kernel/seccomp").exists()
+    return (
+        sys.platform == "linux" and syscalls.is_known(platform.machine()) and Path("/proc/sys/kernel/seccomp").exists()
+    )
 
 
 def confine(limits: Confinement, data_dir: Path) -> str:
@@ -123,10 +102,11 @@ def confine(limits: Confinement, data_dir: Path) -> str:
         _restrict_files(version, limits, data_dir)
         in_force.append(f"landlock {version}")
     if as_root:
-        files = limits.files_of_others or not owned
-        in_force.append(privileges.give_up(limits.user if owned else None, files=files))
+        # A folder that has no owners may be another user's.
+        user, files = (limits.user, limits.files_of_others) if owned else (None, "write")
+        in_force.append(privileges.give_up(user, files))
     if has_seccomp():
-        _install_filter(platform.machine(), network=limits.network)
+        _install_filter(limits)
         in_force.append("seccomp")
     return ", ".join(in_force) or "none: this operating system has neither landlock nor seccomp"
 
@@ -153,7 +133,7 @@ def _move_temporary_files_of_sqlite(folder: Path) -> None:
 
 def _restrict_files(version: int, limits: Confinement, data_dir: Path) -> None:
     handled = (1 << _ACCESS_BITS_BY_ABI.get(version, max(_ACCESS_BITS_BY_ABI.values()))) - 1
-    network = _NETWORK_BITS if version >= 4 and not limits.network else 0
+    network = (_BIND_TCP if limits.network else _BIND_TCP | _CONNECT_TCP) if version >= 4 else 0
     scoped = _SCOPE_BITS if version >= 6 else 0
     attributes = struct.pack("=QQQ", handled, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
     devices = (*_DEVICES, *map(str, Path("/dev").glob(_GPU_DEVICES)))
@@ -192,29 +172,14 @@ def _shared_folders() -> tuple[str, ...]:
     return (*(os.path.realpath(folder) for folder in own), *_SYSTEM_FOLDERS)
 
 
-def _install_filter(machine: str, *, network: bool) -> None:
-    program: list[bytes] = []
-
-    def add(code: int, value: int, if_true: int = 0, if_false: int = 0) -> None:
-        program.append(struct.pack("=HBBI", code, if_true, if_false, value))
-
-    add(_BPF_LOAD, 4)  # seccomp_data.arch
-    add(_BPF_EQUAL, _ARCH[machine], 1, 0)
-    add(_BPF_RETURN, _RETURN_EPERM)
-    add(_BPF_LOAD, 0)  # seccomp_data.nr
-    if machine == "x86_64":
-        # The same calls under other numbers.
-        add(_BPF_AT_LEAST, _X32_BIT, 0, 1)
-        add(_BPF_RETURN, _RETURN_EPERM)
-    for number in sorted(_DENIED[machine].values()):
-        add(_BPF_EQUAL, number, 0, 1)
-        add(_BPF_RETURN, _RETURN_EPERM)
-    if not network:
-        add(_BPF_EQUAL, _SOCKET[machine], 0, 3)
-        add(_BPF_LOAD, 16)  # seccomp_data.args[0], the address family
-        add(_BPF_EQUAL, _AF_UNIX, 1, 0)
-        add(_BPF_RETURN, _RETURN_EPERM)
-    add(_BPF_RETURN, _RETURN_ALLOW)
-    instructions = ctypes.create_string_buffer(b"".join(program))
+def _install_filter(limits: Confinement) -> None:
+    count, code = syscalls.program(
+        platform.machine(),
+        os.getpid(),
+        network=limits.network,
+        connections=limits.connections,
+        attributes=bool(limits.write),
+    )
+    instructions = ctypes.create_string_buffer(code)
     # struct sock_fprog: the number of instructions, and where they are.
-    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", len(program), ctypes.addressof(instructions)))
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", count, ctypes.addressof(instructions)))

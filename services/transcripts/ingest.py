@@ -95,14 +95,16 @@ class Ingest:
             return [forest.add(db, turn, None, self.is_found) for turn in kept]
 
         placed = await self._database.write(add) if kept else []
-        self.hurry()
+        nodes = sum(each.new for each in placed)
+        if nodes:
+            self.hurry()
         return IngestResult(
             accepted=len(kept),
             rejected=len(errors),
             errors=errors,
             problem=Problem.TURN if errors and not batch else Problem.NONE,
             head_hash=placed[-1].nodes[-1].hash.hex() if placed else "",
-            nodes=sum(each.new for each in placed),
+            nodes=nodes,
         )
 
     def is_found(self, message: Message) -> bool:

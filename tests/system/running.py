@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 import trio
 
+from kernel import users
 from kernel.control.address import socket_path
 from kernel.control.client import Client, ControlError
 
@@ -25,6 +28,31 @@ START_TIMEOUT_S = 60.0
 LONGEST_PAUSE_S = 0.2
 
 DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
+
+
+ORDINARY = 65534
+"""A user without any rights."""
+
+
+def reachable_interpreter() -> str | None:
+    """One of this version that every user may run: the tests' own is often below /root."""
+    system = shutil.which(f"python{sys.version_info.major}.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
+    for found in (sys.executable, system):
+        if found is not None and users.unreachable([Path(found), Path(sysconfig.get_path("purelib"))]) is None:
+            return found
+    return None
+
+
+def command_for_others(uid: int | None = None) -> tuple[str, ...]:
+    """`linckia serve` by an interpreter that every user may run, as user `uid`, if one is given."""
+    found = reachable_interpreter()
+    assert found is not None
+    become = f"os.setgroups(()); os.setgid({uid}); os.setuid({uid}); " if uid is not None else ""
+    purelib = sysconfig.get_path("purelib")
+    # Of its own modules, and of its children's.
+    paths = f"sys.path[:0] = ['.', {purelib!r}]; os.environ['PYTHONPATH'] = {purelib!r}"
+    code = f"import os, sys; {become}{paths}; from kernel.cli.__main__ import main; main()"
+    return (found, "-P", "-c", code, "serve")
 
 
 class RunningKernel:

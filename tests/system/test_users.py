@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,23 +11,15 @@ from pathlib import Path
 import pytest
 
 from kernel import users
-from tests.system.running import RunningKernel, running
+from services.runtime import privileges
+from tests.system.running import RunningKernel, command_for_others, reachable_interpreter, running
 
-QUICK = ("echo", "graph", "retrieve", "knowledge")
-
-
-def interpreter() -> str | None:
-    """One of this version that everybody may run: the tests' own is often below /root."""
-    system = shutil.which(f"python{sys.version_info.major}.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
-    for found in (sys.executable, system):
-        if found is not None and users.unreachable([Path(found), Path(sysconfig.get_path("purelib"))]) is None:
-            return found
-    return None
+QUICK = ("echo", "graph", "retrieve", "knowledge", "watch")
 
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give its services users of their own"),
-    pytest.mark.skipif(interpreter() is None, reason="no interpreter that other users can reach"),
+    pytest.mark.skipif(reachable_interpreter() is None, reason="no interpreter that other users can reach"),
     pytest.mark.skipif(not users._is_mapped(users.FIRST_ID), reason="this user namespace has no numbers to spare"),
 ]
 
@@ -42,40 +31,44 @@ def data() -> Iterator[Path]:
         yield Path(folder) / "data"
 
 
-def kernel(data: Path, own_users: str = "true") -> AbstractContextManager[RunningKernel]:
-    found = interpreter()
-    assert found is not None
-    environment = {"PYTHONPATH": sysconfig.get_path("purelib"), "LINCKIA_OWN_USERS": own_users}
-    command = (
-        found,
-        "-P",
-        "-c",
-        "import sys; sys.path.insert(0, '.'); from kernel.cli.__main__ import main; main()",
-        "serve",
-    )
-    return running(data, environment=environment, command=command, all_ready=False)
+def kernel(data: Path, root: Path, own_users: str = "true") -> AbstractContextManager[RunningKernel]:
+    with_setting = {"LINCKIA_OWN_USERS": own_users}
+    return running(data, [root], environment=with_setting, command=command_for_others(), all_ready=False)
 
 
 def owner(kernel: RunningKernel, name: str) -> int:
     return Path(f"/proc/{kernel.service(name)['pid']}").stat().st_uid
 
 
-def test_services_without_roots_are_users_of_their_own_and_the_data_survives_a_change(data: Path) -> None:
-    with kernel(data) as running_kernel:
+def capabilities(kernel: RunningKernel, name: str) -> int:
+    status = Path(f"/proc/{kernel.service(name)['pid']}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("CapPrm")).split()[1], 16)
+
+
+def test_services_that_write_only_their_own_folder_are_users_and_the_data_survives_a_change(data: Path) -> None:
+    root = data.parent / "root"
+    root.mkdir(0o700)
+    (root / "text.txt").write_text("theirs")
+    for path in (root, root / "text.txt"):
+        os.chown(path, 4711, 4711)
+    to_read, to_write = privileges._DAC_READ_SEARCH, privileges._TO_WRITE
+    with kernel(data, root) as running_kernel:
         running_kernel.wait_ready(*QUICK)
-        for name in ("echo", "graph", "retrieve"):
+        for name in ("echo", "graph", "retrieve", "watch"):
             own = users.user_of(data, name).uid
             assert owner(running_kernel, name) == own
             assert (data / "services" / name).stat().st_uid == own
             assert f"user {own}" in running_kernel.service(name)["info"]["confined"]
-        assert owner(running_kernel, "knowledge") == 0
+            assert capabilities(running_kernel, name) == (to_read if name == "watch" else 0)
+        assert (owner(running_kernel, "knowledge"), capabilities(running_kernel, "knowledge")) == (0, to_write)
         running_kernel.call("graph_put", {"corpus": "test", "nodes": [{"id": "one"}]})
         # A killed one comes back as who it was.
         running_kernel.kill("graph")
         running_kernel.wait_ready("graph")
         assert owner(running_kernel, "graph") == users.user_of(data, "graph").uid
-    with kernel(data, own_users="false") as running_kernel:
-        running_kernel.wait_ready("graph")
-        assert owner(running_kernel, "graph") == 0
+    with kernel(data, root, own_users="false") as running_kernel:
+        running_kernel.wait_ready("graph", "watch")
+        assert (owner(running_kernel, "graph"), capabilities(running_kernel, "graph")) == (0, 0)
+        assert (owner(running_kernel, "watch"), capabilities(running_kernel, "watch")) == (0, to_read)
         assert running_kernel.call("graph_stats")["nodes"] == 1
         assert "no privileges of root" in running_kernel.service("graph")["info"]["confined"]

@@ -87,24 +87,24 @@ class Adding:
                 self._over.set()
                 self._over = trio.Event()
 
-    async def text(self, name: str, text: str, given: Given) -> tuple[AddResult, list[int]]:
+    async def text(self, name: str, text: str, given: Given) -> tuple[AddResult, Progress]:
         """Store a text under a name."""
         data = text.encode("utf-8", "surrogatepass")
         with self.receiving_chunks():
             content = await self.whole(Incoming(self.codec), iter((data,)), name, given.mime)
             return await self.write(Taken(name, "", time.time_ns(), 0, content), given)
 
-    async def file(self, path: str, given: Given, ctx: Context) -> tuple[AddResult, list[int]]:
+    async def file(self, path: str, given: Given, ctx: Context) -> tuple[AddResult, Progress]:
         """Store one file.  Raises OperationError where it cannot be read."""
         with self.receiving_chunks():
             return await self.write(await self.large(path, given.mime, ctx), given)
 
-    async def write(self, taken: Taken, given: Given) -> tuple[AddResult, list[int]]:
+    async def write(self, taken: Taken, given: Given) -> tuple[AddResult, Progress]:
         """Write a document whose chunks (if any) are stored; answers with the contents that are new."""
         progress = Progress()
         await self.store.write(lambda db: bulk.write(db, Ready(taken=[taken]), given, progress))
         name = taken.name or os.path.basename(taken.path.rstrip("/")) or taken.path
-        return progress.answer(taken.path, name, taken.content.hash.hex()), progress.objects
+        return progress.answer(taken.path, name, taken.content.hash.hex()), progress
 
     async def large(self, path: str, mime: str | None, ctx: Context | None = None) -> Taken:
         """Read a file of any size, storing the chunks of a large one as they come."""
@@ -136,27 +136,27 @@ class Adding:
     async def whole(self, incoming: Incoming, pieces: Iterator[bytes], name: str, mime: str | None) -> Content:
         """The content of these pieces, its chunks (if any) stored."""
 
-        def feed() -> bool:
+        def take() -> Content | None:
             for piece in pieces:
                 incoming.feed(piece)
                 if incoming.full:
-                    return True
+                    return None
             incoming.finish()
-            return False
+            if incoming.pending or self.trainer.see(incoming.small):
+                return None
+            return incoming.content(name, mime)
 
-        while await trio.to_thread.run_sync(feed, limiter=self.threads):
-            await self.store.write(incoming.settle)
-        if incoming.chunked:
-            await self.store.write(incoming.settle)
-        else:
-            self.trainer.see(incoming.small)
-            await self.trainer.train_if_due()
-        return await trio.to_thread.run_sync(incoming.content, name, mime, limiter=self.threads)
+        while (content := await trio.to_thread.run_sync(take, limiter=self.threads)) is None:
+            if incoming.chunked:
+                await self.store.write(incoming.settle)
+            else:
+                await self.trainer.train_if_due()
+        return content
 
 
 async def add_directory(
     adding: Adding, walk: Walk, given: Given, label: str | None, ctx: Context
-) -> tuple[AddResult, list[int]]:
+) -> tuple[AddResult, Progress]:
     """Store the files of a directory, and a snapshot of it."""
     # Until the snapshot is written: what it lists and nothing else holds must not go meanwhile.
     with adding.receiving_chunks(), adding.in_bulk(), _one_failure():
@@ -166,7 +166,7 @@ async def add_directory(
             lambda db: snapshots.take(db, walk.directory, label, given.collection, pipeline.listing)
         )
     progress, name = pipeline.progress, os.path.basename(walk.directory)
-    return progress.answer(walk.directory, name, skipped=walk.skipped, snapshot=snapshot), progress.objects
+    return progress.answer(walk.directory, name, skipped=walk.skipped, snapshot=snapshot), progress
 
 
 async def add_changes(adding: Adding, walk: Walk, given: Given) -> int:

@@ -28,6 +28,8 @@ class Progress:
     size: int = 0
     stored: int = 0
     objects: list[int] = field(default_factory=list)
+    changed: bool = False
+    """Whether any row was written: a content or document that is the same already leaves no work."""
     failed: list[str] = field(default_factory=list)
     failed_count: int = 0
 
@@ -57,9 +59,11 @@ class Written:
 def write(db: apsw.Connection, ready: Ready, given: Given, progress: Progress) -> Written:
     """Write documents, inside the caller's transaction."""
     written = Written()
+    before = db.total_changes()
     ids = _write_taken(db, ready.taken, given, progress, written)
     ids += _keep_same(db, ready.same, given, progress, written)
     _describe(db, ids, given)
+    progress.changed |= db.total_changes() > before
     return written
 
 
@@ -72,7 +76,7 @@ def _write_taken(
     objects_, new = objects.put_many(db, [one.content for one in taken])
     query = "SELECT path, id, object, stamp FROM carray(?) AS one JOIN document ON path = one.value"
     held = {row[0]: row[1:] for row in db.execute(query, (apsw.carray(tuple(one.path for one in taken)),))}
-    next_id = schema.next_id(db, "document")
+    next_id = schema.next_id(db, "document") if len(held) < len(taken) else 0
     now_ns = time.time_ns()
     metadata = json.dumps(dict(given.metadata), ensure_ascii=False)
     arrived: list[tuple[apsw.SQLiteValue, ...]] = []

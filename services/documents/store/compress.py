@@ -107,14 +107,15 @@ class Trainer:
         self._seen = 0
         self._turn = trio.Lock()
 
-    def see(self, data: bytes) -> None:
-        """A text on its way in."""
+    def see(self, data: bytes) -> bool:
+        """A text on its way in; answers whether there is enough to train on."""
         if self._codec.current or not 64 <= len(data) <= DICTIONARY_FOR_BYTES:
-            return
+            return False
         self._seen += 1
         if self._bytes < TRAIN_FROM_AT_MOST and (self._seen % _EVERY == 0 or self._bytes < FIRST_SAMPLES_BYTES):
             self._samples.append(data)
             self._bytes += len(data)
+        return self._bytes >= FIRST_SAMPLES_BYTES
 
     async def train_if_due(self) -> None:
         """Train and store a dictionary, where there is none yet and enough was seen."""

@@ -137,6 +137,11 @@ class Incoming:
     def full(self) -> bool:
         return self._packed_bytes >= BATCH_BYTES
 
+    @property
+    def pending(self) -> bool:
+        """Whether chunks are to be stored before the content is whole."""
+        return bool(self._packed)
+
     def feed(self, data: bytes | memoryview) -> None:
         """The next bytes; blocks for as long as it takes to hash and compress them."""
         self._hash.update(data)

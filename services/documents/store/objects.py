@@ -92,17 +92,12 @@ def there(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
 
 def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int | None], list[int]]:
     """Store contents, the small ones in packs; answers the id of each (None: it has vanished), and the new ones."""
-    held = there(db, {content.hash for content in contents})
-    first = next_id = schema.next_id(db, "object")
-    ids: list[int | None] = []
-    new: list[tuple[int, Content]] = []
-    for content in contents:
-        id_ = held.get(content.hash)
-        if id_ is None and (content.block is None or content.block.data is not None):
-            id_ = held[content.hash] = next_id
-            next_id += 1
-            new.append((id_, content))
-        ids.append(id_)
+    ids = there(db, {content.hash for content in contents})
+    fresh = {
+        one.hash: one for one in contents if one.hash not in ids and (one.block is None or one.block.data is not None)
+    }
+    new = list(enumerate(fresh.values(), schema.next_id(db, "object"))) if fresh else []
+    ids |= {one.hash: id_ for id_, one in new}
     schema.insert(
         db,
         "object(id, hash, size, chunked, mime, is_text, text_state)",
@@ -135,7 +130,7 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
     schema.insert(db, "block(object, stored, dictionary, data)", alone)
     schema.insert(db, "pack(id, data)", packs)
     schema.insert(db, "packed(object, pack, start, stored, dictionary)", packed)
-    return ids, list(range(first, next_id))
+    return [ids.get(content.hash) for content in contents], [id_ for id_, _ in new]
 
 
 def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:

@@ -56,7 +56,7 @@ class Store:
         self.write_index = self.index.write
         self.epoch = _epoch(self.packs)
         """Names the packs; empty where it cannot be read."""
-        of = _epoch(self.index)
+        of = _epoch(self.packs, "idx")
         if of and self.epoch and of != self.epoch:
             self.index.begin_again("it is the index of another store")
         self.is_complete = bool(self.epoch) and of == self.epoch
@@ -124,9 +124,9 @@ class Store:
         self.index.close()
 
 
-def _epoch(database: Database) -> str:
-    with contextlib.suppress(LinckiaError), database.snapshot() as db:
-        found = db.execute("SELECT value FROM setting WHERE name='epoch'").get
+def _epoch(packs: Database, of: str = "main") -> str:
+    with contextlib.suppress(LinckiaError), packs.snapshot() as db:
+        found = db.execute(f"SELECT value FROM {of}.setting WHERE name='epoch'").get
         return found if isinstance(found, str) else ""
     return ""
 

@@ -130,7 +130,7 @@ class Indexing:
         left = len(ids)
         # What is stored is acknowledged, whatever becomes of its text now.
         with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
-            while left := await self._store.read(waiting):
+            while left and (left := await self._store.read(waiting)):
                 if not await self.extract_some():
                     # The task in the background has just done the last.
                     return await self._store.read(waiting)

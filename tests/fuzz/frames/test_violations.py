@@ -131,28 +131,5 @@ async def test_hostile_service_calls_nothing_that_does_not_name_it(autojump_cloc
         assert failures == [Forbidden.kind] * 2
 
 
-async def test_service_that_sends_without_end_leaves_others_their_turn(autojump_clock: trio.testing.MockClock) -> None:
-    async with kernel() as k:
-        speaker = k.acted.stage.actor("speaker")
-        empty = message(17, 1, False, b"")
-        sent = 0
-        flooding = True
-
-        async def flood() -> None:
-            nonlocal sent
-            while flooding:
-                # More than the kernel reads at once, each time that it has let others run.
-                for _ in range(200):
-                    speaker.link.try_send(empty)
-                sent += 200
-                await trio.lowlevel.checkpoint()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flood)
-            assert await answers(k)
-            flooding = False
-        assert sent < 20_000
-
-
 async def test_seeded_stream_of_everything_leaves_the_kernel_standing(autojump_clock: trio.testing.MockClock) -> None:
     assert (await fuzz(2000, 15)).keys() == {CauseKind.PROTOCOL}

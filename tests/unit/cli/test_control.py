@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +17,7 @@ import trio
 
 from kernel.control.address import AlreadyHeld, CannotHold, connect, hold, socket_path
 from kernel.control.client import CallFailed, Client, KernelGone, NoKernel
+from kernel.control.peers import is_admitted
 from kernel.control.server import MAX_LINE_BYTES, ControlServer
 from tests.unit.router.rig import Rig, rig
 
@@ -338,3 +341,58 @@ def test_the_socket_is_gone_with_its_kernel(tmp_path: Path) -> None:
     with hold(tmp_path):
         pass
     assert not socket_path(tmp_path).exists()
+
+
+CONNECT = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    try:
+        connection.sendall(b'{"call": "test.say", "params": {"text": "x"}}\\n')
+        print(connection.makefile().readline() or "refused")
+    except ConnectionError:
+        print("refused")
+"""
+
+BY_A_CHILD = """
+import subprocess, sys
+sys.exit(subprocess.call([sys.executable, "-c", *sys.argv[1:]]))
+"""
+
+AS_AN_ORPHAN = """
+import os, sys, time
+parent = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.001)
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("code", [(CONNECT,), (BY_A_CHILD, CONNECT), (BY_A_CHILD, BY_A_CHILD, CONNECT)])
+async def test_no_descendant_of_the_kernel_gives_orders(tmp_path: Path, code: tuple[str, ...]) -> None:
+    async with served(tmp_path) as s:
+        command = [sys.executable, "-c", *code, str(socket_path(tmp_path))]
+        done = await trio.run_process(command, capture_stdout=True)
+        assert done.stdout == b"refused\n"
+        # The process that is the kernel is no descendant of its own.
+        assert (await s.ask(lambda client: client.call("test.say", {"text": "hello"})))["text"] == "hello"
+
+
+async def test_a_process_that_left_the_kernels_family_may_give_orders(tmp_path: Path) -> None:
+    # Another test may have made this process adopt orphans.
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+    async with served(tmp_path):
+        command = [sys.executable, "-c", AS_AN_ORPHAN, CONNECT, str(socket_path(tmp_path))]
+        done = await trio.run_process(command, capture_stdout=True)
+        assert b'"text":"x"' in done.stdout
+
+
+async def test_a_connection_whose_maker_is_gone_gives_no_orders(tmp_path: Path) -> None:
+    code = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).connect(sys.argv[2])"
+    with socket.socket(socket.AF_UNIX) as made, hold(tmp_path) as listener:
+        command = [sys.executable, "-c", code, str(made.fileno()), str(socket_path(tmp_path))]
+        await trio.run_process(command, pass_fds=(made.fileno(),))
+        with trio.socket.from_stdlib_socket(listener.accept()[0]) as accepted:
+            assert not is_admitted(accepted)

@@ -7,7 +7,10 @@ import os
 import random
 from pathlib import Path
 
+import apsw
 import pytest
+import trio
+import trio.testing
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents.change import (
@@ -30,7 +33,7 @@ from proto.ops.documents.reading import (
 )
 from proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
 from services.documents.store.store import Store
-from tests.unit.documents.rig import add_text, documents, listed, tree
+from tests.unit.documents.rig import add_text, documents, listed, tree, until
 
 
 async def test_each_path_of_one_content_keeps_its_own_row(tmp_path: Path) -> None:
@@ -51,6 +54,38 @@ async def test_each_path_of_one_content_keeps_its_own_row(tmp_path: Path) -> Non
         with pytest.raises(OperationError, match="not found"):
             await bench.call(DocumentsGet(hash=first.hash))
         assert (await bench.call(DocumentsStatus())).unique_blocks == 0
+
+
+async def test_a_text_that_is_stored_already_leaves_no_work_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def trace(_: object, statement: str, __: object) -> bool:
+        begun.extend([statement] if statement.startswith("BEGIN") else [])
+        return True
+
+    hook = lambda connection: setattr(connection, "exec_trace", trace)  # noqa: E731
+    monkeypatch.setattr(apsw, "connection_hooks", [hook])
+    async with documents(tmp_path) as bench:
+        await add_text(bench, "a.txt", "the same", tags=["one"])
+        transactions = 0
+        for _ in range(20):
+            begun.clear()
+            again = await add_text(bench, "a.txt", "the same", tags=["one"])
+            assert (again.documents_unchanged, again.is_new) == (1, False)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            transactions += len(begun)
+        # One each; what the first add has left may still be delivered meanwhile.
+        assert transactions < 40
+        # A new tag is work for the search.
+        begun.clear()
+        await add_text(bench, "a.txt", "the same", tags=["two"])
+        await until(lambda: _is(len(begun) > 1))
+
+
+async def _is(condition: bool) -> bool:
+    return condition
 
 
 async def test_a_path_added_again_has_the_new_content_and_keeps_what_is_known_of_it(tmp_path: Path) -> None:

@@ -137,6 +137,41 @@ async def test_random_bytes_are_a_violation_not_a_crash() -> None:
         await channel.receive()
 
 
+class Endless(Link):
+    """There is always one more message: a part of what never ends."""
+
+    message = frames.encode(Part(1, False, b""))
+
+    def try_send(self, message: bytes) -> bool:
+        return True
+
+    def try_receive(self) -> bytes | None:
+        return self.message
+
+    async def send(self, message: bytes) -> None: ...
+
+    async def receive(self) -> bytes:
+        return self.message
+
+    def close(self) -> None: ...
+
+
+async def test_end_that_sends_parts_without_end_leaves_others_their_turn() -> None:
+    turns = 0
+
+    async def count(scope: trio.CancelScope) -> None:
+        nonlocal turns
+        while turns < 100:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count, nursery.cancel_scope)
+        await Channel(Endless()).receive()
+    assert turns == 100
+
+
 async def test_parts_take_no_more_memory_than_there_is_for_them() -> None:
     a, b = memory_link()
     channel = Channel(b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -60,6 +60,21 @@ async def test_the_stages_named_are_the_stages_that_ran(
         assert [hit.score for hit in result.hits] == sorted((hit.score for hit in result.hits), reverse=True)
         assert all(0 <= hit.score <= 1 for hit in result.hits)
         assert (embedder.calls > calls) is (method != "lexical")
+
+
+async def test_a_search_by_words_alone_waits_for_a_thread_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await filled(collection, embedder)
+        whole, reads = collection.read, []
+
+        async def noted(work: Callable[[apsw.Connection], object]) -> object:
+            reads.append(work)
+            return await whole(work)
+
+        monkeypatch.setattr(collection, "read", noted)
+        found = await ask(collection, embedder, asked("cats purr", "lexical"))
+        assert (found.hits[0].group, found.hits[0].text, len(reads)) == ("cats", "cats purr and sleep", 1)
 
 
 @pytest.mark.parametrize("method", ["weighted", "lexical", "vector"])
@@ -321,8 +336,10 @@ async def test_a_note_that_is_edited_while_the_query_is_embedded_is_found_all_th
 
         find_words = collection.find_words
 
-        async def noted(query: str, limit: int, where: Where | None) -> FoundWords:
-            found = await find_words(query, limit, where)
+        async def noted(
+            query: str, limit: int, where: Where | None, then: Callable[[apsw.Connection, FoundWords], object]
+        ) -> FoundWords:
+            found = await find_words(query, limit, where, then)
             looked_up.set()
             return found
 

@@ -45,7 +45,10 @@ class Secret(Params[Said], frozen=True, kw_only=True):
     text: str
 
 
-@operation("test.put", service="speaker", access=Access.WRITE, idempotent=True, deadline_s=10, once_with=("if_match",))
+@operation(
+    "test.put", service="speaker", access=Access.WRITE, idempotent=True, deadline_s=10, once_with=("if_match",),
+    callers=("client", "relay"),
+)  # fmt: skip
 class Put(Params[Said], frozen=True, kw_only=True):
     """Safe to repeat, unless it names the state that it was meant for."""
 

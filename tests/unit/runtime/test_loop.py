@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from msgspec import Raw
 
 from proto import frames
 from proto.birth import Birth
@@ -20,6 +21,7 @@ from proto.link import LinkClosed, memory_link
 from proto.operation import Access, Params, operation
 from services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
+from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP
 
 F = TypeVar("F")
 
@@ -220,8 +222,10 @@ async def test_ping_is_answered_while_calls_run() -> None:
 async def test_parameters_that_are_none_are_refused() -> None:
     async with line(Waiter()) as kernel:
         await kernel.begin()
-        kernel.channel.post(Call(1, "loop.wait", frames.pack_body({"seconds": "x"}), 1000, "", "client", 3))
-        assert (await kernel.expect(Fault)).failure.kind is Kind.INVALID_PARAMS
+        # Those of another service may be anything.
+        for wrong in (frames.pack_body({"seconds": "x"}), Raw(BROKEN_TEXT), Raw(b"\x81\xa1x" + DEEP[:900] + b"\xc0")):
+            kernel.channel.post(Call(1, "loop.wait", wrong, 1000, "", "client", 3))
+            assert (await kernel.expect(Fault)).failure.kind is Kind.INVALID_PARAMS
         kernel.channel.post(Call(2, "loop.nothing", frames.pack_body({}), 1000, "", "client", 3))
         assert (await kernel.expect(Fault)).failure.kind is Kind.UNKNOWN_OPERATION
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernel import users
-from proto.birth import User
+from proto.birth import FilesOfOthers, User
 from services.runtime import privileges
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has something to give up")
@@ -33,7 +33,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def after_giving_up(folder: Path, body: str, user: User | None, *, write: bool = False) -> None:
+def after_giving_up(folder: Path, body: str, user: User | None, files: FilesOfOthers = "") -> None:
     """Run `body` in a process that was confined as a service is; `others` is a file of another user."""
     data = folder / "data"
     data.mkdir(exist_ok=True)
@@ -43,7 +43,8 @@ def after_giving_up(folder: Path, body: str, user: User | None, *, write: bool =
     other.write_text("theirs")
     other.chmod(0o600)
     os.chown(other, 4711, 4711)
-    confinement = f"Confinement(user={user!r}, write=({str(roots)!r},) if {write} else (), files_of_others={write})"
+    given = f"{files}=({str(roots)!r},), " if files else ""
+    confinement = f"Confinement({given}user={user!r}, files_of_others={files!r})"
     code = f"""
 import os, signal
 from pathlib import Path
@@ -108,18 +109,39 @@ def test_root_without_privileges_has_its_own_folder_and_no_power_over_others(fol
     )
 
 
-def test_a_service_of_the_roots_keeps_access_to_files_and_nothing_else(folder: Path) -> None:
+def test_a_service_that_writes_to_the_roots_keeps_access_to_files_and_nothing_else(folder: Path) -> None:
     after_giving_up(
         folder,
         """
         assert other.read_text() == "theirs"
         other.write_text("changed")
-        os.chmod(other, 0o640)
+        with other.open() as file:
+            os.fchmod(file.fileno(), 0o640)
         assert refused(lambda: os.setuid(1))
         assert "files only" in said
         """,
         None,
-        write=True,
+        "write",
+    )
+
+
+@needs_numbers
+def test_a_service_that_reads_the_roots_is_a_user_of_its_own_who_changes_nothing_there(folder: Path) -> None:
+    after_giving_up(
+        folder,
+        f"""
+        assert os.getresuid() == ({USER.uid},) * 3
+        (data / "new").write_text("x")
+        assert other.read_text() == "theirs"
+        assert refused(lambda: other.write_text("changed"))
+        assert refused(lambda: os.chmod(other, 0o666))
+        assert refused(lambda: os.fchmod(os.open(other, os.O_RDONLY), 0o666))
+        assert refused(lambda: os.utime("/etc/passwd"))
+        assert refused(lambda: os.setuid(0))
+        assert "read files of others" in said
+        """,
+        USER,
+        "read",
     )
 
 

@@ -107,6 +107,15 @@ def test_a_file_changed_during_an_edit_is_not_overwritten(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["f.yaml"]
 
 
+def test_a_folder_that_became_a_link_meanwhile_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "f.yaml").write_text("a: 1\n")
+    (tmp_path / "folder").symlink_to(tmp_path / "other")
+    with pytest.raises(CannotReplace, match="another folder"):
+        replace_file(tmp_path / "folder" / "f.yaml", b"a: 1\n", b"a: 2\n")
+    assert (tmp_path / "other" / "f.yaml").read_text() == "a: 1\n"
+
+
 def test_without_unnamed_files_the_write_is_as_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(directory: int) -> None:
         return None

@@ -1,0 +1,202 @@
+"""The system calls that a service may make, and the seccomp filter that admits no other.
+
+An allowlist: what every service needs, and what each purpose adds. It is generous with calls that touch nothing but
+the process itself and what landlock left it, those too that only another libc or a newer kernel would make: a refusal
+in the middle of a library is a defect of ours. Calls that can reach another process, its memory or the system are not
+there, or only with arguments that cannot: seccomp sees numbers, never what a pointer leads to.
+
+A process is no service's to make: programs cannot be started, and `clone` makes threads only. clone3, whose flags lie
+behind a pointer, "is not implemented", so that libc takes clone; likewise whatever is newer than `_NEWEST`, for which
+programs have a way without. All else is EPERM.
+
+Sources: seccomp(2), syscalls(2), linux/filter.h, asm/unistd_64.h, asm-generic/unistd.h, the default profile of moby.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_BASE = """
+    files and folders, which landlock bounds:
+    read/0/63 write/1/64 readv/19/65 writev/20/66 pread64/17/67 pwrite64/18/68 preadv/295/69 pwritev/296/70
+    preadv2/327/286 pwritev2/328/287 open/2/- openat/257/56 openat2/437/437 creat/85/- close/3/57 close_range/436/436
+    dup/32/23 dup2/33/- dup3/292/24 lseek/8/62 access/21/- faccessat/269/48 faccessat2/439/439 stat/4/- lstat/6/-
+    fstat/5/80 newfstatat/262/79 statx/332/291 statfs/137/43 fstatfs/138/44 readlink/89/- readlinkat/267/78
+    getcwd/79/17 chdir/80/49 fchdir/81/50 getdents/78/- getdents64/217/61 fcntl/72/25 ioctl/16/29 flock/73/32
+    fsync/74/82 fdatasync/75/83 sync/162/81 syncfs/306/267 sync_file_range/277/84 truncate/76/45 ftruncate/77/46
+    fallocate/285/47 fadvise64/221/223 readahead/187/213 sendfile/40/71 copy_file_range/326/285 rename/82/-
+    renameat/264/38 renameat2/316/276 link/86/- linkat/265/37 symlink/88/- symlinkat/266/36 unlink/87/- unlinkat/263/35
+    mkdir/83/- mkdirat/258/34 rmdir/84/- umask/95/166 memfd_create/319/279 inotify_init/253/- inotify_init1/294/26
+    inotify_add_watch/254/27 inotify_rm_watch/255/28 getxattr/191/8 lgetxattr/192/9 fgetxattr/193/10 listxattr/194/11
+    llistxattr/195/12 flistxattr/196/13 getxattrat/464/464 listxattrat/465/465 cachestat/451/451 file_getattr/468/468
+
+    its own memory, with the placement that torch and CUDA ask for:
+    mmap/9/222 munmap/11/215 mremap/25/216 mprotect/10/226 madvise/28/233 msync/26/227 mincore/27/232 brk/12/214
+    mlock/149/228 mlock2/325/284 munlock/150/229 mlockall/151/230 munlockall/152/231 membarrier/324/283
+    pkey_alloc/330/289 pkey_free/331/290 pkey_mprotect/329/288 get_mempolicy/239/236 set_mempolicy/238/237
+    mbind/237/235 set_mempolicy_home_node/450/450 map_shadow_stack/453/453 mseal/462/462 move_pages/279/239
+    migrate_pages/256/238
+
+    its threads, what it is, its limits and its shares of the processor:
+    clone/56/220 exit/60/93 exit_group/231/94 futex/202/98 futex_waitv/449/449 futex_wake/454/454 futex_wait/455/455
+    futex_requeue/456/456 set_robust_list/273/99 get_robust_list/274/100 rseq/334/293 set_tid_address/218/96
+    gettid/186/178 getpid/39/172 getppid/110/173 getpgid/121/155 getpgrp/111/- getsid/124/156 getuid/102/174
+    geteuid/107/175 getgid/104/176 getegid/108/177 getresuid/118/148 getresgid/120/150 getgroups/115/158 capget/125/90
+    sched_yield/24/124 sched_getaffinity/204/123 sched_getparam/143/121 sched_getscheduler/145/120 sched_getattr/315/275
+    sched_get_priority_max/146/125 sched_get_priority_min/147/126 sched_rr_get_interval/148/127 getcpu/309/168
+    getpriority/140/141 ioprio_get/252/31 getrlimit/97/163 setrlimit/160/164 getrusage/98/165 prlimit64/302/261
+    setpriority/141/140 sched_setaffinity/203/122 sched_setscheduler/144/119 sched_setparam/142/118
+    sched_setattr/314/274 ioprio_set/251/30 times/100/153 sysinfo/99/179 uname/63/160 getrandom/318/278 prctl/157/167
+    arch_prctl/158/- wait4/61/260 waitid/247/95 landlock_create_ruleset/444/444 landlock_add_rule/445/445
+    landlock_restrict_self/446/446
+
+    signals to itself, and time:
+    restart_syscall/219/128 rt_sigaction/13/134 rt_sigprocmask/14/135 rt_sigreturn/15/139 rt_sigpending/127/136
+    rt_sigtimedwait/128/137 rt_sigsuspend/130/133 sigaltstack/131/132 pause/34/- kill/62/129 tgkill/234/131
+    rt_sigqueueinfo/129/138 rt_tgsigqueueinfo/297/240 signalfd/282/- signalfd4/289/74 time/201/- gettimeofday/96/169
+    clock_gettime/228/113 clock_getres/229/114 clock_nanosleep/230/115 nanosleep/35/101 alarm/37/- getitimer/36/102
+    setitimer/38/103 timer_create/222/107 timer_settime/223/110 timer_gettime/224/108 timer_getoverrun/225/109
+    timer_delete/226/111 timerfd_create/283/85 timerfd_settime/286/86 timerfd_gettime/287/87
+
+    waiting, and what wakes a loop or nng:
+    poll/7/- ppoll/271/73 select/23/- pselect6/270/72 epoll_create/213/- epoll_create1/291/20 epoll_ctl/233/21
+    epoll_wait/232/- epoll_pwait/281/22 epoll_pwait2/441/441 eventfd/284/- eventfd2/290/19 pipe/22/- pipe2/293/59
+
+    sockets that it was given, and pairs of its own:
+    socketpair/53/199 sendto/44/206 sendmsg/46/211 recvfrom/45/207 recvmsg/47/212 recvmmsg/299/243 shutdown/48/210
+    getsockname/51/204 getpeername/52/205 getsockopt/55/209 setsockopt/54/208
+"""
+
+_NETWORK = "socket/41/198 connect/42/203 sendmmsg/307/269"
+"""Connections of its own to the Internet's addresses; name servers are asked by several messages at once."""
+
+_CONNECTIONS = "accept/43/202 accept4/288/242 listen/50/201"
+"""Clients of listening sockets that it is handed; asyncio calls `listen` on those again."""
+
+_ATTRIBUTES = """
+    fchmod/91/52 fchown/93/55 fchownat/260/54 utimensat/280/88 fsetxattr/190/7 fremovexattr/199/16 mknodat/259/33
+"""
+"""Modes, owners, times and attributes, which landlock does not guard: for services that write files of the roots.  By
+descriptor, which takes an open file, wherever that will do."""
+
+_CLONE3 = 435
+_NEWEST = 471
+"""Of the numbers that were looked through; newer calls have the same number on every processor."""
+
+_THREAD, _NAMESPACES = 0x00010000, 0x7E020080
+_AF_UNIX, _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_DGRAM = 1, 2, 10, 1, 2
+_ANY_FLAGS = 0xFFFFFFFF ^ 0o2004000
+"""All of a socket's type but SOCK_CLOEXEC and SOCK_NONBLOCK."""
+_FASTOPEN = 0x20000000
+_SETOWN, _SETOWN_EX = 8, 15
+_FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
+_PDEATHSIG = 1
+_FORMAT, _FIFO = 0o170000, 0o010000
+
+_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_ALLOW, _REFUSE, _MISSING = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+
+
+class _Check(NamedTuple):
+    """That an argument, or its upper half, is one of these values, or (not `wanted`) none of them."""
+
+    argument: int
+    values: tuple[int, ...]
+    mask: int = 0xFFFFFFFF
+    wanted: bool = True
+    upper: bool = False
+
+
+def is_known(machine: str) -> bool:
+    """Whether the numbers of this processor are here."""
+    return machine in _ARCH
+
+
+def numbers(
+    machine: str, *, network: bool = False, connections: bool = False, attributes: bool = False
+) -> dict[str, int]:
+    """The calls that a service with these purposes may make, by name."""
+    added = ((_NETWORK, network), (_CONNECTIONS, connections), (_ATTRIBUTES, attributes))
+    column = list(_ARCH).index(machine) + 1
+    entries = (word.split("/") for text in (_BASE, *(text for text, on in added if on)) for word in text.split())
+    return {entry[0]: int(entry[column]) for entry in entries if len(entry) == 3 and entry[column] != "-"}
+
+
+def _checks(own_pid: int, *, network: bool) -> dict[str, tuple[_Check, ...]]:
+    """What the arguments of a call must be; all other calls are admitted whatever theirs are."""
+    own, own_or_0 = (_Check(0, (own_pid,)),), (_Check(0, (0, own_pid)),)
+    # Which kind of number the next one is: here, that of a process.
+    of_processes = {"setpriority": 0, "ioprio_set": 1}
+    checks = {
+        **dict.fromkeys(("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), own),
+        **dict.fromkeys(("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"), own_or_0),
+        **dict.fromkeys(("prlimit64", "move_pages", "migrate_pages", "get_robust_list"), own_or_0),
+        **{name: (_Check(0, (kind,)), _Check(1, (0, own_pid))) for name, kind in of_processes.items()},
+        "clone": (_Check(0, (_THREAD,), _THREAD | _NAMESPACES),),
+        # The tie to the kernel's life.
+        "prctl": (_Check(0, (_PDEATHSIG,), wanted=False),),
+        # The owner of a descriptor is sent a signal, any signal, whoever it is.
+        "fcntl": (_Check(1, (_SETOWN, _SETOWN_EX), wanted=False),),
+        # Likewise; and typing into a terminal.
+        "ioctl": (_Check(1, (_FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX), wanted=False),),
+        # A pair of datagram sockets could send to any socket's path.
+        "socketpair": (_Check(0, (_AF_UNIX,)), _Check(1, (_SOCK_STREAM,), _ANY_FLAGS)),
+        "socket": (_Check(0, (_AF_INET, _AF_INET6)), _Check(1, (_SOCK_STREAM, _SOCK_DGRAM), _ANY_FLAGS)),
+        "mknodat": (_Check(2, (_FIFO,), _FORMAT),),
+    }
+    if not network:
+        checks |= {
+            "sendto": (_Check(4, (0,)), _Check(4, (0,), upper=True), _Check(3, (0,), _FASTOPEN)),
+            "sendmsg": (_Check(2, (0,), _FASTOPEN),),
+        }
+    return checks
+
+
+def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
+    """The filter for a process, as the number of its instructions and these; `purposes` as in `numbers`.
+
+    Calls whose arguments are looked at come first. The rest are spans of numbers with one answer each, which Linux
+    works out once, when the filter is installed (5.11 and newer): they cost nothing afterwards.
+    """
+    allowed = numbers(machine, **purposes)
+    checks = _checks(own_pid, network=purposes.get("network", False))
+    code = [_instruction(_LOAD, 4), _instruction(_EQUAL, _ARCH[machine], 1, 0), _instruction(_RETURN, _REFUSE)]
+    code.append(_instruction(_LOAD, 0))
+    for name in sorted(checks.keys() & allowed.keys()):
+        block = [part for check in checks[name] for part in _looking(check)] + [_instruction(_RETURN, _ALLOW)]
+        code += [_instruction(_EQUAL, allowed[name], 0, len(block)), *block]
+    for first, answer in _spans(allowed):
+        code += [_instruction(_AT_LEAST, first, 0, 1), _instruction(_RETURN, answer)]
+    code.append(_instruction(_RETURN, _ALLOW if 0 in allowed.values() else _REFUSE))
+    return len(code), b"".join(code)
+
+
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    """struct sock_filter."""
+    return struct.pack("=HBBI", code, if_true, if_false, value)
+
+
+def _looking(check: _Check) -> Iterator[bytes]:
+    """Go on where the check holds, and refuse where it does not."""
+    # struct seccomp_data: the arguments, in eight bytes each, from the sixteenth.
+    yield _instruction(_LOAD, 16 + 8 * check.argument + 4 * check.upper)
+    if check.mask != 0xFFFFFFFF:
+        yield _instruction(_AND, check.mask)
+    left = len(check.values)
+    for value in check.values:
+        left -= 1
+        # Past the other values, and past the refusal, or onto it.
+        yield _instruction(_EQUAL, value, left + check.wanted, 0 if check.wanted or left else 1)
+    yield _instruction(_RETURN, _REFUSE)
+
+
+def _spans(allowed: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """From the highest numbers down to 1: from which number on calls have another answer than those below."""
+    answers = dict.fromkeys(allowed.values(), _ALLOW) | {_CLONE3: _MISSING, _NEWEST + 1: _MISSING}
+    for number in range(_NEWEST + 1, 0, -1):
+        if (answer := answers.get(number, _REFUSE)) != answers.get(number - 1, _REFUSE):
+            yield number, answer

@@ -1,0 +1,42 @@
+"""A hostile service in a real kernel: it pays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kernel.control.client import CallFailed
+from tests.fuzz.hostile.live import OPTIONS, fuzz
+from tests.system.running import RunningKernel, running
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    with running(tmp_path_factory.mktemp("hostile"), options=OPTIONS, all_ready=False) as live:
+        live.wait_ready("hostile", "echo")
+        yield live
+
+
+def test_service_calls_nothing_that_does_not_name_it(kernel: RunningKernel) -> None:
+    for op, params in (
+        ("retrieve_delete", {"collection": "notes", "ids": []}),
+        ("graph_delete", {"ids": []}),
+        ("documents_put_commit", {"id": "x"}),
+        ("kernel_stop", {"service": "echo"}),
+        ("noyalib_set", {}),
+        ("hostile_lie", {}),
+    ):
+        assert kernel.call("hostile_call", {"op": op, "params": params})["failure"] == "forbidden", op
+
+
+def test_answer_that_is_no_result_is_told_as_such(kernel: RunningKernel) -> None:
+    with pytest.raises(CallFailed, match="hostile_lie: service hostile answered what is no result") as caught:
+        kernel.call("hostile_lie")
+    assert (caught.value.failure["kind"], caught.value.failure["executed"]) == ("internal", "maybe")
+
+
+def test_frames_without_end_and_violations_end_the_hostile_service_alone(kernel: RunningKernel) -> None:
+    ways = ["text that is no UTF-8", "a body that is too deep", "a part in parts"]
+    status = fuzz(kernel, 6000, 15, ways, lot=2000)
+    assert status["deaths"] == {"protocol": 3}

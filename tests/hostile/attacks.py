@@ -1,0 +1,245 @@
+"""What a service that was taken over tries.  Each is a function that answers what it got, or raises OSError.
+
+They use the system directly, as injected code would: no wrapper of ours is in their way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_X86_64 = os.uname().machine == "x86_64"
+_CLONE, _PTRACE, _PROCESS_VM_READV = (56, 101, 310) if _X86_64 else (220, 117, 270)
+_IO_URING_SETUP, _PIDFD_OPEN, _CLONE3, _PROCESS_MADVISE, _PIDFD_GETFD = 425, 434, 435, 440, 438
+_CLONE_NEWUSER, _CLONE_THREAD = 0x10000000, 0x00010000
+_F_SETSIG, _F_SETOWN_EX, _F_OWNER_PID = 10, 15, 1
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    result = int(_libc.syscall(number, *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "syscall")
+    return result
+
+
+def _kernel() -> int:
+    return os.getppid()
+
+
+# ---- becoming the operator ------------------------------------------------------------------------------------------
+
+
+def call_as_operator(control: str, operation: str, params: dict[str, object]) -> object:
+    """Over the control socket, as the command line does."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(control)
+        connection.sendall(json.dumps({"call": operation, "params": params}).encode() + b"\n")
+        return json.loads(connection.makefile().readline() or '"closed"')
+
+
+def send_by_a_pair(control: str) -> object:
+    """A pair of datagram sockets is connected, and sends elsewhere all the same."""
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with a, b:
+        try:
+            return a.sendto(b"x", control)
+        except OSError as error:
+            if error.errno == errno.EPROTOTYPE:
+                return "it was found, and only listens for streams"
+            raise
+
+
+def open_socket(family: int, kind: int) -> object:
+    """Any socket of its own: D-Bus, ssh-agent and container engines listen on such."""
+    with socket.socket(family, kind) as made:
+        return made.fileno()
+
+
+# ---- the kernel's and other processes -------------------------------------------------------------------------------
+
+
+def limit_kernel() -> object:
+    """A limit of processor time that has passed kills."""
+    return resource.prlimit(_kernel(), resource.RLIMIT_CPU, (1, 1))
+
+
+def read_limit_of_kernel() -> object:
+    """Harmless, and the same call."""
+    return resource.prlimit(_kernel(), resource.RLIMIT_NOFILE)
+
+
+def slow_kernel() -> object:
+    """The last place in every queue of the processor."""
+    os.setpriority(os.PRIO_PROCESS, _kernel(), 19)
+    return os.getpriority(os.PRIO_PROCESS, _kernel())
+
+
+def slow_all_of_its_user() -> object:
+    """Likewise, of all processes of this user."""
+    os.setpriority(os.PRIO_USER, os.getuid(), os.getpriority(os.PRIO_USER, os.getuid()))
+    return "set"
+
+
+def move_kernel() -> object:
+    """To one processor, with everybody else who was moved there."""
+    os.sched_setaffinity(_kernel(), {0})
+    return len(os.sched_getaffinity(_kernel()))
+
+
+def schedule_kernel() -> object:
+    """Only when nothing else wants the processor."""
+    os.sched_setscheduler(_kernel(), os.SCHED_IDLE, os.sched_param(0))
+    return os.sched_getscheduler(_kernel())
+
+
+def signal_kernel(number: int = 0) -> object:
+    """Any signal; 0 only looks whether it could."""
+    os.kill(_kernel(), number)
+    return "sent"
+
+
+def signal_kernels_thread() -> object:
+    """By the number of its thread, which is that of the process for the first."""
+    tgkill = 234 if _X86_64 else 131
+    return _syscall(tgkill, _kernel(), _kernel(), 0)
+
+
+def own_descriptor_for_kernel() -> object:
+    """Have Linux send a signal of our choice to the kernel when something can be read here."""
+    fd, _ = os.pipe()
+    fcntl.fcntl(fd, _F_SETSIG, int(signal.SIGURG))
+    return fcntl.fcntl(fd, fcntl.F_SETOWN, _kernel())
+
+
+def own_descriptor_for_kernel_ex() -> object:
+    """The same, with the owner behind a pointer."""
+    fd, _ = os.pipe()
+    fcntl.fcntl(fd, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_PID, _kernel()))
+    return "set"
+
+
+def own_socket_for_kernel() -> object:
+    """The same by ioctl."""
+    a, _ = socket.socketpair()
+    fcntl.ioctl(a, 0x8901, struct.pack("i", _kernel()))
+    return "set"
+
+
+def hold_kernel() -> object:
+    """A descriptor of the kernel's process."""
+    return _syscall(_PIDFD_OPEN, _kernel(), 0)
+
+
+def trace_kernel() -> object:
+    """PTRACE_SEIZE."""
+    return _syscall(_PTRACE, 0x4206, _kernel(), 0, 0)
+
+
+def read_kernels_memory() -> object:
+    """Of no bytes at all, which is allowed to whom it is allowed."""
+    return _syscall(_PROCESS_VM_READV, _kernel(), 0, 0, 0, 0, 0)
+
+
+def outlive_kernel() -> object:
+    """Cut the tie by which Linux kills this process when the kernel dies."""
+    if _libc.prctl(1, 0, 0, 0, 0) < 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    return "cut"
+
+
+# ---- ways past a filter ---------------------------------------------------------------------------------------------
+
+
+def open_ring() -> object:
+    """io_uring: its requests, sockets among them, pass no filter."""
+    return _syscall(_IO_URING_SETUP, 1, ctypes.create_string_buffer(120))
+
+
+def become_root_of_a_namespace() -> object:
+    """A user namespace gives every capability, over what the namespace holds."""
+    pid = _syscall(_CLONE, _CLONE_NEWUSER | int(signal.SIGCHLD), 0, 0, 0, 0)
+    return _reaped(pid)
+
+
+def become_root_of_a_namespace_by_clone3() -> object:
+    """With the flags behind a pointer, where no filter sees them."""
+    pid = _syscall(_CLONE3, struct.pack("11Q", _CLONE_NEWUSER, 0, 0, 0, int(signal.SIGCHLD), 0, 0, 0, 0, 0, 0), 88)
+    return _reaped(pid)
+
+
+def fork() -> object:
+    """Another process, which its supervisor knows nothing of."""
+    return _reaped(os.fork())
+
+
+def _reaped(pid: int) -> str:
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return "forked"
+
+
+def run_program() -> object:
+    """Any."""
+    return os.posix_spawn("/bin/true", ["true"], {})
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def change_mode(path: str) -> object:
+    """By name: landlock does not guard this."""
+    os.chmod(path, 0o777)
+    return oct(os.stat(path).st_mode)
+
+
+def change_mode_of_what_it_may_read(path: str) -> object:
+    """By a descriptor that can be had for reading."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fchmod(fd, os.fstat(fd).st_mode & 0o7777)
+    return "changed"
+
+
+def change_times(path: str) -> object:
+    """By name."""
+    os.utime(path)
+    return "changed"
+
+
+def mark(path: str) -> object:
+    """By an extended attribute."""
+    os.setxattr(path, "user.linckia", b"x")
+    return "marked"
+
+
+# ---- what it was born with ------------------------------------------------------------------------------------------
+
+
+def environment() -> object:
+    """All that it can see of the kernel's."""
+    with open("/proc/self/environ", "rb") as file:
+        born = file.read().decode(errors="replace")
+    return {"born": born, "now": dict(os.environ)}
+
+
+def descriptors() -> object:
+    """What is open, by its number."""
+    return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(int(fd))}
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True

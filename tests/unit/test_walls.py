@@ -1,0 +1,81 @@
+"""What each service is told at its birth of who it is and what it may see; no process is started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kernel import catalog, users
+from kernel.births import Births, RootFolders
+from kernel.config import Flags, load
+from proto import ops
+from proto.birth import Birth
+
+BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
+
+
+@pytest.fixture
+def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that root runs, on a file system that keeps owners."""
+    monkeypatch.setattr(users, "obstacle", lambda: None)
+    monkeypatch.setattr(users, "admit", lambda _data_dir: None)
+
+
+def born(tmp_path: Path, name: str, **environment: str) -> Birth:
+    roots = (tmp_path / "root",)
+    for folder in (*roots, tmp_path / "data"):
+        folder.mkdir(exist_ok=True)
+    config = load(Flags(data_dir=str(tmp_path / "data"), roots=tuple(map(str, roots))), environment)
+    return Births(config, BY_NAME, ops.load(), RootFolders(roots))(BY_NAME[name].spec, 1, "")
+
+
+def test_the_key_of_the_language_model_is_told_to_its_service_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    monkeypatch.setenv("SSL_CERT_FILE", "/own.pem")
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    settings = {"LINCKIA_SERVICES__LLM__KEY_ENV": "MY_KEY", "LINCKIA_SERVICES__FETCH__KEY_ENV": "MY_KEY"}
+    told = {name: born(tmp_path, name, **settings).environment for name in BY_NAME}
+    assert {name: each for name, each in told.items() if each} == {
+        "llm": {"MY_KEY": "secret", "SSL_CERT_FILE": "/own.pem"},
+        "fetch": {"SSL_CERT_FILE": "/own.pem"},
+    }
+    wall = born(tmp_path, "fetch").confinement
+    assert wall is not None
+    assert "/own.pem" in wall.read
+
+
+@pytest.mark.usefixtures("as_root")
+def test_under_root_only_what_writes_to_the_roots_stays_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "enclosed", lambda _data_dir: None)
+    monkeypatch.setattr(users, "unreachable", lambda _folders: None)
+    walls = {name: born(tmp_path, name).confinement for name in BY_NAME}
+    by_files: dict[str, set[str]] = {}
+    for name, wall in walls.items():
+        assert wall is not None
+        by_files.setdefault(wall.files_of_others, set()).add(name)
+        assert (wall.user is None) == bool(wall.write) == (wall.files_of_others == "write"), name
+    writers = {name for name, entry in BY_NAME.items() if entry.roots is catalog.Roots.WRITE}
+    readers = {name for name, entry in BY_NAME.items() if entry.roots is catalog.Roots.READ}
+    assert by_files == {"write": writers, "read": readers, "": BY_NAME.keys() - writers - readers}
+
+
+@pytest.mark.usefixtures("as_root")
+def test_where_others_cannot_reach_the_installation_services_are_users_that_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(users, "enclosed", lambda _data_dir: "/root can be entered by its owner only")
+    wall = born(tmp_path, "echo").confinement
+    assert wall is not None
+    assert (wall.user is not None, wall.files_of_others) == (True, "read")
+
+
+def test_an_ordinary_user_s_services_are_that_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for name in BY_NAME:
+        wall = born(tmp_path, name).confinement
+        assert wall is not None
+        assert wall.user is None
