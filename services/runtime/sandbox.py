@@ -178,6 +178,7 @@ def _install_filter(limits: Confinement) -> None:
         os.getpid(),
         network=limits.network,
         connections=limits.connections,
+        gpu=limits.gpu,
         attributes=bool(limits.write),
     )
     instructions = ctypes.create_string_buffer(code)
