@@ -128,6 +128,9 @@ class NngLink(Link):
             return None
         except pynng.Closed:
             raise LinkClosed from None
+        except RuntimeError:
+            # pynng cannot unpack a message of no bytes.
+            return b""
         return message
 
     async def send(self, message: bytes) -> None:

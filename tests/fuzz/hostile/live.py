@@ -24,6 +24,9 @@ NUMBERS = 14
 
 LOT = 20_000
 
+WAYS = sorted(VIOLATIONS.keys() - {"two calls of one number"})
+"""All but those that need an operation of the tests."""
+
 
 def fuzz(kernel: RunningKernel, count: int, seed: int, ways: Iterable[str], lot: int = LOT) -> dict[str, Any]:
     """Send the messages in lots, and break the protocol after each; the hostile service's status at the end.
@@ -57,6 +60,6 @@ def tell(kernel: RunningKernel, name: str, params: dict[str, Any], times: int = 
 if __name__ == "__main__":
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), options=OPTIONS) as live:
-        status = fuzz(live, int(sys.argv[1]), int(sys.argv[2]), sorted(VIOLATIONS))
+        status = fuzz(live, int(sys.argv[1]), int(sys.argv[2]), WAYS)
         print(f"{sys.argv[1]} messages in {time.perf_counter() - begun:.0f} s; it died of {status['deaths']}")
         print([line for line in live.log("kernel").splitlines() if "defect" in line][:5])

@@ -240,6 +240,15 @@ async def test_end_that_does_not_read_is_not_read_either_so_that_answers_do_not_
         nursery.cancel_scope.cancel()
 
 
+async def test_message_of_no_bytes_is_a_violation(pair: Pair) -> None:
+    a, b = pair()
+    await a.send(b"")
+    with pytest.raises(ProtocolViolation):
+        await Channel(b).receive()
+    a.close()
+    b.close()
+
+
 async def test_cancelled_receives_lose_nothing(pair: Pair) -> None:
     a, b = (Channel(link) for link in pair())
     async with trio.open_nursery() as nursery:
