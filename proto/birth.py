@@ -19,6 +19,9 @@ import msgspec
 
 B = TypeVar("B", bound="Birth | ZygoteBirth")
 
+EXIT_OUT_OF_MEMORY = 76
+"""Exit code of a service that the system refused more memory."""
+
 PREPARED = b"prepared"
 """From a standby, once: all is done that can be done ahead."""
 
@@ -43,15 +46,16 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """What a service may touch beside its own folder and the system's libraries.
 
     `read` and `write` are real paths of folders; `network` admits connections to other machines, `connections` those
-    of clients, on listening sockets that it is handed. `user` is who it is to become where the kernel is root; without
-    one it stays who it is, less root's privileges, but for `files_of_others`. `folders` tells which folders stood at
-    the roots' paths: a process that was confined to others is of no use.
+    of clients, on listening sockets that it is handed, `gpu` what CUDA takes. `user` is who it is to become where the
+    kernel is root; without one it stays who it is, less root's privileges, but for `files_of_others`. `folders` tells
+    which folders stood at the roots' paths: a process that was confined to others is of no use.
     """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: bool = False
     connections: bool = False
+    gpu: bool = False
     user: User | None = None
     files_of_others: FilesOfOthers = ""
     folders: tuple[str, ...] = ()

@@ -39,6 +39,13 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     allowed_origins: tuple[str, ...] = ()
     """Web origins besides this machine's."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
+    max_connections: Annotated[int, Meta(ge=1)] = 2048
+    max_connections_per_peer: Annotated[int, Meta(ge=1)] = 1024
+    """Of one address; all clients of this machine have the same."""
+    header_timeout_s: Annotated[float, Meta(gt=0)] = 20.0
+    """For the head of a request to come whole."""
+    body_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
+    """For a body to go on: longer for what comes at more than 16 KiB/s."""
 
     @property
     def is_loopback(self) -> bool:

@@ -56,7 +56,8 @@ _SYSTEM_FOLDERS = (
 )  # fmt: skip
 """Read only: shared libraries, time zones, certificates, what torch reads of the processor.  Not the rest of /etc,
 which holds secrets where the kernel runs as root, nor other processes under /proc."""
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+"""Not /dev/shm nor /tmp, where what a process leaves fills memory or a disk that others need."""
 _GPU_DEVICES = "nvidia*"
 
 MAX_FILES = 65_536
@@ -177,6 +178,7 @@ def _install_filter(limits: Confinement) -> None:
         os.getpid(),
         network=limits.network,
         connections=limits.connections,
+        gpu=limits.gpu,
         attributes=bool(limits.write),
     )
     instructions = ctypes.create_string_buffer(code)

@@ -76,18 +76,24 @@ _NETWORK = "socket/41/198 connect/42/203 sendmmsg/307/269"
 _CONNECTIONS = "accept/43/202 accept4/288/242 listen/50/201"
 """Clients of listening sockets that it is handed; asyncio calls `listen` on those again."""
 
+_GPU = "socket/41/198 bind/49/200 listen/50/201 accept4/288/242"
+"""CUDA listens on a socket for other processes that share memory with it.  Without `connect` it reaches none by that;
+on packets in sequence, so that nothing can be sent to an address either."""
+
 _ATTRIBUTES = """
     fchmod/91/52 fchown/93/55 fchownat/260/54 utimensat/280/88 fsetxattr/190/7 fremovexattr/199/16 mknodat/259/33
 """
 """Modes, owners, times and attributes, which landlock does not guard: for services that write files of the roots.  By
 descriptor, which takes an open file, wherever that will do."""
 
+_ADDED = {"network": _NETWORK, "connections": _CONNECTIONS, "gpu": _GPU, "attributes": _ATTRIBUTES}
+
 _CLONE3 = 435
 _NEWEST = 471
 """Of the numbers that were looked through; newer calls have the same number on every processor."""
 
 _THREAD, _NAMESPACES = 0x00010000, 0x7E020080
-_AF_UNIX, _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_DGRAM = 1, 2, 10, 1, 2
+_AF_UNIX, _AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_DGRAM, _SOCK_SEQPACKET = 1, 2, 10, 1, 2, 5
 _ANY_FLAGS = 0xFFFFFFFF ^ 0o2004000
 """All of a socket's type but SOCK_CLOEXEC and SOCK_NONBLOCK."""
 _FASTOPEN = 0x20000000
@@ -116,13 +122,11 @@ def is_known(machine: str) -> bool:
     return machine in _ARCH
 
 
-def numbers(
-    machine: str, *, network: bool = False, connections: bool = False, attributes: bool = False
-) -> dict[str, int]:
-    """The calls that a service with these purposes may make, by name."""
-    added = ((_NETWORK, network), (_CONNECTIONS, connections), (_ATTRIBUTES, attributes))
+def numbers(machine: str, **purposes: bool) -> dict[str, int]:
+    """The calls that a service may make, by name; its purposes are those of `_ADDED`."""
     column = list(_ARCH).index(machine) + 1
-    entries = (word.split("/") for text in (_BASE, *(text for text, on in added if on)) for word in text.split())
+    added = (_ADDED[purpose] for purpose, on in purposes.items() if on)
+    entries = (word.split("/") for text in (_BASE, *added) for word in text.split())
     return {entry[0]: int(entry[column]) for entry in entries if len(entry) == 3 and entry[column] != "-"}
 
 
@@ -131,6 +135,8 @@ def _checks(own_pid: int, *, network: bool) -> dict[str, tuple[_Check, ...]]:
     own, own_or_0 = (_Check(0, (own_pid,)),), (_Check(0, (0, own_pid)),)
     # Which kind of number the next one is: here, that of a process.
     of_processes = {"setpriority": 0, "ioprio_set": 1}
+    families = (_AF_INET, _AF_INET6) if network else (_AF_UNIX,)
+    types = (_SOCK_STREAM, _SOCK_DGRAM) if network else (_SOCK_SEQPACKET,)
     checks = {
         **dict.fromkeys(("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), own),
         **dict.fromkeys(("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"), own_or_0),
@@ -145,7 +151,7 @@ def _checks(own_pid: int, *, network: bool) -> dict[str, tuple[_Check, ...]]:
         "ioctl": (_Check(1, (_FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX), wanted=False),),
         # A pair of datagram sockets could send to any socket's path.
         "socketpair": (_Check(0, (_AF_UNIX,)), _Check(1, (_SOCK_STREAM,), _ANY_FLAGS)),
-        "socket": (_Check(0, (_AF_INET, _AF_INET6)), _Check(1, (_SOCK_STREAM, _SOCK_DGRAM), _ANY_FLAGS)),
+        "socket": (_Check(0, families), _Check(1, types, _ANY_FLAGS)),
         "mknodat": (_Check(2, (_FIFO,), _FORMAT),),
     }
     if not network:

@@ -7,13 +7,10 @@ Who may talk at all is settled in `services.front.transport.access`.
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-import hypercorn.trio
 import trio
-from hypercorn.config import Config as HypercornConfig
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,17 +20,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proto.front import Http
 from proto.operation import ALL, SURFACES
 from services.front.gateway import Gateway
-from services.front.transport import keepalive
+from services.front.transport import http_server
 from services.front.transport.access import Guard
 from services.front.transport.endpoint import Endpoint
 
 TRANSCRIPTS = "transcripts"
-
-GRACE_S = 3.0
-"""For requests in flight when the server is told to end."""
-
-KEEP_ALIVE_S = 120.0
-"""Clients that pause between calls need not connect again."""
 
 
 @contextlib.asynccontextmanager
@@ -107,32 +98,16 @@ async def serve_http(
     routes: Sequence[BaseRoute] = (),
     ready: Callable[[], Awaitable[bool]],
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
 
-    Requests in flight then have `GRACE_S` to end; streams that only listen are ended at once.
+    Requests in flight then have some seconds to end; streams that only listen are ended at once.
     """
-    keepalive.install()
-    config = HypercornConfig()
-    config.bind = [f"fd://{listening.detach()}"]
-    config.graceful_timeout = GRACE_S
-    config.keep_alive_timeout = KEEP_ALIVE_S
-    config.keep_alive_max_requests = 1_000_000
-    config.include_server_header = False
-    config.errorlog = logging.getLogger("linckia.http")
-    config.accesslog = None
-
     async with open_http(gateway, settings, routes=routes, ready=ready) as (app, close_streams):
 
         async def until_shutdown() -> None:
             await shutdown()
             close_streams()
 
-        await hypercorn.trio.serve(
-            app,  # type: ignore[arg-type]  # hypercorn types scopes as its own TypedDicts
-            config,
-            shutdown_trigger=until_shutdown,
-            task_status=task_status,
-            mode="asgi",
-        )
+        await http_server.serve(app, settings, listening, shutdown=until_shutdown, task_status=task_status)

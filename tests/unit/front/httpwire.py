@@ -130,7 +130,7 @@ async def served(
         async def is_ready() -> bool:
             return ready
 
-        async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
+        async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_http(
                 gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready,
                 shutdown=shutdown.wait, task_status=task_status,

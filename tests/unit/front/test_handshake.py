@@ -255,7 +255,7 @@ async def main():
     async with trio.open_nursery() as nursery:
         await Gateway(ops.load(), None, None, nursery, "0", FilePrompts()).attach(server_in, server_out, "all")
     sys.stdout.write(os.read(client_in, 65536).decode())
-    heavy = {"mcp", "mcp_types", "pydantic", "starlette", "hypercorn"} & set(sys.modules)
+    heavy = {"mcp", "mcp_types", "pydantic", "starlette", "httptools"} & set(sys.modules)
     assert not heavy, heavy
 
 trio.run(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ needs_landlock = pytest.mark.skipif(not sandbox.landlock_version(), reason="this
 needs_seccomp = pytest.mark.skipif(not sandbox.has_seccomp(), reason="no seccomp for this processor")
 
 
-def confined(tmp_path: Path, body: str, *, network: bool = False) -> str:
+def confined(tmp_path: Path, body: str, *, before: str = "", network: bool = False, connections: bool = False) -> str:
     """Run `body` in a confined process; `folder` is readable, `root` writable, `outside` neither."""
     for name in ("data", "folder", "root", "outside"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -27,7 +28,9 @@ from proto.birth import Confinement
 from services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 data, folder, root, outside = (base / n for n in ("data", "folder", "root", "outside"))
-confine(Confinement(read=(str(folder),), write=(str(root),), network={network}), data)
+{textwrap.dedent(before)}
+purposes = dict(network={network}, connections={connections})
+confine(Confinement(read=(str(folder),), write=(str(root),), **purposes), data)
 
 def refused(action):
     try:
@@ -57,6 +60,8 @@ def test_only_the_folders_given_can_be_read_or_written(tmp_path: Path) -> None:
         os.unlink(root / "newer")
         assert refused(lambda: (outside / "file").read_text())
         assert refused(lambda: (outside / "new").write_text("x"))
+        for shared in ("/dev/shm", "/tmp", "/var/tmp"):
+            assert refused(lambda: (Path(shared) / f"linckia-{os.getpid()}").write_text("x"))
         os.symlink(outside / "file", root / "link")
         assert refused(lambda: (root / "link").read_text())
         assert refused(lambda: Path("/etc/shadow").read_text())
@@ -121,17 +126,48 @@ def test_no_program_can_be_started_and_no_socket_leaves_the_machine(tmp_path: Pa
 
 
 @needs_seccomp
-def test_service_that_was_given_the_network_has_sockets_but_no_exec(tmp_path: Path) -> None:
+def test_service_that_was_given_the_network_resolves_names_and_connects_and_no_more(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        out = confined(
+            tmp_path,
+            f"""
+            assert socket.getaddrinfo("localhost", 80)
+            try:
+                socket.getaddrinfo("name.invalid", 80)
+            except socket.gaierror:
+                pass
+            with socket.create_connection(("127.0.0.1", {server.getsockname()[1]})) as connection:
+                connection.sendall(b"x")
+            assert refused(lambda: socket.socket(socket.AF_UNIX))
+            assert refused(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW))
+            assert refused(lambda: socket.create_server(("127.0.0.1", 0)))
+            assert refused(lambda: subprocess.run(["/bin/true"]))
+            print("held")
+            """,
+            network=True,
+        )
+    assert out == "held"
+
+
+@needs_seccomp
+def test_service_that_was_handed_a_listening_socket_serves_its_clients_and_makes_no_connection(tmp_path: Path) -> None:
     out = confined(
         tmp_path,
         """
-        socket.socket(socket.AF_INET).close()
-        assert refused(lambda: subprocess.run(["/bin/true"]))
-        print("held")
+        with server, server.accept()[0] as accepted:
+            assert accepted.recv(1) == b"x"
+            accepted.sendall(b"y")
+        assert refused(lambda: socket.socket(socket.AF_INET))
+        print(client.recv(1).decode())
         """,
-        network=True,
+        before="""
+        server = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(server.getsockname())
+        client.sendall(b"x")
+        """,
+        connections=True,
     )
-    assert out == "held"
+    assert out == "y"
 
 
 @needs_landlock

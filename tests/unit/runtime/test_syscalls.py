@@ -18,7 +18,7 @@ HEADERS = {
     "x86_64": [Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm/unistd_64.h")],
     "aarch64": [Path("/usr/include/asm-generic/unistd.h")],
 }
-ALL = {"network": True, "connections": True, "attributes": True}
+ALL = {"network": True, "connections": True, "gpu": True, "attributes": True}
 
 
 def verdict(machine: str, number: int, *arguments: int, arch: int | None = None, **purposes: bool) -> str | int:
@@ -89,23 +89,32 @@ def test_calls_of_other_processes_rings_and_mounts_are_refused_to_all(machine: s
 def test_what_takes_another_process_or_a_program_is_refused_to_all() -> None:
     x86 = {"fork": 57, "vfork": 58, "execve": 59, "ptrace": 101, "tkill": 200, "process_vm_writev": 311, "keyctl": 250,
            "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "setns": 308, "unshare": 272, "mount": 165,
-           "open_by_handle_at": 304, "chmod": 90, "bind": 49, "shmat": 30, "setuid": 105, "kcmp": 312}  # fmt: skip
+           "open_by_handle_at": 304, "chmod": 90, "shmat": 30, "setuid": 105, "kcmp": 312}  # fmt: skip
     arm = {"execve": 221, "ptrace": 117, "tkill": 130, "process_vm_writev": 271, "keyctl": 219, "bpf": 280,
-           "perf_event_open": 241, "userfaultfd": 282, "setns": 268, "unshare": 97, "mount": 40,
-           "bind": 200}  # fmt: skip
+           "perf_event_open": 241, "userfaultfd": 282, "setns": 268, "unshare": 97, "mount": 40}  # fmt: skip
     for machine, calls in (("x86_64", x86), ("aarch64", arm)):
         for name, number in calls.items():
             assert verdict(machine, number, **ALL) == REFUSE, name
+
+
+def test_what_cuda_listens_on_connects_to_nothing(machine: str) -> None:
+    assert call(machine, "socket", 1, 5 | 0o2000000, gpu=True) == ALLOW
+    for family, kind in ((1, 1), (1, 2), (2, 1), (2, 5), (16, 3)):
+        assert call(machine, "socket", family, kind, gpu=True) == REFUSE
+    assert call(machine, "connect", gpu=True) == REFUSE
+    assert (call(machine, "bind", gpu=True), call(machine, "bind", network=True, connections=True)) == (ALLOW, REFUSE)
+    # Whoever has the network has no such socket.
+    assert call(machine, "socket", 1, 5, gpu=True, network=True) == REFUSE
 
 
 def test_another_processor_s_calls_are_refused(machine: str) -> None:
     assert verdict(machine, 3, arch=0x40000003) == REFUSE
 
 
-@pytest.mark.parametrize("name", ["socket", "connect", "sendmmsg", "accept", "accept4", "listen", "fchmod", "mknodat"])
+@pytest.mark.parametrize("name", ["connect", "sendmmsg", "accept", "fchmod", "mknodat"])
 def test_each_purpose_adds_its_own(machine: str, name: str) -> None:
-    arguments = {"socket": (2, 1), "mknodat": (0, 0, 0o010644)}.get(name, ())
-    adding = {"socket": "network", "connect": "network", "sendmmsg": "network", "fchmod": "attributes",
+    arguments = (0, 0, 0o010644) if name == "mknodat" else ()
+    adding = {"connect": "network", "sendmmsg": "network", "fchmod": "attributes",
               "mknodat": "attributes"}.get(name, "connections")  # fmt: skip
     assert call(machine, name, *arguments, **{adding: True}) == ALLOW
     assert call(machine, name, *arguments, **{each: each != adding for each in ALL}) == REFUSE

@@ -1,0 +1,418 @@
+"""HTTP/1.1 under trio for an ASGI application: parsed by llhttp, bounded in every direction.
+
+A connection is one task.  Its requests are served one after the other; heads, bodies and idle time have their limits,
+and a client that does not read what it is sent is dropped.  What a client sends ahead waits unread in its socket.
+"""
+
+from __future__ import annotations
+
+import collections
+import email.utils
+import http
+import logging
+import socket
+import urllib.parse
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import httptools
+import trio
+from starlette.types import ASGIApp, Message, Scope
+
+from proto.front import Http
+
+HEAD_BYTES = 64 * 1024
+AHEAD_BYTES = 64 * 1024
+"""Read of further requests while one is served; beyond it a client that leaves is noticed when it is answered."""
+
+READ_BYTES = 64 * 1024
+WRITE_BYTES = 256 * 1024
+WRITE_S = 60.0
+"""For a client to take so much of an answer."""
+
+SLOWEST_BYTES_PER_S = 16 * 1024
+"""Of a body, beyond `Http.body_timeout_s`."""
+
+KEEP_ALIVE_S = 120.0
+"""Clients that pause between calls need not connect again."""
+
+GRACE_S = 3.0
+"""For requests in flight when the server is told to end."""
+
+LINGER_S, LINGER_BYTES = 2.0, 4 * 1024 * 1024
+"""Of a body that nobody wants, so that its sender reads the answer and not a reset."""
+
+_BODILESS = frozenset({204, 304})
+
+_log = logging.getLogger("linckia.http")
+
+
+async def serve(
+    app: ASGIApp,
+    settings: Http,
+    listening: socket.socket,
+    *,
+    shutdown: Callable[[], Awaitable[None]],
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve on `listening`, which is closed at the end, until `shutdown` returns and what is in flight is answered."""
+    server = _Server(app, settings)
+    listening.setblocking(False)
+    async with trio.open_nursery() as connections:
+        with trio.CancelScope() as accepting:
+            async with trio.open_nursery() as beside:
+                beside.start_soon(
+                    server.accept, trio.SocketListener(trio.socket.from_stdlib_socket(listening)), connections
+                )
+                task_status.started()
+                await shutdown()
+                accepting.cancel()
+        server.end()
+        connections.cancel_scope.deadline = trio.current_time() + GRACE_S
+
+
+class _Server:
+    def __init__(self, app: ASGIApp, settings: Http) -> None:
+        self.app = app
+        self.settings = settings
+        self.is_ending = False
+        self._connections: set[_Connection] = set()
+        self._by_peer: collections.Counter[str] = collections.Counter()
+
+    async def accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError:
+                    _log.exception("cannot accept a connection; trying again")
+                    await trio.sleep(0.1)
+                    continue
+                connections.start_soon(self._serve, stream)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        try:
+            peer = stream.socket.getpeername()[:2]
+        except OSError:
+            await trio.aclose_forcefully(stream)
+            return
+        connection = _Connection(self, stream, peer)
+        crowded = (
+            len(self._connections) >= self.settings.max_connections
+            or self._by_peer[peer[0]] >= self.settings.max_connections_per_peer
+        )
+        self._connections.add(connection)
+        self._by_peer[peer[0]] += 1
+        try:
+            if crowded:
+                await connection.refuse(503, "too many connections; see http.max_connections")
+            else:
+                await connection.serve()
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            _log.debug("a connection broke", exc_info=True)
+        except Exception:  # noqa: BLE001  # one connection's defect must not end the others
+            _log.exception("a connection failed")
+        finally:
+            self._connections.discard(connection)
+            self._by_peer[peer[0]] -= 1
+            if not self._by_peer[peer[0]]:
+                del self._by_peer[peer[0]]
+            await trio.aclose_forcefully(stream)
+
+    def end(self) -> None:
+        """Close what is idle, and each other connection after its answer."""
+        self.is_ending = True
+        for connection in self._connections:
+            connection.end()
+
+
+@dataclass(eq=False)
+class _Request:
+    """A request as far as it has come."""
+
+    target: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    method: bytes = b""
+    version: str = "1.1"
+    keep_alive: bool = False
+    expects: bool = False
+    chunks: list[bytes] = field(default_factory=list)
+    complete: bool = False
+    end_told: bool = False
+
+
+class _Connection:
+    """One client; the parser calls its `on_…` methods."""
+
+    def __init__(self, server: _Server, stream: trio.SocketStream, peer: tuple[str, int]) -> None:
+        self._server = server
+        self._stream = stream
+        self._peer = peer
+        self._parser = httptools.HttpRequestParser(self)
+        self._requests: collections.deque[_Request] = collections.deque()
+        self._parsed: _Request | None = None
+        self._head_bytes = 0
+        self._ahead = 0
+        self._wrong: tuple[int, str] | None = None
+        self._eof = False
+        self._gone = False
+        self._upgrade_asked = False
+        self._served: _Request | None = None
+        self._idle: trio.CancelScope | None = None
+
+    # ---- parser ---------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._parsed = _Request()
+
+    def on_url(self, url: bytes) -> None:
+        assert self._parsed is not None
+        self._parsed.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._parsed is not None
+        self._parsed.headers.append((name.lower(), value))
+        if name.lower() == b"expect" and value.lower() == b"100-continue":
+            self._parsed.expects = True
+
+    def on_headers_complete(self) -> None:
+        request = self._parsed
+        assert request is not None
+        request.method = self._parser.get_method()
+        request.version = self._parser.get_http_version()
+        request.keep_alive = self._parser.should_keep_alive()
+        self._head_bytes = 0
+        self._requests.append(request)
+
+    def on_body(self, data: bytes) -> None:
+        assert self._parsed is not None
+        self._parsed.chunks.append(data)
+
+    def on_message_complete(self) -> None:
+        assert self._parsed is not None
+        self._parsed.complete = True
+        self._parsed = None
+
+    async def _read(self) -> int:
+        """Read and parse some; the number of bytes, 0 at the end of the input or of what can be understood."""
+        try:
+            data = await self._stream.receive_some(READ_BYTES)
+        except trio.BrokenResourceError:
+            data = b""
+        if not data:
+            self._eof = True
+            return 0
+        if self._parsed is None or not self._parsed.method:
+            self._head_bytes += len(data)
+        if self._upgrade_asked:
+            return len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Declined, by an ordinary answer; what would follow is not for this parser.
+            self._upgrade_asked = True
+            self._requests[-1].keep_alive = False
+        except httptools.HttpParserError as error:
+            self._wrong = (400, f"this is no HTTP request: {error}")
+        if self._head_bytes > HEAD_BYTES:
+            self._wrong = (431, f"the head of a request is longer than {HEAD_BYTES} bytes")
+        if self._wrong is not None:
+            self._eof = True
+        return len(data)
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        while (request := await self._next()) is not None:
+            self._requests.popleft()
+            self._ahead = 0
+            if not await self._answer(request) or self._server.is_ending:
+                break
+        if self._wrong is not None and not self._gone:
+            await self.refuse(*self._wrong)
+
+    async def _next(self) -> _Request | None:
+        """The next request, once its head is there."""
+        with trio.move_on_after(KEEP_ALIVE_S) as idle:
+            self._idle = idle
+            while not self._requests and not self._eof and not self._head_bytes:
+                await self._read()
+        self._idle = None
+        if idle.cancelled_caught:
+            return None
+        with trio.move_on_after(self._server.settings.header_timeout_s) as patience:
+            while not self._requests and not self._eof:
+                await self._read()
+        if patience.cancelled_caught:
+            self._wrong = (408, "the head of the request did not come in time; see http.header_timeout_s")
+        return self._requests[0] if self._requests else None
+
+    def end(self) -> None:
+        """At once where it is idle, else after the answer."""
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._served is not None:
+            self._served.keep_alive = False
+
+    async def refuse(self, status: int, why: str) -> None:
+        """Answer what cannot be served, and close."""
+        body = why.encode()
+        response = _Response(_Request(), self._write)
+        form = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+        await response.send({"type": "http.response.start", "status": status, "headers": form})
+        await response.send({"type": "http.response.body", "body": body})
+        await self._linger()
+
+    async def _answer(self, request: _Request) -> bool:
+        """Have the application answer; whether the connection can be used again."""
+        self._served = request
+        request.keep_alive = request.keep_alive and not self._server.is_ending
+        response = _Response(request, self._write)
+        if (scope := self._scope(request)) is None:
+            await self.refuse(400, "the target of the request is no URL")
+            return False
+
+        async def receive() -> Message:
+            return await self._receive(request)
+
+        try:
+            await self._server.app(scope, receive, response.send)
+        except Exception:  # noqa: BLE001  # the edge: one request's defect must not end the connection's server
+            _log.exception("%s %s failed", request.method.decode(), scope["path"])
+            if response.started:
+                return False
+            await self.refuse(500, "the request failed by a defect; the log of the front has the details")
+            return False
+        if self._gone or not response.complete:
+            return False
+        if request.complete and request.keep_alive:
+            return True
+        if not request.complete:
+            await self._linger()
+        return False
+
+    def _scope(self, request: _Request) -> Scope | None:
+        try:
+            url = httptools.parse_url(request.target)
+            path = (url.path or b"/").decode("ascii")
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            return None
+        return {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": request.version,
+            "method": request.method.decode("latin-1"), "scheme": "http", "path": urllib.parse.unquote(path),
+            "raw_path": url.path or b"/", "query_string": url.query or b"", "root_path": "",
+            "headers": request.headers, "client": self._peer, "server": self._stream.socket.getsockname()[:2],
+        }  # fmt: skip
+
+    async def _receive(self, request: _Request) -> Message:
+        """ASGI's `receive`: the body as it comes, and then the client's leaving."""
+        if not request.chunks and not request.complete and not self._eof:
+            await self._read_body(request)
+        if request.chunks or (request.complete and not request.end_told):
+            body = b"".join(request.chunks)
+            request.chunks.clear()
+            request.end_told = request.complete
+            return {"type": "http.request", "body": body, "more_body": not request.complete}
+        while not self._eof and self._ahead < AHEAD_BYTES:
+            self._ahead += await self._read()
+        if not self._eof:
+            await trio.sleep_forever()
+        return {"type": "http.disconnect"}
+
+    async def _read_body(self, request: _Request) -> None:
+        if request.expects:
+            request.expects = False
+            await self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        with trio.move_on_after(self._server.settings.body_timeout_s) as patience:
+            while not request.chunks and not request.complete and not self._eof:
+                read = await self._read()
+                patience.deadline += read / SLOWEST_BYTES_PER_S
+        if patience.cancelled_caught:
+            self._eof = True
+
+    async def _write(self, data: bytes) -> None:
+        """A client that has gone, or does not read, gets no more."""
+        if self._gone:
+            return
+        try:
+            for start in range(0, len(data), WRITE_BYTES):
+                with trio.fail_after(WRITE_S):
+                    await self._stream.send_all(data[start : start + WRITE_BYTES])
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            self._gone = self._eof = True
+
+    async def _linger(self) -> None:
+        """Read on for a while: closing while a client still sends would reset the connection under the answer."""
+        if self._gone:
+            return
+        await self._stream.send_eof()
+        left = LINGER_BYTES
+        with trio.move_on_after(LINGER_S):
+            while left > 0 and (data := await self._stream.receive_some(READ_BYTES)):
+                left -= len(data)
+
+
+class _Response:
+    """ASGI's `send` for one request; the head goes with the body, or at once where that is a stream."""
+
+    def __init__(self, request: _Request, write: Callable[[bytes], Awaitable[None]]) -> None:
+        self._request = request
+        self._write = write
+        self._status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._chunked = False
+        self.started = False
+        self.complete = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status, self._headers = message["status"], list(message.get("headers", ()))
+            if not self._is_whole:
+                self.started = True
+                await self._write(self._head())
+            return
+        if self.complete:
+            return
+        body, more = bytes(message.get("body", b"")), bool(message.get("more_body", False))
+        data = b""
+        if not self.started:
+            self.started = True
+            data = self._head()
+        if self._request.method == b"HEAD" or self._status in _BODILESS:
+            body = b""
+        if self._chunked:
+            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
+        self.complete = not more
+        if data or body:
+            await self._write(data + body)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether its length is known."""
+        return self._status in _BODILESS or any(name.lower() == b"content-length" for name, _ in self._headers)
+
+    def _head(self) -> bytes:
+        own = [(b"date", email.utils.formatdate(usegmt=True).encode())]
+        if not self._is_whole:
+            if self._request.version == "1.1":
+                self._chunked = self._request.method != b"HEAD"
+                own.append((b"transfer-encoding", b"chunked"))
+            else:
+                self._request.keep_alive = False
+        if not self._request.keep_alive:
+            own.append((b"connection", b"close"))
+        elif self._request.version == "1.0":
+            own.append((b"connection", b"keep-alive"))
+        lines = [b"HTTP/1.1 %d %b\r\n" % (self._status, _phrase(self._status))]
+        for name, value in (*self._headers, *own):
+            if b"\n" in value or b"\r" in value or b"\n" in name:
+                raise ValueError(f"a header of the response has a line break: {name!r}")
+            lines.append(b"%b: %b\r\n" % (name, value))
+        return b"".join(lines) + b"\r\n"
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return http.HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b""

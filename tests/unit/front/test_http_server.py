@@ -1,0 +1,194 @@
+"""The HTTP server on the wire: what HTTP/1.1 wants, and the limits of heads, bodies, connections and time."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from starlette.types import Receive, Scope, Send
+
+from proto.front import Http
+from services.front.transport import http_server
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers the body, `/stream` in pieces; `/unread` reads nothing; `/gone` waits for the client to leave."""
+    if scope["path"] == "/defect":
+        raise RuntimeError("a defect")
+    body = b""
+    while scope["path"] != "/unread":
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            LEFT.append(scope["path"])
+            return
+        body += message["body"]
+        if not message["more_body"] and scope["path"] != "/gone":
+            break
+    headers = [] if scope["path"] == "/stream" else [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for piece in (body[:3], body[3:]) if scope["path"] == "/stream" else (body,):
+        await send({"type": "http.response.body", "body": piece, "more_body": scope["path"] == "/stream"})
+    if scope["path"] == "/stream":
+        await send({"type": "http.response.body", "body": b""})
+
+
+LEFT: list[str] = []
+
+
+@contextlib.asynccontextmanager
+async def served(**limits: float) -> AsyncIterator[tuple[int, trio.Event]]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    shutdown = trio.Event()
+
+    async def serve(task_status: trio.TaskStatus[None]) -> None:
+        settings = Http(**limits)  # type: ignore[arg-type]
+        await http_server.serve(echo, settings, listening, shutdown=shutdown.wait, task_status=task_status)
+
+    port = listening.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve)
+        yield port, shutdown
+        shutdown.set()
+
+
+async def said(port: int, *pieces: bytes, until: bytes = b"") -> bytes:
+    """What comes back for `pieces`, up to the end or up to `until`."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        for piece in pieces:
+            await stream.send_all(piece)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        answer = b""
+        with trio.fail_after(20):
+            while not until or until not in answer:
+                try:
+                    data = await stream.receive_some(65536)
+                except trio.BrokenResourceError:
+                    break
+                if not data:
+                    break
+                answer += data
+        return answer
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+async def test_requests_that_were_sent_ahead_are_answered_in_their_order() -> None:
+    async with served() as (port, _):
+        answer = await said(port, post("/", b"one") + post("/", b"two") + post("/", b"three", "Connection: close"))
+        assert [answer.index(word) for word in (b"one", b"two", b"three")] == sorted(
+            answer.index(word) for word in (b"one", b"two", b"three")
+        )
+        assert answer.count(b"HTTP/1.1 200 OK\r\n") == 3
+
+
+async def test_a_request_may_come_byte_by_byte() -> None:
+    async with served() as (port, _):
+        request = post("/", b"slow", "Connection: close")
+        answer = await said(port, *(request[at : at + 7] for at in range(0, len(request), 7)))
+        assert answer.endswith(b"\r\n\r\nslow")
+
+
+async def test_bodies_in_chunks_both_ways_and_a_client_that_waits_to_be_asked() -> None:
+    chunked = b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n"
+    async with served() as (port, _):
+        answer = await said(port, chunked + b"\r\n", b"2\r\nab\r\n", b"3\r\ncde\r\n0\r\n\r\n")
+        assert answer.endswith(b"\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(post("/", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 4"))
+            assert await stream.receive_some(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            await stream.send_all(b"body")
+            assert (await stream.receive_some(1000)).endswith(b"body")
+
+
+async def test_an_old_client_gets_a_body_that_ends_with_its_connection() -> None:
+    async with served() as (port, _):
+        answer = await said(port, b"POST /stream HTTP/1.0\r\nContent-Length: 5\r\n\r\nabcde")
+        assert b"chunked" not in answer
+        assert answer.endswith(b"\r\n\r\nabcde")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -3\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * http_server.HEAD_BYTES, 431),
+        (b"GET /defect HTTP/1.1\r\nHost: x\r\n\r\n", 500),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_and_the_connection_closed(request_: bytes, status: int) -> None:
+    async with served() as (port, _):
+        assert (await said(port, request_)).startswith(b"HTTP/1.1 %d " % status)
+        assert (await said(port, post("/", b"next", "Connection: close"))).endswith(b"next")
+
+
+async def test_another_protocol_is_declined_by_an_ordinary_answer() -> None:
+    async with served() as (port, _):
+        asked = b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x05hello"
+        answer = await said(port, asked)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"connection: close" in answer
+
+
+async def test_a_head_or_a_body_that_does_not_come_in_time_ends_its_connection() -> None:
+    async with served(header_timeout_s=0.2, body_timeout_s=0.2) as (port, _):
+        assert (await said(port, b"GET / HTTP/1.1\r\nHost:")).startswith(b"HTTP/1.1 408 ")
+        LEFT.clear()
+        assert await said(port, post("/body", b"").replace(b"Length: 0", b"Length: 9") + b"half") == b""
+        assert LEFT == ["/body"]
+
+
+async def test_connections_beyond_the_limit_are_told_so_and_others_go_on() -> None:
+    async with (
+        served(max_connections_per_peer=2) as (port, _),
+        await trio.open_tcp_stream("127.0.0.1", port) as one,
+    ):
+        two = await trio.open_tcp_stream("127.0.0.1", port)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        refused = await said(port)
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"http.max_connections" in refused
+        await one.send_all(post("/", b"here"))
+        assert (await one.receive_some(1000)).endswith(b"here")
+        await two.aclose()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (await said(port, post("/", b"again", "Connection: close"))).endswith(b"again")
+
+
+async def test_a_client_that_leaves_is_noticed_while_it_is_served() -> None:
+    async with served() as (port, _):
+        LEFT.clear()
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(post("/gone", b""))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        with trio.fail_after(10):
+            while LEFT != ["/gone"]:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+async def test_a_body_that_nobody_reads_does_not_reset_the_answer() -> None:
+    async with served() as (port, _):
+        assert (await said(port, post("/unread", b"x" * 1_000_000))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_the_end_closes_idle_connections_and_answers_what_is_in_flight() -> None:
+    async with (
+        served() as (port, shutdown),
+        await trio.open_tcp_stream("127.0.0.1", port) as idle,
+        await trio.open_tcp_stream("127.0.0.1", port) as busy,
+    ):
+        await busy.send_all(post("/", b"").replace(b"Length: 0", b"Length: 4"))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        shutdown.set()
+        assert await idle.receive_some(1) == b""
+        await busy.send_all(b"done")
+        answer = await busy.receive_some(1000)
+        assert b"connection: close" in answer
+        assert answer.endswith(b"done")
