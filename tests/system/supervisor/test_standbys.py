@@ -140,8 +140,7 @@ async def test_service_that_was_a_standby_is_as_clean_as_one_that_was_forked(tmp
 
 
 def test_where_the_settings_say_so_nobody_waits_and_services_are_forked_as_they_die(tmp_path: Path) -> None:
-    with running(tmp_path / "data", environment={"LINCKIA_STANDBYS": "false"}, all_ready=False) as kernel:
-        kernel.wait_ready("echo")
+    with running(tmp_path / "data", environment={"LINCKIA_STANDBYS": "false"}, services=["echo"]) as kernel:
         # One is forked before it takes a place: were there any, the second or third death would be followed by it.
         for generation in (2, 3, 4):
             kernel.kill("echo")
