@@ -31,6 +31,9 @@ _TOOLS = (Role.TOOL, Role.STEP)
 
 SHARES_FRESH_S = 1.0
 
+SHARES_COST = 0.02
+"""Of a processor: the walk over all processes takes a tenth of a second, and some clients ask all the time."""
+
 KEY_BYTES = 24
 """Of the operator's page; beyond guessing."""
 
@@ -105,13 +108,16 @@ class KernelOperations:
         )
 
     async def _shares_of(self, pids: set[int]) -> Mapping[int, int | None]:
-        """Memory of processes with shared pages divided, a second old at most: clients ask for the status often."""
+        """Memory of processes with shared pages divided, some seconds old: clients ask for the status often."""
         if (now := trio.current_time()) >= self._shares_until:
             self._shares, self._shares_until = {}, now + SHARES_FRESH_S
         shares = self._shares
         if missing := pids - shares.keys():
+            began = trio.current_time()
             # Walks the page tables of every process: milliseconds that the event loop has not.
             shares |= await trio.to_thread.run_sync(lambda: {pid: processes.proportional_bytes(pid) for pid in missing})
+            ended = trio.current_time()
+            self._shares_until = max(self._shares_until, ended + (ended - began) / SHARES_COST)
         return shares
 
     @property

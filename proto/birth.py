@@ -19,6 +19,9 @@ import msgspec
 
 B = TypeVar("B", bound="Birth | ZygoteBirth")
 
+EXIT_OUT_OF_MEMORY = 76
+"""Exit code of a service that the system refused more memory."""
+
 PREPARED = b"prepared"
 """From a standby, once: all is done that can be done ahead."""
 

@@ -19,10 +19,16 @@ MAX_CONTAINERS = 16_384
 MAX_STRINGS = 131_072
 """Strings of one message, the keys of objects included: a set of files takes 100,000 paths at once."""
 
+MAX_KEYS = 65_536
+"""Members of all objects of one message; each costs twice what a string of a list does."""
+
 MAX_VALUES = 320_000
 """Values of one message: texts to embed may be given as tokens, of which OpenAI takes 300,000 at once."""
 
-_STRUCTURE = b'"[]{},'
+_FIRST_BYTES = 1024 * 1024
+"""What is counted before the rest: a flood goes beyond the bounds early."""
+
+_STRUCTURE = b'"[]{},:'
 _ALL_BUT_STRUCTURE = bytes(set(range(256)).difference(_STRUCTURE))
 _ALL_BUT_NESTING = bytes(set(range(256)).difference(b"[]{}"))
 _STEPS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
@@ -40,8 +46,11 @@ def exceeded(data: bytes, *, times: int = 1) -> str | None:
     if containers <= MAX_DEPTH and len(data) <= times * MAX_STRINGS:
         # Of each of them there are fewer than bytes.
         return None
-    strings, values = data.count(b'"') // 2, data.count(b",")
-    if containers <= MAX_DEPTH and strings <= times * MAX_STRINGS and values <= times * MAX_VALUES:
+    if len(data) > _FIRST_BYTES and (found := exceeded(data[:_FIRST_BYTES], times=times)) is not None:
+        return found
+    strings, keys, values = data.count(b'"') // 2, data.count(b":"), data.count(b",")
+    within = strings <= times * MAX_STRINGS and keys <= times * MAX_KEYS and values <= times * MAX_VALUES
+    if containers <= MAX_DEPTH and within:
         return None
     # These are counts of what stands in strings as well: leave that out, escapes first.
     if b"\\" in data:
@@ -52,6 +61,8 @@ def exceeded(data: bytes, *, times: int = 1) -> str | None:
     # Two quotes side by side may go: what follows stays within a string, or outside.
     data = data.translate(None, _ALL_BUT_STRUCTURE).replace(b'""', b"")
     data = b"".join(data.split(b'"')[::2])
+    if (keys := data.count(b":")) > times * MAX_KEYS:
+        return f"{keys} keys, more than {times * MAX_KEYS}"
     if (values := data.count(b",")) > times * MAX_VALUES:
         return f"{values} values, more than {times * MAX_VALUES}"
     nesting = data.translate(_STEPS, _ALL_BUT_NESTING)

@@ -30,8 +30,8 @@ _DISPENSABLE = (Progress, Event, Log)
 AT_ONCE = 64
 """Messages read from one link before others get their turn."""
 
-BACKLOG_BYTES = 64 * 1024 * 1024
-"""Answers that may wait for the other end of a link to read them."""
+BACKLOG_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
+"""Answers that may wait for the other end of a link to read them: the largest, and what comes beside it."""
 
 FRAME_BYTES = 512
 """What a frame that waits takes beside its bytes, about."""

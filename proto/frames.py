@@ -48,6 +48,8 @@ TEXT_CHARS = 16 * 1024
 MAX_LEFT_MS = 2**31 - 1
 """Some weeks: for a call that may take as long as it likes."""
 
+INFO_ENTRIES = 64
+
 T = TypeVar("T")
 
 Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
@@ -55,7 +57,7 @@ Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
 Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS)]
-Info = Annotated[dict[Name, Text], Meta(max_length=64)]
+Info = Annotated[dict[Name, Text], Meta(max_length=INFO_ENTRIES)]
 
 Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """Finite: infinity and NaN are no JSON."""

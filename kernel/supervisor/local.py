@@ -114,11 +114,10 @@ class LocalProcess:
             self.on_use()
         # Kills up to now were others'.
         self.oom_kills = self.oom.read()
-        await self.log.tend()
+        await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         self.link.close()
-        self.log.close()
         if self.handoff is not None:
             self.handoff.close()
         os.close(self.pidfd)
@@ -135,11 +134,16 @@ class LocalPlacement:
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
         loading = LoadingOrder([spec.name for spec in zygotes], max(1, (os.cpu_count() or 1) - 1))
         self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loading) for spec in zygotes}
+        self._logs: dict[str, ServiceLog] = {}
+        self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         become_subreaper()
         self._log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        async with trio.open_nursery() as nursery:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._close_logs)
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            self._nursery = nursery
             nursery.start_soon(kept, "the keeper of standbys", self._standbys.run)
             for zygote in self.zygotes.values():
                 nursery.start_soon(kept, f"zygote {zygote.spec.name}", zygote.run)
@@ -152,6 +156,19 @@ class LocalPlacement:
             self._reaper.collect(trio.current_time())
             for zygote in self.zygotes.values():
                 zygote.rest_if_unneeded()
+
+    def _close_logs(self) -> None:
+        while self._logs:
+            self._logs.popitem()[1].close()
+
+    def _log_of(self, spec: ServiceSpec) -> ServiceLog:
+        """One for all generations: a standby writes to it before it is one."""
+        log = self._logs.get(spec.name)
+        if log is None:
+            log = self._logs[spec.name] = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes)
+            assert self._nursery is not None, "`run` comes first"
+            self._nursery.start_soon(kept, f"the log of {spec.name}", log.run)
+        return log
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
         zygote = self.zygotes.get(spec.zygote or "")
@@ -167,8 +184,7 @@ class LocalPlacement:
                 on_failure.callback(handoff.close)
                 given.enter_context(end)
             try:
-                log = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes)
-                on_failure.callback(log.close)
+                log = self._log_of(spec)
                 descriptors = (theirs.fileno(), log.fd, *([end.fileno()] if handoff is not None else []))
                 pid, how, popen = await self._start(spec, birth, zygote, descriptors, log)
             except OSError as error:

@@ -20,7 +20,7 @@ from kernel.ports import Cause, CauseKind, GenerationSink
 from kernel.supervisor.placement import Exit, Placement, Running, SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
-from proto.birth import Birth
+from proto.birth import EXIT_OUT_OF_MEMORY, Birth
 from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from proto.errors import Unavailable
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready
@@ -342,4 +342,6 @@ def cause_of(ended: Exit, asked: Cause | None) -> Cause:
     if ended.signal is not None:
         return Cause(CauseKind.SIGNAL, ended.signal, f"killed by {how}")
     text = f"{how}: {ended.last_words}" if ended.last_words and ended.code else how
+    if ended.code == EXIT_OUT_OF_MEMORY:
+        return Cause(CauseKind.MEMORY, ended.code, text)
     return Cause(CauseKind.EXIT, ended.code, text)

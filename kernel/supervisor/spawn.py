@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
@@ -30,6 +29,11 @@ MALLOC = {
     # One for all threads: of any other, what is free at its end never goes back, whatever is asked of it.
     HEAPS: "1",
 }
+
+PIECE_BYTES, PIECE_PAUSE_S = 65_536, 0.005
+"""What is taken of a log at once, and the time between two pieces: a service that floods its log waits for itself."""
+PIECES_AT_ONCE = 16
+"""The most that a pipe holds: a mebibyte, unless root allows more."""
 
 LAST_WORDS_BYTES = 4096
 LAST_WORDS_CHARACTERS = 300
@@ -114,10 +118,10 @@ def settle(pid: int, oom_score_adj: int) -> None:
 
 
 class ServiceLog:
-    """What a service writes, in one file that cannot fill the disk; `fd` is its stdout and stderr.
+    """What a service writes, in a file that cannot fill the disk; `fd` is its stdout and stderr, a pipe to here.
 
-    The file is rotated to `NAME.log.1` when a generation starts, and copied there and cut while one runs, since the
-    process holds its descriptor; lines written between copy and cut are lost, which only happens at the limit.
+    What it writes faster than `run` takes waits in the pipe, and the writer with it. The file is renamed to
+    `NAME.log.1` before it gets past its limit. It is the log of one generation after the other.
     """
 
     def __init__(self, folder: Path, name: str, max_bytes: int) -> None:
@@ -125,37 +129,69 @@ class ServiceLog:
         self._older = folder / f"{name}.log.1"
         self._max_bytes = max_bytes
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self.path.exists() and self.path.stat().st_size >= max_bytes:
-            self.path.replace(self._older)
-        # Append mode, so that writers never overwrite each other and go on at the start of a file that was cut.
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._start = os.fstat(self.fd).st_size
+        self._pipe, self.fd = os.pipe()
+        os.set_blocking(self._pipe, False)
+        self._open()
+
+    def _open(self) -> None:
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._start = self._size = os.fstat(self._file).st_size
+
+    async def run(self) -> None:
+        """Take what is written, piece by piece, until cancelled."""
+        while True:
+            await trio.lowlevel.wait_readable(self._pipe)
+            self._take()
+            await trio.sleep(PIECE_PAUSE_S)
+
+    def _take(self) -> bool:
+        try:
+            data = os.read(self._pipe, PIECE_BYTES)
+        except OSError:
+            # Nothing is there, or it is closed.
+            return False
+        self._write(data)
+        return True
+
+    def _take_all(self) -> None:
+        # A process that writes on and on is not waited for.
+        for _ in range(PIECES_AT_ONCE):
+            if not self._take():
+                return
+
+    def _write(self, data: bytes) -> None:
+        # A full disk must not stop the supervisor from supervising.
+        with contextlib.suppress(OSError):
+            if self._size and self._size + len(data) > self._max_bytes:
+                with contextlib.suppress(FileNotFoundError):
+                    self.path.replace(self._older)
+                full = self._file
+                self._open()
+                os.close(full)
+            self._size += os.write(self._file, data)
 
     def note(self, text: str) -> None:
-        """A line of the supervisor's own.  A full disk must not stop it from supervising."""
+        """A line of the supervisor's own."""
+        self._take_all()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with contextlib.suppress(OSError):
-            os.write(self.fd, f"{stamp} supervisor: {text}\n".encode())
+        self._write(f"{stamp} supervisor: {text}\n".encode())
         # The supervisor's own lines are not the last words of a process.
-        self._start = os.fstat(self.fd).st_size
-
-    async def tend(self) -> None:
-        """Cut the file if it has grown past its limit."""
-        if os.fstat(self.fd).st_size > self._max_bytes:
-            await trio.to_thread.run_sync(shutil.copyfile, self.path, self._older)
-            os.ftruncate(self.fd, 0)
-            self._start = 0
+        self._start = self._size
 
     def last_words(self) -> str:
         """The last line with words in it that this generation wrote, shortened; for the cause of its death."""
-        size = os.fstat(self.fd).st_size
-        start = max(self._start, size - LAST_WORDS_BYTES)
-        if start >= size:
+        self._take_all()
+        start = max(self._start, self._size - LAST_WORDS_BYTES)
+        if start >= self._size:
             return ""
-        text = os.pread(self.fd, size - start, start).decode("utf-8", "replace")
+        text = os.pread(self._file, self._size - start, start).decode("utf-8", "replace")
         # A group of exceptions is written in a frame, which ends below all that it says.
         lines = [line.strip("| \t") for line in text.splitlines() if any(map(str.isalnum, line))]
         return lines[-1][-LAST_WORDS_CHARACTERS:] if lines else ""
 
     def close(self) -> None:
-        os.close(self.fd)
+        self._take_all()
+        for fd in (self._pipe, self.fd, self._file):
+            os.close(fd)
+        self._pipe = self._file = -1
+        self._start = self._size = 0

@@ -245,6 +245,7 @@ class Zygote:
             try:
                 async with trio.open_nursery() as nursery:
                     self._control = control
+                    nursery.start_soon(log.run)
                     nursery.start_soon(self._converse, control)
                     await trio.lowlevel.wait_readable(pidfd)
                     nursery.cancel_scope.cancel()

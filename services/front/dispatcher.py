@@ -10,7 +10,7 @@ import trio
 
 from proto import frames, results
 from proto.dispatch import ClientRequests, Dispatcher
-from proto.errors import Forbidden, Internal, LinckiaError, Timeout, UnknownOperation
+from proto.errors import Forbidden, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
 from proto.front import SERVICE
 from proto.operation import Operation, Params
@@ -64,14 +64,10 @@ class LinkDispatcher(Dispatcher):
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         if operation.service == SERVICE:
             return await self._call_local(operation, params, caller, limit_s)
-        body = frames.pack_body(params)
-        if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
-            too_long = f"parameters of more than {frames.MAX_MESSAGE_BYTES} bytes"
-            raise operation.failure(Internal(f"{operation.name}: {too_long}"))
         try:
             answer = await self._outgoing.raw(
-                operation.name, body, limit_s=limit_s, parent=self._parent, trace=trace or "", caller=caller,
-                session=current_session.get(), client_requests=client_requests,
+                operation.name, frames.pack_body(params), limit_s=limit_s, parent=self._parent, trace=trace or "",
+                caller=caller, session=current_session.get(), client_requests=client_requests,
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__

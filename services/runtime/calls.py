@@ -14,7 +14,7 @@ from msgspec import Raw
 from proto import frames, results
 from proto.channel import Channel
 from proto.dispatch import ClientRequests
-from proto.errors import Executed, LinckiaError, Timeout, Unavailable, from_failure
+from proto.errors import Executed, InvalidParams, LinckiaError, Timeout, Unavailable, from_failure
 from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
 from proto.link import LinkClosed
 from proto.operation import Params, operation_of
@@ -89,13 +89,15 @@ class Outgoing:
             session: of that client.
             client_requests: the way back to that client, for the progress, log lines and questions of the call.
         """
+        if len(memoryview(params)) > frames.MAX_MESSAGE_BYTES:
+            raise InvalidParams(f"{op}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
+        left_ms = max(1, int(min(limit_s * 1000, frames.MAX_LEFT_MS)))
         call_id = next(self._ids)
         pending = self._pending[call_id] = _Pending(client_requests)
         try:
             self.channel.post(
                 Call(
-                    id=call_id, op=op, params=params, left_ms=max(1, int(limit_s * 1000)),
-                    caller=caller or self._service,
+                    id=call_id, op=op, params=params, left_ms=left_ms, caller=caller or self._service,
                     trace=trace or frames.new_trace(), generation=self._generation, parent=parent,
                     progress=client_requests is not None, session=session,
                 )

@@ -168,8 +168,8 @@ class Environment:
 
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names, '' removes one."""
-        shown = self.shown | values
-        self.shown = {name: value[: frames.TEXT_CHARS] for name, value in shown.items() if value}
+        shown = [(name, value[: frames.TEXT_CHARS]) for name, value in (self.shown | values).items() if value]
+        self.shown = dict(shown[: frames.INFO_ENTRIES])
 
     def at_rest(self, give_back: GiveBack) -> None:
         """Have this called each time the service has worked and rests: for caches that are worth their memory only

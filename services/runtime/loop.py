@@ -55,6 +55,7 @@ from proto.operation import Operation, Params, operation_of
 from services.runtime import storage
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
+from services.runtime.memory import end_out_of_memory
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
@@ -251,6 +252,8 @@ class ServiceLoop:
                     answer = Internal(f"{call.op}: the result is larger than the link carries")
         except LinckiaError as error:
             answer = error
+        except MemoryError:
+            end_out_of_memory(call.op)
         except Exception as error:  # noqa: BLE001  # a defect of one call must not end the calls of others
             answer = self._defect(call, error)
         finally:

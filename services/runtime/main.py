@@ -25,6 +25,7 @@ from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, NngLink
 from proto.machine import give_back_at_rest
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
+from services.runtime.memory import bound_memory, end_out_of_memory
 from services.runtime.privileges import KernelGone, die_with, require_parent
 from services.runtime.sandbox import confine
 from services.runtime.standby import stand_by
@@ -58,6 +59,7 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
         data_dir = Path(birth.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         info: dict[str, str] = {}
+        bound_memory(birth)
         if birth.confinement is not None:
             # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
             # children.
@@ -69,6 +71,8 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
     except* (LinkClosed, KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
+    except* MemoryError:
+        end_out_of_memory("work in the background")
     except* Exception:  # noqa: BLE001  # the exit code says it
         _log.exception("%s generation %d ends with an error", birth.service, birth.generation)
         code = EXIT_FAILED

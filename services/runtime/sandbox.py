@@ -56,7 +56,8 @@ _SYSTEM_FOLDERS = (
 )  # fmt: skip
 """Read only: shared libraries, time zones, certificates, what torch reads of the processor.  Not the rest of /etc,
 which holds secrets where the kernel runs as root, nor other processes under /proc."""
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/shm")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+"""Not /dev/shm nor /tmp, where what a process leaves fills memory or a disk that others need."""
 _GPU_DEVICES = "nvidia*"
 
 MAX_FILES = 65_536

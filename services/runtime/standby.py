@@ -124,17 +124,17 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
         nursery.cancel_scope.cancel()
 
 
-async def rehearse(birth: Birth, module: ModuleType, memory: Path = Path("/dev/shm")) -> None:
+async def rehearse(birth: Birth, module: ModuleType, place: Path | None = None) -> None:
     """Serve the service's rehearsal, to the end or for `REHEARSAL_S`; nothing is left of it but warm memory.
 
-    Its folder is made in `memory` if that can be written to. Cancellation: given up.
+    Its folder is made in `place`, by default among the service's own temporary files. Cancellation: given up.
 
     Raises whatever the service's `rehearse` or its start-up raises.
     """
     hook: Rehearse | None = getattr(module, "rehearse", None)
     if hook is None:
         return
-    with _scratch(memory) as folder:
+    with _scratch(place or Path(tempfile.gettempdir())) as folder:
         root, data = folder / "root", folder / "data"
         root.mkdir()
         data.mkdir()
@@ -163,12 +163,11 @@ async def rehearse(birth: Birth, module: ModuleType, memory: Path = Path("/dev/s
 
 
 @contextlib.contextmanager
-def _scratch(memory: Path) -> Iterator[Path]:
-    """A folder for one rehearsal, in memory where there is such a place: nothing in it is worth a write to a disk.
+def _scratch(place: Path) -> Iterator[Path]:
+    """A folder for one rehearsal.
 
     Making one removes those of processes that were killed before they could; a lock tells which process lives.
     """
-    place = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
     for other in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), _locked(other):
             shutil.rmtree(other)

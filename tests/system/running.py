@@ -125,9 +125,16 @@ def running(
     options: Sequence[str] = ("--no-http",),
     environment: Mapping[str, str] | None = None,
     command: Sequence[str] = (sys.executable, "-m", "kernel.cli", "serve"),
+    services: Sequence[str] = (),
     all_ready: bool = True,
 ) -> Iterator[RunningKernel]:
-    """Start a kernel and wait until it answers; at the end it is stopped in order, or killed if it does not end."""
+    """Start a kernel and wait until it answers; at the end it is stopped in order, or killed if it does not end.
+
+    Args:
+        services: where some are named, there are no others (`tests.system.subset`).
+    """
+    if services:
+        command = (sys.executable, "-m", "tests.system.subset", ",".join(services), "serve")
     process = subprocess.Popen(
         [*command, *map(str, roots), "--data", str(data_dir), *options],
         cwd=REPOSITORY,

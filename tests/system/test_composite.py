@@ -64,8 +64,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     options = ("--http", "127.0.0.1:0")
     environment = {"LINCKIA_FETCH_ALLOW": "127.0.0.1"}
     data = tmp_path_factory.mktemp("data")
-    with running(data, [folder], options=options, environment=environment, all_ready=False) as started:
-        started.wait_ready("echo", "yaml", "graph", "knowledge", "retrieve", "documents", "fetch")
+    services = ("echo", "yaml", "graph", "knowledge", "retrieve", "documents", "fetch", "watch")
+    with running(data, [folder], options=options, environment=environment, services=services) as started:
         wait_for_folder(started)
         yield started
 
@@ -151,7 +151,7 @@ def test_one_pipeline_goes_across_every_corpus(kernel: RunningKernel) -> None:
 def test_prompts_are_listed_and_read(kernel: RunningKernel) -> None:
     async def talk(client: Client) -> None:
         prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
-        assert prompts["look_around"].description == "Look around"
+        assert str(prompts["look_around"].description).startswith("Look around (")
         assert prompts["research"].arguments
         found = await client.get_prompt("look_around")
         assert [message.role for message in found.messages] == ["assistant"]
@@ -186,6 +186,7 @@ async def test_a_download_in_hand_at_a_death_is_done_by_the_next_generation(kern
         async def download() -> None:
             operations = [{"op": "download", "params": {"url": f"{site}/slow/stars.txt"}}]
             answer = await line.call("execute", {"operations": operations})
+            assert answer.failure is None
             assert answer.result["succeeded"] == 1, answer.result
 
         nursery.start_soon(download)

@@ -32,8 +32,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kernel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    with running(tmp_path_factory.mktemp("data"), [root], all_ready=False) as kernel:
-        kernel.wait_ready("documents")
+    services = ("documents", "decode", "graph", "retrieve")
+    with running(tmp_path_factory.mktemp("data"), [root], services=services) as kernel:
         yield kernel
 
 
@@ -97,7 +97,7 @@ def test_a_large_file_goes_in_and_out_within_the_memory_that_each_process_may_us
 
 def test_a_document_whose_extraction_keeps_ending_the_decoder_is_set_aside(kernel: RunningKernel, root: Path) -> None:
     # Thousands of pages take long enough to be killed in the midst of.
-    (root / "slow.pdf").write_bytes(pdf(*(f"page {n} " + "word " * 400 for n in range(4000))))
+    (root / "slow.pdf").write_bytes(pdf(*(f"page {n} " + "word " * 400 for n in range(2000))))
     before = kernel.call("documents_status")["quarantined"]
     client = subprocess.Popen(
         [sys.executable, "-P", "-m", "kernel.cli", "call", "documents_add",
@@ -113,6 +113,7 @@ def test_a_document_whose_extraction_keeps_ending_the_decoder_is_set_aside(kerne
             kernel.kill("decode", signal.SIGSEGV)
             kills += 1
             kernel.wait_ready("decode")
+        time.sleep(0.02)
     client.wait(30)
     assert kills >= 2
     got = kernel.call("documents_get", {"name": "slow.pdf", "include_content": True, "length": 4})
@@ -134,14 +135,13 @@ def _status(kernel: RunningKernel) -> dict[str, Any]:
 
 def test_what_was_acknowledged_survives_the_death_of_every_process(tmp_path: Path) -> None:
     known = Acknowledged()
-    with running(tmp_path / "data", [tmp_path], all_ready=False) as kernel:
-        kernel.wait_ready("documents")
+    with running(tmp_path / "data", [tmp_path], services=["documents"]) as kernel:
         for n in range(20):
             answer = kernel.call("documents_add", {"name": f"text-{n}", "content": f"marker1x{n}"})
             known.there[f"text-{n}"] = answer["hash"]
         kernel.process.send_signal(signal.SIGKILL)
         kernel.process.wait()
-    with running(tmp_path / "data", [tmp_path], all_ready=False) as kernel:
+    with running(tmp_path / "data", [tmp_path], services=["documents"]) as kernel:
         trio.run(check, kernel, known)
 
 

@@ -23,6 +23,9 @@ STATIC = (
     "nodes", "resource-sets", "jobs", "jobs/pending", "jobs/running", "jobs/completed", "jobs/failed", "metadata",
     "metadata/thumbnails", "plans", "plan-executions",
 )  # fmt: skip
+SERVICES = ("files", "compare", "watch", "media", "decode")
+"""Those that the surface needs."""
+
 TEMPLATES = (
     "nodes/{+path}", "nodes/{+path}/metadata", "nodes/{+path}/thumbnail", "resource-sets/{name}",
     "resource-sets/{name}/entries", "resource-sets/{name}/children", "resource-sets/{name}/parents",
@@ -38,7 +41,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     (root / "folder").mkdir()
     (root / "folder/metadata").write_text("a file that is called so")
     (root / "note.txt").write_text("text")
-    with running(tmp_path_factory.mktemp("data"), [root], options=("--http", "127.0.0.1:0")) as started:
+    options = ("--http", "127.0.0.1:0")
+    with running(tmp_path_factory.mktemp("data"), [root], options=options, services=SERVICES) as started:
         yield started
 
 

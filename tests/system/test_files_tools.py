@@ -23,7 +23,7 @@ from mcp.client import Client
 from PIL import Image
 
 from tests.system.running import REPOSITORY, RunningKernel, running
-from tests.system.test_files_surface import target_of
+from tests.system.test_files_surface import SERVICES, target_of
 from tests.unit.files.rig import OnDisk
 from tests.unit.media.test_media import video
 
@@ -48,7 +48,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     (data / "linckia.toml").write_text("[services.files]\ntrash = true\n")
     for transport in ("http", "stdio"):
         make_place(root / transport)
-    with running(data, [root], options=("--http", "127.0.0.1:0")) as started:
+    with running(data, [root], options=("--http", "127.0.0.1:0"), services=SERVICES) as started:
         yield started
 
 

@@ -12,7 +12,7 @@ from tests.system.running import running
 
 def test_what_was_accepted_is_there_once_after_kills_at_random(tmp_path: Path) -> None:
     port = free_port()
-    with running(tmp_path, options=("--http", f"127.0.0.1:{port}")) as kernel:
+    with running(tmp_path, options=("--http", f"127.0.0.1:{port}"), services=["transcripts"]) as kernel:
         kept = trio.run(ingest_under_kills, kernel, port, 8, 1)
     assert kept.kills >= 6
     assert kept.accepted

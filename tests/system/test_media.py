@@ -31,7 +31,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     Image.effect_noise((900, 600), 60).save(root / "a.png")
     (root.parent / "secret.txt").write_text("treasure")
     (root / "link.txt").symlink_to(root.parent / "secret.txt")
-    with running(tmp_path_factory.mktemp("data"), [root], options=("--http", "127.0.0.1:0")) as started:
+    options, services = ("--http", "127.0.0.1:0"), ("files", "compare", "watch", "media", "decode")
+    with running(tmp_path_factory.mktemp("data"), [root], options=options, services=services) as started:
         yield started
 
 
@@ -40,8 +41,8 @@ def hasty(tmp_path: Path) -> Iterator[RunningKernel]:
     """A kernel that has little patience with files."""
     (tmp_path / "root").mkdir()
     environment = {"LINCKIA_SERVICES__DECODE__TIME_LIMIT_S": "1.5"}
-    with running(tmp_path / "data", [tmp_path / "root"], environment=environment, all_ready=False) as started:
-        started.wait_ready("media", "decode")
+    services = ("media", "decode")
+    with running(tmp_path / "data", [tmp_path / "root"], environment=environment, services=services) as started:
         yield started
 
 

@@ -16,7 +16,7 @@ KILLS = 3
 def test_services_killed_during_ingest_and_search_lose_no_note_and_mix_up_none(tmp_path: Path) -> None:
     root = tmp_path / "notes"
     root.mkdir()
-    with running(tmp_path / "data", [root]) as kernel:
+    with running(tmp_path / "data", [root], services=[*VICTIMS, "watch", "rerank", "llm"]) as kernel:
 
         async def work() -> None:
             seen = await torment(kernel, root, notes=NOTES, kills=KILLS)

@@ -209,8 +209,7 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             held = json.loads(file.read_bytes())
             assert KEY.encode() not in base64.b64decode(held["request"]) + file.read_bytes()
-        with running(data_dir, all_ready=False) as kernel:
-            kernel.wait_ready("transcripts")
+        with running(data_dir, services=["transcripts"]) as kernel:
             until(lambda: turns(kernel) == 4)
             until(lambda: not list(spool.glob("*")))
             with pytest.raises(openai.InternalServerError, match="no"):
@@ -245,5 +244,5 @@ def test_what_could_not_be_recorded_is_by_the_next_proxy(tmp_path: Path) -> None
     with model() as upstream:
         with proxy(data_dir, upstream) as client:
             ask(client, [], "one", stream=True)
-        with running(data_dir, all_ready=False) as kernel, proxy(data_dir, upstream):
+        with running(data_dir, services=["transcripts"]) as kernel, proxy(data_dir, upstream):
             until(lambda: turns(kernel) == 2)

@@ -9,6 +9,8 @@ from pathlib import Path
 from kernel.control.client import CallFailed
 from tests.system.running import RunningKernel, running
 
+SERVICES = ("knowledge", "retrieve", "watch", "files", "yaml", "documents")
+
 
 def reads(kernel: RunningKernel, id_: str) -> bool:
     try:
@@ -21,7 +23,7 @@ def test_root_made_anew_is_read_by_services_that_knew_the_old_one(tmp_path: Path
     root = tmp_path / "root"
     root.mkdir()
     (root / "old.md").write_text("# Old\n\nzebra\n")
-    with running(tmp_path / "data", [root]) as kernel:
+    with running(tmp_path / "data", [root], services=SERVICES) as kernel:
         kernel.call("knowledge_ingest", {"vectors": False}, timeout_s=30)
         assert reads(kernel, "old")
         kernel.call("kernel_stop", {"service": "documents"})

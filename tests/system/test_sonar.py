@@ -30,8 +30,8 @@ async def test_a_search_is_refined_by_the_model_that_the_settings_name(tmp_path:
         }
 
         def search() -> dict[str, Any]:
-            with running(tmp_path / "data", [root], environment=environment, all_ready=False) as kernel:
-                kernel.wait_ready("knowledge", "retrieve", "llm")
+            services = ("knowledge", "retrieve", "llm")
+            with running(tmp_path / "data", [root], environment=environment, services=services) as kernel:
                 answer: dict[str, Any] = kernel.call("search_documents", {"query": "zebra"})
                 return answer
 

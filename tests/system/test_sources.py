@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("folder")
-    with running(tmp_path_factory.mktemp("data"), [folder]) as started:
+    with running(tmp_path_factory.mktemp("data"), [folder], services=["files", "compare", "watch"]) as started:
         yield started
 
 
@@ -50,7 +50,7 @@ def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
 ) -> None:
     chance = random.Random(2)
     kernel.call("source-create", {"name": "storm", "type": "live", "path": str(root), "debounce_ms": 0})
-    command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(tmp_path / "outside"), "2", "8000"]
+    command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(tmp_path / "outside"), "2", "4000"]
     kills = {"files": 0, "watch": 0}
 
     async def run() -> None:

@@ -22,7 +22,7 @@ from tests.unit.watch.rig import Mirror, settled
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("folder")
-    with running(tmp_path_factory.mktemp("data"), [folder]) as started:
+    with running(tmp_path_factory.mktemp("data"), [folder], services=["watch"]) as started:
         yield started
 
 
@@ -42,14 +42,18 @@ async def test_storm_while_the_watcher_is_killed_is_followed_to_its_end(
         mirror = Mirror(reader, kernel.data_dir / "services/watch/watch.db", "storm")
         await reader.call(WatchSubscribe(name="storm", paths=[str(root)]))
         await mirror.until_same(root)
-        command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(tmp_path / "outside"), "1", "6000"]
+        command = [sys.executable, "-m", "tests.unit.watch.storm", str(root), str(tmp_path / "outside"), "1", "4000"]
         storm = await trio.lowlevel.open_process(command, cwd=REPOSITORY)
         kills = 0
+        answered = [trio.Event()]
 
         async def kill() -> None:
             nonlocal kills
             while storm.poll() is None:
                 await trio.sleep(chance.uniform(0.05, 0.3))
+                # A call is given up after some deaths under it.
+                answered[0] = trio.Event()
+                await answered[0].wait()
                 with contextlib.suppress(ProcessLookupError, TypeError):
                     # Between two generations there is no process.
                     await trio.to_thread.run_sync(kernel.kill, "watch")
@@ -59,6 +63,8 @@ async def test_storm_while_the_watcher_is_killed_is_followed_to_its_end(
             nursery.start_soon(kill)
             while storm.poll() is None:
                 await mirror.follow(wait_s=0.05)
+                answered[0].set()
+            nursery.cancel_scope.cancel()
         assert storm.returncode == 0
         assert kills >= 2
         await mirror.until_same(root)
@@ -69,11 +75,13 @@ async def test_queue_that_runs_over_while_the_watcher_is_stopped(kernel: Running
     async with caller(kernel.data_dir) as reader:
         mirror = Mirror(reader, kernel.data_dir / "services/watch/watch.db", "stopped")
         await reader.call(WatchSubscribe(name="stopped", paths=[str(root)]))
+        (root / "a").write_text("x")
         await mirror.until_same(root)
         before = await settled(reader)
         pid = kernel.kill("watch", signal.SIGSTOP)
-        for n in range(before.queue_limit // 3 + 200):
-            (root / str(n)).write_text("x")
+        # Two events each, and quick: the kernel soon replaces a process that answers no ping.
+        for here, there in [("a", "b"), ("b", "a")] * (before.queue_limit // 4 + 50):
+            os.rename(root / here, root / there)
         (root / "in").mkdir()
         (root / "in/late.txt").write_text("x")
         os.kill(pid, signal.SIGCONT)

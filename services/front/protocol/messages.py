@@ -54,6 +54,8 @@ def read_envelope(data: bytes, *, ours: bool = False) -> Envelope | None:
         NotJson: says where it stops being JSON, or which bound it goes beyond.
     """
     excess = None if ours else exceeded(data)
+    if excess is not None and len(data) > MAX_EXPLAINED_BYTES:
+        raise _refused(data, f"the message has {excess}")
     try:
         envelope = _decode_envelope(data)
     except msgspec.ValidationError:
@@ -69,7 +71,7 @@ def read_envelope(data: bytes, *, ours: bool = False) -> Envelope | None:
 
 
 MAX_EXPLAINED_BYTES = 1024 * 1024
-"""Of what is not JSON; longer, it is not read a second time."""
+"""Of what is refused; longer, it is not read a second time."""
 
 _HALF_A_PAIR = re.compile("[\ud800-\udfff]")
 

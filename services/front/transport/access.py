@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import urllib.parse
 
 import msgspec
@@ -25,6 +26,8 @@ _HEADERS = (
 )
 _EXPOSED = "Content-Length, Content-Type, Mcp-Session-Id"
 _PREFLIGHT_FRESH_S = 86400
+
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/?#@\s]+))(?::\d{0,5})?")
 
 OPEN_PATHS = frozenset({"/health", "/"})
 """Answered without the token: a supervisor of this machine must be able to ask, and learns nothing but up or down; and
@@ -52,7 +55,9 @@ class Guard:
         app: ASGIApp | None = self._refusal(headers, origin)
         if app is None:
             # A page of an allowed origin may read the answer, whatever it is.
-            send = send if origin is None else _with_cors(send, origin, named=self._names_origin(origin))
+            if origin is not None:
+                trusted = origin in self._origins or urllib.parse.urlsplit(origin).netloc == headers.get("host")
+                send = _with_cors(send, origin if self._names_origin(origin) else "*", credentials=trusted)
             app = self._answer_without_app(scope, headers, origin) or self._app
         await app(scope, receive, send)
 
@@ -120,20 +125,21 @@ def _headers_allowed(headers: Headers) -> str:
     return ", ".join([_HEADERS, *(name for name in asked if name and name.lower() not in usual)])
 
 
-def _with_cors(send: Send, origin: str, *, named: bool) -> Send:
+def _with_cors(send: Send, origin: str, *, credentials: bool) -> Send:
     async def send_with_cors(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            _add_cors(headers, origin, named=named)
+            _add_cors(headers, origin, credentials=credentials)
         await send(message)
 
     return send_with_cors
 
 
-def _add_cors(headers: MutableHeaders, origin: str, *, named: bool) -> None:
-    # Where every page may ask, none may do so with the credentials of the signed-in user.
-    headers["Access-Control-Allow-Origin"] = origin if named else "*"
-    if named:
+def _add_cors(headers: MutableHeaders, origin: str, *, credentials: bool) -> None:
+    # Only what was named, and this server's own pages, may ask with the credentials of the signed-in user: a page of
+    # another port of this machine is another program's.
+    headers["Access-Control-Allow-Origin"] = origin
+    if credentials:
         headers["Access-Control-Allow-Credentials"] = "true"
     headers["Access-Control-Expose-Headers"] = _EXPOSED
     headers.add_vary_header("Origin")
@@ -146,10 +152,8 @@ def _error(status: int, message: str) -> Response:
 
 def _host_name(host: str) -> str:
     """The name in a Host header, without port and brackets; empty where it is none."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    name, _, port = host.partition(":")
-    return name.lower() if not port or port.isdigit() else ""
+    match = _HOST.fullmatch(host.lower())
+    return (match["address"] or match["name"]) if match is not None else ""
 
 
 def _is_loopback(name: str) -> bool:

@@ -9,9 +9,13 @@ from typing import Any
 
 import msgspec
 
+from proto.bounds import exceeded
 from services.transcripts.messages import Message, Turn
 
 Json = dict[str, Any]
+
+MESSAGES = 64
+"""Whose bounds one body has: it may be a batch of many long conversations."""
 
 BROKEN_OFF = "the stream broke off before the reply was complete"
 
@@ -26,8 +30,11 @@ def decode(data: bytes | str) -> Any:
     Half a pair of surrogates, which an agent that cuts a text leaves behind, becomes the replacement character.
 
     Raises:
-        Unreadable: it is not JSON, or holds a number that is none, or is nested beyond reason.
+        Unreadable: it is not JSON, or holds a number that is none, or is beyond the bounds of `proto.bounds`.
     """
+    text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if (excess := exceeded(text, times=MESSAGES)) is not None:
+        raise Unreadable(f"it has {excess}")
     try:
         return msgspec.json.decode(data)
     except RecursionError:

@@ -25,6 +25,7 @@ from services.documents.code.symbols import CALLS
 from services.documents.store.compress import Codec, Trainer
 from services.documents.store.rows import Given
 from services.documents.store.store import Store
+from services.runtime.roots import Roots
 
 
 def code(directory: Path, sample: int, seed: int) -> None:
@@ -36,7 +37,7 @@ def code(directory: Path, sample: int, seed: int) -> None:
 async def _measure(folder: Path, directory: Path, sample: int, seed: int) -> None:
     store = Store(folder)
     codec = await store.read(Codec)
-    roots = (str(directory),)
+    roots = Roots([directory])
     adding = Adding(store, codec, Trainer(store, codec), roots)
     walk = Walk(str(directory), roots, include=[f"*{extension}" for extension in sorted(EXTENSIONS)])
     files = await add_changes(adding, walk, Given())

@@ -132,4 +132,6 @@ async def test_hostile_service_calls_nothing_that_does_not_name_it(autojump_cloc
 
 
 async def test_seeded_stream_of_everything_leaves_the_kernel_standing(autojump_clock: trio.testing.MockClock) -> None:
-    assert (await fuzz(2000, 15)).keys() == {CauseKind.PROTOCOL}
+    deaths = await fuzz(2000, 15)
+    assert deaths[CauseKind.PROTOCOL] > 5
+    assert deaths.keys() <= {CauseKind.PROTOCOL, CauseKind.STOPPED}

@@ -23,8 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def kernel(data: Path) -> Iterator[RunningKernel]:
-    with running(data, all_ready=False) as kernel:
-        kernel.wait_ready("echo")
+    with running(data, services=["echo", "yaml"]) as kernel:
         yield kernel
 
 

@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def kernel(data: Path, root: Path) -> Iterator[RunningKernel]:
-    with running(data, [root], all_ready=False) as kernel:
+    with running(data, [root], services=["echo", "yaml"]) as kernel:
         yield kernel
 
 
@@ -118,7 +118,7 @@ def test_a_kernel_that_others_look_after_is_waited_for(kernel: RunningKernel, da
         client.initialize()
         kernel.process.kill()
         kernel.process.wait()
-        with running(data, [root], all_ready=False) as second:
+        with running(data, [root], services=["echo", "yaml"]) as second:
             assert client.call(1, "mcp.echo", message="back")["isError"] is False
             assert kernel_pid(data) == second.process.pid
             assert client.leave() == 0

@@ -11,6 +11,7 @@ import trio
 
 from kernel.ports import CauseKind, ServiceState
 from kernel.supervisor.spec import Backoff
+from proto.birth import EXIT_OUT_OF_MEMORY
 from proto.frames import Return
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import exists, is_alive, supervised, trial, until
@@ -131,6 +132,19 @@ async def test_runaway_memory_is_not_given_time_to_finish(tmp_path: Path) -> Non
             rig.sink.post(Misbehave(how="leak", amount=300))
             await rig.ready(after=1)
             assert rig.sink.causes["trial", 1].code == signal.SIGKILL
+
+
+async def test_burst_of_memory_ends_its_service_before_it_has_it(tmp_path: Path) -> None:
+    # Nothing looks at its memory meanwhile: the system is asked for more than it gives.
+    async with supervised(tmp_path, trial(memory_limit_bytes=120 * 2**20, ping_interval_s=60)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            rig.sink.post(Misbehave(how="leak", amount=1500))
+            await rig.ready(after=1)
+            cause = rig.sink.causes["trial", 1]
+            assert (cause.kind, cause.code) == (CauseKind.MEMORY, EXIT_OUT_OF_MEMORY)
+            assert "trial_misbehave needed more memory" in cause.text
+            assert await rig.sink.said(Echo(text="on")) == "on"
 
 
 async def test_crash_at_start_becomes_failed_with_the_last_words_and_no_busy_loop(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.system.support.rig import is_alive
 
 PATIENCE_S = 30.0
 RACES = 4
+SERVICES = ("echo", "yaml", "llm", "rerank", "files", "watch", "knowledge", "documents", "retrieve")
 QUICK = {"LINCKIA_REST_AFTER_S": "0.3"}
 
 
@@ -26,7 +27,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("rest")
     (folder / "root").mkdir()
     (folder / "root" / "a.yaml").write_text("b: 1\n")
-    with running(folder / "data", [folder / "root"], environment=QUICK, all_ready=False) as kernel:
+    with running(folder / "data", [folder / "root"], environment=QUICK, services=SERVICES, all_ready=False) as kernel:
         yield kernel
 
 
@@ -126,7 +127,7 @@ def test_killed_while_it_wakes_it_answers_all_the_same(kernel: RunningKernel) ->
 
 
 def test_the_system_ends_in_order_while_services_rest(tmp_path: Path) -> None:
-    with running(tmp_path / "data", environment=QUICK, all_ready=False) as kernel:
+    with running(tmp_path / "data", environment=QUICK, services=["echo", "llm", "fetch"]) as kernel:
         until_resting(kernel, "echo", "llm", "fetch")
         kernel.process.terminate()
         assert kernel.process.wait(PATIENCE_S) == 0

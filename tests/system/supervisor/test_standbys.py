@@ -131,15 +131,16 @@ async def test_service_that_was_a_standby_is_as_clean_as_one_that_was_forked(tmp
             assert (folder / "oom_score_adj").read_text(encoding="ascii").strip() == "500"
             targets = {os.readlink(entry) for entry in (folder / "fd").iterdir()}
             files = {target for target in targets if target.startswith("/") and not target.startswith("/dev")}
-            assert files == {str(tmp_path / "logs" / "trial.log")}
+            assert files == set()
+            # Its log is a pipe to the kernel, as every service's.
+            assert os.readlink(folder / "fd/2").startswith("pipe:")
             status = (folder / "status").read_text(encoding="ascii")
             assert f"PPid:\t{os.getpid()}\n" in status
             assert "Name:\ttrial\n" in status
 
 
 def test_where_the_settings_say_so_nobody_waits_and_services_are_forked_as_they_die(tmp_path: Path) -> None:
-    with running(tmp_path / "data", environment={"LINCKIA_STANDBYS": "false"}, all_ready=False) as kernel:
-        kernel.wait_ready("echo")
+    with running(tmp_path / "data", environment={"LINCKIA_STANDBYS": "false"}, services=["echo"]) as kernel:
         # One is forked before it takes a place: were there any, the second or third death would be followed by it.
         for generation in (2, 3, 4):
             kernel.kill("echo")

@@ -161,6 +161,7 @@ def births(folder: Path, settings: dict[str, Any] | None = None) -> Callable[[Se
             roots=(),
             mode=mode,
             settings=settings or {},
+            memory_limit_bytes=spec.memory_limit_bytes,
         )
 
     return birth

@@ -29,8 +29,10 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
         "LINCKIA_SERVICES__EMBED__MODEL": MODEL,
         "LINCKIA_SERVICES__RERANK__MODEL": str(reranker),
     }
-    options = ("--http", "127.0.0.1:0")
-    with running(tmp_path_factory.mktemp("data"), options=options, environment=environment) as started:
+    options, services = ("--http", "127.0.0.1:0"), ("embed", "rerank")
+    with running(
+        tmp_path_factory.mktemp("data"), options=options, environment=environment, services=services
+    ) as started:
         yield started
 
 

@@ -43,7 +43,7 @@ def pdf(*pages: str) -> bytes:
         )
         stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
         objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
-    data = b"%PDF-1.4\n"
+    data = bytearray(b"%PDF-1.4\n")
     places: list[int] = []
     for number, body in enumerate(objects, 1):
         places.append(len(data))
@@ -51,7 +51,8 @@ def pdf(*pages: str) -> bytes:
     start = len(data)
     table = "".join(f"{place:010} 00000 n \n" for place in places)
     data += f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}".encode()
-    return data + f"trailer << /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n".encode()
+    data += f"trailer << /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n".encode()
+    return bytes(data)
 
 
 async def found(bench: Bench, pattern: str) -> list[str]:

@@ -135,6 +135,9 @@ async def test_one_client_cannot_withdraw_the_call_of_another() -> None:
     [
         ({"host": "evil.example"}, 421),
         ({"host": "evil.example:3000"}, 421),
+        ({"host": "[::1]evil.com"}, 421),
+        ({"host": "[::1]:3000evil.com"}, 421),
+        ({"host": "127.0.0.1:evil"}, 421),
         ({"host": "127.0.0.1.evil.example"}, 421),
         ({"host": "localhost"}, 202),
         ({"host": "LOCALHOST:99"}, 202),
@@ -174,7 +177,10 @@ async def test_preflight_is_answered_for_allowed_origins_only() -> None:
         assert {"Origin", "Content-Type", "Accept", "Authorization", "Mcp-Session-Id", "X-Requested-With"} < {*allowed}
         assert "mcp-param-region" in allowed
         assert reply.headers["access-control-max-age"] == "86400"
-        assert reply.headers["access-control-allow-credentials"] == "true"
+        # A page of another port of this machine is another program's; the server's own is trusted.
+        assert "access-control-allow-credentials" not in reply.headers
+        own = await http.request("OPTIONS", headers={"origin": f"http://127.0.0.1:{http.port}", **wanted})
+        assert own.headers["access-control-allow-credentials"] == "true"
         assert "POST" in reply.headers["access-control-allow-methods"]
         refused = await http.request("OPTIONS", headers={"origin": "http://evil.example", **wanted})
         assert refused.status == 403

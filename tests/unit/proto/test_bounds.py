@@ -58,6 +58,12 @@ def test_values_of_a_list_are_counted_and_commas_of_a_text_are_not() -> None:
     assert bounds.exceeded(b"[" + b"0," * many + b"0]") == f"{many} values, more than {bounds.MAX_VALUES}"
     assert bounds.exceeded(b'["' + b"0,[]{}" * many + b'"]') is None
     assert bounds.exceeded(b"[" + b"0," * many + b"0]", times=2) is None
+    keys = bounds.MAX_KEYS + 1
+    assert bounds.exceeded(b"{" + b'"":0,' * keys + b"}") == f"{keys} keys, more than {bounds.MAX_KEYS}"
+
+
+def test_a_flood_is_refused_by_its_beginning() -> None:
+    assert bounds.exceeded(b"[" + b"[]," * 3_000_000 + b"0]") == "349525 values, more than 320000"
 
 
 def test_what_the_tables_of_operations_admit_is_within_the_bounds() -> None:

@@ -60,6 +60,8 @@ def test_only_the_folders_given_can_be_read_or_written(tmp_path: Path) -> None:
         os.unlink(root / "newer")
         assert refused(lambda: (outside / "file").read_text())
         assert refused(lambda: (outside / "new").write_text("x"))
+        for shared in ("/dev/shm", "/tmp", "/var/tmp"):
+            assert refused(lambda: (Path(shared) / f"linckia-{os.getpid()}").write_text("x"))
         os.symlink(outside / "file", root / "link")
         assert refused(lambda: (root / "link").read_text())
         assert refused(lambda: Path("/etc/shadow").read_text())

@@ -8,34 +8,40 @@ import subprocess
 import sys
 from pathlib import Path
 
+import trio
+
 from kernel.supervisor import processes
 from kernel.supervisor.spawn import ServiceLog, environment
 
 MIB = 2**20
 
 
-def test_log_is_rotated_at_the_start_of_a_generation(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_bytes(b"x" * 5000)
+def test_log_goes_on_where_it_ended_until_it_is_full(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"x" * 4090)
     log = ServiceLog(tmp_path, "a", 4096)
+    os.write(log.fd, b"some\n")
+    assert log.last_words() == "some"
     os.write(log.fd, b"new\n")
+    assert log.last_words() == "new"
     log.close()
     assert (tmp_path / "a.log").read_bytes() == b"new\n"
-    assert (tmp_path / "a.log.1").read_bytes() == b"x" * 5000
+    assert (tmp_path / "a.log.1").read_bytes() == b"x" * 4090 + b"some\n"
 
 
-async def test_log_that_grows_too_long_is_cut_while_its_process_writes_on(tmp_path: Path) -> None:
-    log = ServiceLog(tmp_path, "a", 4096)
-    os.write(log.fd, b"x" * 4096)
-    await log.tend()
-    assert (tmp_path / "a.log").stat().st_size == 4096
-    os.write(log.fd, b"y")
-    await log.tend()
-    os.write(log.fd, b"after\n")
-    assert log.last_words() == "after"
+async def test_no_flood_gets_past_the_limit_of_a_log_and_its_last_words_are_there(tmp_path: Path) -> None:
+    log = ServiceLog(tmp_path, "a", 128 * 1024)
+    flood = "import os\nfor _ in range(400): os.write(1, b'x' * 16384)\nos.write(1, b'the end\\n')\n"
+    most = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.run)
+        process = await trio.lowlevel.open_process([sys.executable, "-c", flood], stdout=log.fd)
+        while process.poll() is None:
+            await trio.sleep(0.005)
+            most = max(most, sum(entry.stat().st_size for entry in os.scandir(tmp_path)))
+        assert log.last_words().endswith("the end")
+        nursery.cancel_scope.cancel()
     log.close()
-    # No hole at the start: the descriptor appends.
-    assert (tmp_path / "a.log").read_bytes() == b"after\n"
-    assert (tmp_path / "a.log.1").read_bytes() == b"x" * 4096 + b"y"
+    assert 128 * 1024 < most <= 2 * 128 * 1024
 
 
 def test_last_words_are_the_generations_own(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import brotli  # type: ignore[import-untyped]  # it ships neither types nor stub
 import pytest
 import zstandard
 
+from proto import bounds
 from proto.ops.transcripts import Problem, TranscriptHistories, TranscriptRecord
 from services.transcripts import ingest
-from services.transcripts.providers.wire import Unreadable
+from services.transcripts.providers.wire import MESSAGES, Unreadable, decode
 from tests.unit.transcripts.rig import payload, serving, user
 
 TURN = payload([user("How many arms?")], "Five.")
@@ -94,3 +95,10 @@ async def test_an_encoding_that_nobody_knows_is_named(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         result = await bench.call(recorded("snappy", RESPONSE))
         assert "(snappy) is not known" in result.errors[0]
+
+
+def test_a_body_beyond_the_bounds_of_json_is_refused_before_it_is_decoded() -> None:
+    with pytest.raises(Unreadable, match="101 levels"):
+        decode(b"[" * 101 + b"]" * 101)
+    with pytest.raises(Unreadable, match="lists and objects"):
+        decode("[" + "[]," * (bounds.MAX_CONTAINERS * MESSAGES) + "[]]")

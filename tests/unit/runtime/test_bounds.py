@@ -1,0 +1,70 @@
+"""What an honest service sends stays within the bounds of the protocol, whatever its handlers say."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from proto import frames
+from proto.birth import Birth
+from proto.channel import Channel
+from proto.errors import InvalidParams
+from proto.frames import Call, Cancel, Log, Pong, Progress
+from proto.link import Link, memory_link
+from services.runtime.calls import Outgoing
+from services.runtime.handlers import Context, Environment
+
+
+def both() -> tuple[Outgoing, Link]:
+    ours, theirs = memory_link()
+    return Outgoing(Channel(ours, frames.from_kernel), "honest", 1), theirs
+
+
+def sent(theirs: Link) -> object:
+    message = theirs.try_receive()
+    assert message is not None
+    return frames.from_service(message)
+
+
+async def test_long_texts_are_cut() -> None:
+    outgoing, theirs = both()
+    ctx = Context(Call(1, "op", frames.pack_body({}), 1000, "", "client", 1, None, True), outgoing)
+    ctx.log("info", "x" * 1_000_000)
+    ctx.progress(1, 2, "x" * 1_000_000)
+    assert sent(theirs) == Log("info", "x" * frames.TEXT_CHARS, 1)
+    assert sent(theirs) == Progress(1, 1, 2, "x" * frames.TEXT_CHARS)
+
+
+async def test_much_info_is_cut() -> None:
+    outgoing, theirs = both()
+    birth = Birth(service="honest", module="", generation=1, operations=(), parent_pid=0, data_dir="/", roots=())
+    env = Environment(birth, outgoing, cast(trio.Nursery, None), trio.Event())
+    env.info(**{f"n{n}": "x" * 100_000 for n in range(1000)})
+    outgoing.channel.post(Pong(1, 0, env.shown))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(outgoing.channel.run_sender)
+        pong = await Channel(theirs, frames.from_service).receive()
+        assert isinstance(pong, Pong)
+        assert len(pong.info) == frames.INFO_ENTRIES
+        outgoing.channel.close()
+
+
+async def test_call_with_all_the_time_there_is_has_weeks(autojump_clock: trio.testing.MockClock) -> None:
+    outgoing, theirs = both()
+    with trio.move_on_after(1):
+        await outgoing.raw("op", frames.pack_body({}), limit_s=1e12)
+    call = sent(theirs)
+    assert isinstance(call, Call)
+    assert call.left_ms == frames.MAX_LEFT_MS
+    assert isinstance(sent(theirs), Cancel)
+
+
+async def test_parameters_that_are_larger_than_a_link_carries_are_refused_here() -> None:
+    outgoing, theirs = both()
+    with pytest.raises(InvalidParams, match="parameters of more than"):
+        await outgoing.raw("op", Raw(bytes(frames.MAX_MESSAGE_BYTES + 1)), limit_s=1)
+    assert theirs.try_receive() is None
