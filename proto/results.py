@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from proto import frames
 from proto.errors import Internal
+from proto.front import SERVICE as FRONT
 from proto.operation import Operation
 
 R = TypeVar("R")
@@ -33,7 +34,9 @@ def plain(operation: Operation[Any], body: Raw, *, written: bool = False) -> obj
     """
     try:
         json = frames.written(body)
-        _checked(operation, body, json)
+        # Composite tools answer the operator's command line ordinary data in place of content.
+        if not (operation.service == FRONT and operation.is_content):
+            _checked(operation, body, json)
         if json is not None and written:
             return json
         return frames.decoded(_plain, body) if json is None else frames.decoded(msgspec.json.decode, json)

@@ -205,8 +205,8 @@ def change_mode(path: str) -> object:
 
 def change_mode_of_what_it_may_read(path: str) -> object:
     """By a descriptor that can be had for reading."""
-    fd = os.open(path, os.O_RDONLY)
-    os.fchmod(fd, os.fstat(fd).st_mode & 0o7777)
+    with open(path, "rb") as file:
+        os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o7777)
     return "changed"
 
 

@@ -45,7 +45,8 @@ def test_bombs_among_documents_end_the_decoder_twice_and_nothing_else(tmp_path: 
     (root / "bomb.docx").write_bytes(bombs.office("word/document.xml"))
     (root / "good.pdf").write_bytes(pdf("The sea star regrows"))
     (root / "plain.txt").write_text("a needle\n")
-    with running(tmp_path / "data", [root], environment=ENVIRONMENT) as kernel:
+    services = ["documents", "media", "decode"]
+    with running(tmp_path / "data", [root], environment=ENVIRONMENT, services=services) as kernel:
         before = kernel.service("documents")
         decoder = _generation(kernel)
         added = kernel.call("documents_add", {"path": str(root)})

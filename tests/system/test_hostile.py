@@ -106,6 +106,11 @@ def test_no_plain_service_changes_the_users_files(kernel: RunningKernel, name: s
     assert (after.st_mode, after.st_mtime_ns, after.st_uid) == (before.st_mode, before.st_mtime_ns, before.st_uid)
 
 
+def test_a_service_is_born_with_no_file_open(kernel: RunningKernel) -> None:
+    files = {at for at in attack(kernel, "descriptors")["got"].values() if at.startswith("/") and at != "/dev/null"}
+    assert files == set()
+
+
 def test_no_process_of_the_kernels_sees_what_else_stands_in_its_environment(kernel: RunningKernel) -> None:
     give_up = time.monotonic() + 30
     while kernel.service("hostile")["standby_pid"] is None:

