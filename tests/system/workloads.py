@@ -55,6 +55,11 @@ WORKLOADS = {
             lambda n, result: result == {"message": f"message {n}"},
         ),
         Workload(
+            "front",
+            lambda n: ("query", {"steps": [{"op": "mcp.echo", "params": {"message": f"message {n}"}}]}),
+            lambda n, result: result == {"message": f"message {n}"},
+        ),
+        Workload(
             "yaml",
             lambda n: ("noyalib_get", {"file": "settings.yaml", "path": "server.host"}),
             lambda n, result: result["text"] == "example.org",
