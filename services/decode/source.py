@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from proto.errors import LinckiaError
 from proto.ops.media import MAX_CHUNK_BYTES
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 PIECE_BYTES: Final = MAX_CHUNK_BYTES
 PIECES: Final = 128
@@ -51,7 +48,8 @@ class Source(io.RawIOBase):
         self._at = max(0, start + offset)
         return self._at
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    # Any writable buffer: the protocol has a name from Python 3.12 on.
+    def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         if self._at >= self._size:
             return 0
