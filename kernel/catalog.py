@@ -121,7 +121,9 @@ def _model_spec(name: str, **more: Any) -> ServiceSpec:
 ENTRIES = (
     # Its load is that of clients, whose messages may be long; where there are few cores, one is as fast as several.
     Entry(
-        _spec(FRONT, 2 * GIB, zygote="front", in_flight=256, handoff=True, standby_rests_after_s=None),
+        _spec(
+            FRONT, 2 * GIB, zygote="front", in_flight=256, handoff=True, standby_first_s=4.0, standby_rests_after_s=None
+        ),
         roots=Roots.READ,
         connections=True,
         pooled=True,

@@ -23,7 +23,7 @@ from kernel.supervisor.placement import Exit, Running, SpawnError
 from kernel.supervisor.processes import OomCounter, Reaper, become_subreaper, memory_bytes
 from kernel.supervisor.spawn import ServiceLog, settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from kernel.supervisor.standby import AT_FIRST_S, Standbys
+from kernel.supervisor.standby import Standbys
 from kernel.supervisor.zygote import LoadingOrder, Zygote, ZygoteDown
 from proto import frames
 from proto.birth import Birth
@@ -126,11 +126,11 @@ class LocalProcess:
 class LocalPlacement:
     """`placement.Placement`: `log_dir` holds NAME.log of each service."""
 
-    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path, *, standby_first_s: float = AT_FIRST_S) -> None:
+    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path) -> None:
         self._log_dir = log_dir
         self._reaper = Reaper()
         self._oom = OomCounter()
-        self._standbys = Standbys(self._reaper, standby_first_s)
+        self._standbys = Standbys(self._reaper)
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
         loading = LoadingOrder([spec.name for spec in zygotes], max(1, (os.cpu_count() or 1) - 1))
         self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loading) for spec in zygotes}

@@ -51,6 +51,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The zygote that forks it; None: it is always started from nothing."""
     standby: bool = True
     """Whether a process forked ahead waits for this one's death (`standby`).  Only where there is a zygote."""
+    standby_first_s: Seconds = 1.0
+    """From the first READY to the first such process: while the system starts, clients wait for the processors."""
     standby_rests_after_s: Positive | None = 300.0
     """Time without a client's call after which that process is given up, until there is one again.  None: never."""
     rests_after_s: Positive | None = None

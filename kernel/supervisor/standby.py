@@ -28,9 +28,6 @@ from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.zygote import Zygote, ZygoteDown
 from proto.birth import PREPARED, Birth, Wake
 
-AT_FIRST_S = 1.0
-"""After the first READY: while the system starts, the processors are wanted for what clients wait for."""
-
 AFTER_A_RESTART_S = 0.005
 """So that the calls that waited for the restart are answered first."""
 
@@ -114,10 +111,9 @@ class _Keeper:
 
 
 class Standbys:
-    """The standby of each service, made `first_s` after its first READY; they live as long as `run`."""
+    """The standby of each service; they live as long as `run`."""
 
-    def __init__(self, reaper: Reaper, first_s: float = AT_FIRST_S) -> None:
-        self._first_s = first_s
+    def __init__(self, reaper: Reaper) -> None:
         self._reaper = reaper
         self._keepers: dict[str, _Keeper] = {}
         self._nursery: trio.Nursery | None = None
@@ -161,7 +157,7 @@ class Standbys:
             keeper.scope.cancel()
 
     async def _keep(self, keeper: _Keeper, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
-        delay = self._first_s if birth.generation == 1 else AFTER_A_RESTART_S
+        delay = spec.standby_first_s if birth.generation == 1 else AFTER_A_RESTART_S
         try:
             with keeper.scope:
                 while True:

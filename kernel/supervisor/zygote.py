@@ -159,8 +159,9 @@ class Zygote:
 
         Raises ZygoteDown: no service was forked.
         """
-        self._wanted.set()
-        # Nobody waits for a standby.
+        # What does not wait for it starts from nothing meanwhile, and a standby, which nobody waits for, wants it then.
+        if standby or self.spec.wait_s:
+            self._wanted.set()
         with trio.move_on_after(math.inf if standby else self.spec.wait_s):
             while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
                 await self._changed.wait()

@@ -177,8 +177,9 @@ async def supervised(
     """A running supervisor; ended in order at the end."""
     sink = Sink()
     logs = folder / "logs"
-    placement = LocalPlacement(zygotes, logs, standby_first_s=0)
-    supervisor = Supervisor(specs, zygotes, sink, births(folder, settings), logs, placement=placement)
+    placement = LocalPlacement(zygotes, logs)
+    hasty = tuple(msgspec.structs.replace(spec, standby_first_s=0) for spec in specs)
+    supervisor = Supervisor(hasty, zygotes, sink, births(folder, settings), logs, placement=placement)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         try:
