@@ -63,11 +63,13 @@ class Gateway:
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
         self._scratchpads = Scratchpads()
         self._servers: Servers | None = None
+        self._wanted = trio.Event()
         self.opened = trio.Event()
         self.loaded = trio.Event()
 
     async def load(self) -> None:
-        """Load the SDK and make the servers."""
+        """Load the SDK and make the servers, once a client is there."""
+        await self._wanted.wait()
         if SDK not in sys.modules:
             with trio.move_on_after(FIRST_MESSAGE_S):
                 await self.opened.wait()
@@ -104,6 +106,7 @@ class Gateway:
             InvalidParams: there is none of that name.
         """
         name = self.surface(surface).name
+        self._wanted.set()
         self.opened.set()
         await self.loaded.wait()
         assert self._servers is not None
@@ -137,6 +140,7 @@ class Gateway:
             await self.loaded.wait()
             return await self.server(surface)
 
+        self._wanted.set()
         handshake = Handshake(shown, self._version)
         pad = self._scratchpads.open()
         with contextlib.closing(SessionMemory(memory)) as session_memory:

@@ -47,7 +47,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
 
         async def listen(listening: socket.socket) -> None:
-            await gateway.loaded.wait()
+            await gateway.server(ALL)
             from services.front.web.serving import serve
 
             assert settings.http is not None
