@@ -27,7 +27,7 @@ from kernel.supervisor.standby import Standbys
 from kernel.supervisor.zygote import LoadingOrder, Zygote, ZygoteDown
 from proto import frames
 from proto.birth import Birth
-from proto.link import Link, NngLink, socket_pair
+from proto.link import Link, SocketLink, socket_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
@@ -193,7 +193,7 @@ class LocalPlacement:
             pidfd = os.pidfd_open(pid)
             settle(pid, spec.oom_score_adj)
             log.note(f"{spec.name} generation {birth.generation} started by {how} as process {pid}")
-            link = NngLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
+            link = SocketLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
             on_failure.pop_all()
 
         def expect_the_next() -> None:

@@ -27,7 +27,7 @@ from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping,
 from proto.link import LinkClosed
 
 LAST_FRAMES_S = 0.25
-"""For what had arrived before a death to be read; nng tells the end of a link 2 ms after it."""
+"""For what had arrived before a death to be read."""
 
 UNHEARD_FRAMES_S = 0.02
 """The same for a process whose hello has not been read; most of those never said it."""
@@ -169,7 +169,6 @@ class Generation:
             nursery.start_soon(self._descend, channel, running)
             ended = await running.wait()
             noticed_at = trio.current_time()
-            # Where none said hello, nng may not have noticed that there was a link, and the end of it never comes.
             with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
                 await self._all_read.wait()
             nursery.cancel_scope.cancel()

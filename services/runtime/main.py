@@ -22,7 +22,7 @@ from types import ModuleType
 import trio
 
 from proto.birth import Birth, read_birth
-from proto.link import LinkClosed, NngLink
+from proto.link import LinkClosed, SocketLink
 from proto.machine import give_back_at_rest
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 from services.runtime.memory import bound_memory, end_out_of_memory
@@ -87,7 +87,7 @@ async def _main(
             return
         birth, fd, handoff_fd = woken
         _name_log(birth)
-    with contextlib.closing(NngLink(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
+    with contextlib.closing(SocketLink(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
         async with trio.open_nursery() as nursery:
             handoff = None if handoff_fd is None else socket.socket(fileno=handoff_fd)
             loop = ServiceLoop(birth, link, info, handoff=handoff)

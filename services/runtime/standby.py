@@ -33,7 +33,7 @@ from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, PREPARED, Birth, Wake
 from proto.channel import Channel
 from proto.errors import Unavailable
 from proto.frames import Bye, ByeAck, Call, Drain, Fault, Ready, Return
-from proto.link import LinkClosed, NngLink, socket_pair
+from proto.link import LinkClosed, SocketLink, socket_pair
 from proto.operation import Params, operation_of
 from services.runtime.handlers import Rehearse
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
@@ -148,8 +148,8 @@ async def rehearse(birth: Birth, module: ModuleType, place: Path | None = None) 
             # What goes wrong in the service is told by its answers, and what it logs of such a folder only misleads.
             logging.disable(logging.CRITICAL)
             with (
-                contextlib.closing(NngLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)) as link,
-                contextlib.closing(NngLink(theirs.detach(), max_message_bytes=LINK_MESSAGE_BYTES)) as end,
+                contextlib.closing(SocketLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)) as link,
+                contextlib.closing(SocketLink(theirs.detach(), max_message_bytes=LINK_MESSAGE_BYTES)) as end,
                 trio.move_on_after(REHEARSAL_S),
             ):
                 async with trio.open_nursery() as nursery:

@@ -22,9 +22,10 @@ class Echo(Params[Said], frozen=True, kw_only=True):
 
 @operation("trial_misbehave", service="trial", access=Access.WRITE, idempotent=False, deadline_s=10)
 class Misbehave(Params[Said], frozen=True, kw_only=True):
-    """Do something bad: `spin` (hold the interpreter), `deaf`, `leak`, `exit`, `segfault`, `spawn`, `daemon`.
+    """Do something bad: `spin` (hold the interpreter), `deaf`, `leak`, `exit`, `segfault`, `spawn`, `daemon`;
+    or let `threads` work at once, which is not.
 
-    `amount` is MiB for `leak`, the code for `exit`.
+    `amount` is MiB for `leak`, the code for `exit`, a number of `threads`.
     """
 
     how: str

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,6 +58,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
                 return Said(_leave_a_daemon())
             case "deaf":
                 _block()
+            case "threads":
+                await _work_in_threads(params.amount)
         return Said("done")
 
     env.info(mode=env.mode, pid=str(os.getpid()))
@@ -68,6 +71,19 @@ def _hold_the_interpreter() -> None:
     mutex = ctypes.create_string_buffer(64)
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+
+
+async def _work_in_threads(count: int) -> None:
+    meeting = threading.Barrier(count)
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(trio.to_thread.run_sync, _allocate, meeting)
+
+
+def _allocate(meeting: threading.Barrier) -> None:
+    held = [bytes(1000) for _ in range(1000)]
+    meeting.wait(30)
+    held.clear()
 
 
 def _block() -> None:

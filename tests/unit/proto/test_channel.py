@@ -14,20 +14,31 @@ from msgspec import Raw
 from proto import frames
 from proto.channel import MAX_GATHERED_BYTES, Channel, ProtocolViolation
 from proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
-from proto.link import Link, LinkClosed, NngLink, memory_link, socket_pair
+from proto.link import Link, LinkClosed, SocketLink, memory_link, socket_pair
+from proto.nng_link import NngLink, stream_pair
 
 Pair = Callable[[], tuple[Link, Link]]
 
 
-def nng_pair() -> tuple[Link, Link]:
+def socket_links() -> tuple[Link, Link]:
     ours, theirs = socket_pair()
+    return (
+        SocketLink(ours.detach(), max_message_bytes=1 << 20),
+        SocketLink(theirs.detach(), max_message_bytes=1 << 20),
+    )
+
+
+def nng_pair() -> tuple[Link, Link]:
+    ours, theirs = stream_pair()
     return (
         NngLink(ours.detach(), max_message_bytes=1 << 20),
         NngLink(theirs.detach(), max_message_bytes=1 << 20),
     )
 
 
-@pytest.fixture(params=[lambda: memory_link(4), memory_link, nng_pair], ids=["memory-4", "memory", "nng"])
+@pytest.fixture(
+    params=[lambda: memory_link(4), memory_link, socket_links, nng_pair], ids=["memory-4", "memory", "socket", "nng"]
+)
 def pair(request: pytest.FixtureRequest) -> Pair:
     made: Pair = request.param
     return made
@@ -240,10 +251,10 @@ async def test_end_that_does_not_read_is_not_read_either_so_that_answers_do_not_
         nursery.cancel_scope.cancel()
 
 
-async def test_message_of_no_bytes_is_a_violation(pair: Pair) -> None:
+async def test_message_of_no_bytes_is_a_violation_or_the_end(pair: Pair) -> None:
     a, b = pair()
     await a.send(b"")
-    with pytest.raises(ProtocolViolation):
+    with pytest.raises((ProtocolViolation, LinkClosed)):
         await Channel(b).receive()
     a.close()
     b.close()
@@ -269,10 +280,10 @@ _CHILD = """
 import sys, trio
 from proto.channel import Channel
 from proto.frames import Call, Return
-from proto.link import LinkClosed, NngLink
+from proto.link import LinkClosed, SocketLink
 
 async def main() -> None:
-    link = NngLink(int(sys.argv[1]), max_message_bytes=1 << 20)
+    link = SocketLink(int(sys.argv[1]), max_message_bytes=1 << 20)
     channel = Channel(link)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(channel.run_sender)
@@ -294,7 +305,7 @@ async def test_link_crosses_processes_and_its_end_is_seen_when_the_process_is_ki
         [sys.executable, "-c", _CHILD, str(theirs.fileno())], pass_fds=[theirs.fileno()]
     )
     theirs.close()
-    channel = Channel(NngLink(ours.detach(), max_message_bytes=1 << 20))
+    channel = Channel(SocketLink(ours.detach(), max_message_bytes=1 << 20))
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
@@ -309,3 +320,28 @@ async def test_link_crosses_processes_and_its_end_is_seen_when_the_process_is_ki
                 await channel.receive()
             channel.close()
     await process.wait()
+
+
+async def test_what_was_sent_before_an_end_was_closed_arrives_also_where_that_end_left_messages_unread() -> None:
+    one, other = socket_links()
+    assert other.try_send(b"never read")
+    assert one.try_send(b"last words")
+    one.close()
+    assert await other.receive() == b"last words"
+    with pytest.raises(LinkClosed):
+        await other.receive()
+    with pytest.raises(LinkClosed):
+        other.try_send(b"too late")
+    other.close()
+
+
+async def test_a_message_longer_than_may_be_ends_the_link() -> None:
+    ours, theirs = socket_pair()
+    with theirs:
+        link = SocketLink(ours.detach(), max_message_bytes=100)
+        theirs.send(b"x" * 100)
+        assert await link.receive() == b"x" * 100
+        theirs.send(b"x" * 101)
+        with pytest.raises(LinkClosed):
+            await link.receive()
+        link.close()
