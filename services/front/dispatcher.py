@@ -14,6 +14,8 @@ from proto.errors import Forbidden, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
 from proto.front import SERVICE
 from proto.operation import Operation, Params
+from proto.target import described
+from services.front.peer import current_peer
 from services.front.scratchpad import current_session
 from services.runtime.calls import Outgoing
 
@@ -67,7 +69,8 @@ class LinkDispatcher(Dispatcher):
         try:
             answer = await self._outgoing.raw(
                 operation.name, frames.pack_body(params), limit_s=limit_s, parent=self._parent, trace=trace or "",
-                caller=caller, session=current_session.get(), client_requests=client_requests,
+                caller=caller, session=current_session.get(), target=described(params), peer=current_peer.get(),
+                client_requests=client_requests,
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
