@@ -13,6 +13,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     generation: int
     caller: str
+    grant: str = ""
 
 
 @operation(
