@@ -17,10 +17,11 @@ from proto.channel import Channel
 from proto.errors import OperationError
 from proto.frames import Hello, Written
 from proto.grants import Grant
-from proto.link import LinkClosed, memory_link
+from proto.link import LinkClosed
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
+from tests.memory_link import memory_link
 from tests.unit.router.ops import Put, Relay, Said, Say, Secret, Write
 
 KILLED = Cause(CauseKind.SIGNAL, 9, "killed by signal 9")

@@ -45,7 +45,7 @@ def test_other_roots_are_neither_held_nor_opened_nor_named(both: Roots) -> None:
         with pytest.raises(OutsideRoots):
             both.open_folder(theirs)
     assert both.holds(note)
-    assert both.reachable == (mine, theirs)
+    assert list(both.reachable) == [mine, theirs]
 
 
 def test_link_out_of_a_root_that_the_client_has_is_not_followed(both: Roots) -> None:
