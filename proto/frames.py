@@ -20,8 +20,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from proto.errors import Failure
+from proto.grants import Grant
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -97,8 +98,9 @@ class Call(Frame, frozen=True, tag=3):
     """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
 
     `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
-    `session` an opaque name of the client's session, '' for calls that are of none. `target` (what the call is about)
-    and `peer` (where the client is, `stdio` or an address) go into the audit log.
+    `session` an opaque name of the client's session, '' for calls that are of none; `grant` is what that client may do,
+    for a front to name, None for all. `target` (what the call is about) and `peer` (where the client is, `stdio` or an
+    address) go into the audit log.
     """
 
     id: Number
@@ -111,6 +113,7 @@ class Call(Frame, frozen=True, tag=3):
     parent: Number | None = None
     progress: bool = False
     session: Name = ""
+    grant: Grant | None = None
     target: Target = ""
     peer: Name = ""
 

@@ -18,10 +18,14 @@ from msgspec import Raw
 from kernel.audit import Entry, now
 from kernel.router.call import RoutedCall
 from proto.errors import Executed, Kind, LinckiaError
+from proto.grants import Grant
 from proto.operation import CLIENT, OPERATOR, Access, Operation
 
 KERNEL = "kernel"
 """The service name of operations that the kernel itself answers."""
+
+STDIO, HTTP = "stdio", "http"
+"""Who calls without a token of its own, by where it comes from."""
 
 MESSAGE_CHARS = 500
 
@@ -46,8 +50,16 @@ class Records:
     def routed(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
         """A call that a service was to answer has come to its end."""
         if self._log is not None and _concerns(call.op, call.caller, outcome):
-            began = call.deadline - call.limit_s
-            self.put(call.op, call.caller, outcome, target=call.target, peer=call.peer, trace=call.trace, began=began)
+            self.put(
+                call.op,
+                call.caller,
+                outcome,
+                grant=call.grant,
+                target=call.target,
+                peer=call.peer,
+                trace=call.trace,
+                began=call.deadline - call.limit_s,
+            )
 
     def put(
         self,
@@ -55,6 +67,7 @@ class Records:
         caller: str,
         outcome: object,
         *,
+        grant: Grant | None,
         target: str,
         peer: str = "",
         trace: str = "",
@@ -67,7 +80,7 @@ class Records:
         took_s = 0.0 if began is None else trio.current_time() - began
         entry = Entry(
             at=now() - datetime.timedelta(seconds=took_s),
-            who=peer if caller == CLIENT and peer else caller,
+            who=_who(caller, grant, peer),
             operation=operation.name,
             target=target,
             outcome="ok" if failure is None else failure.kind.value,
@@ -89,3 +102,14 @@ def _concerns(operation: Operation[Any], caller: str, outcome: object) -> bool:
     ):
         return True
     return isinstance(outcome, LinckiaError) and outcome.kind is Kind.FORBIDDEN
+
+
+def _who(caller: str, grant: Grant | None, peer: str) -> str:
+    if caller != CLIENT:
+        return caller
+    if grant is not None:
+        return grant.name
+    if peer == STDIO:
+        return STDIO
+    # What a plan does for a client who asked for it has no connection.
+    return HTTP if peer else CLIENT
