@@ -10,11 +10,12 @@ import trio
 
 from proto import frames, grants, results
 from proto.dispatch import ClientRequests, Dispatcher
-from proto.errors import Forbidden, LinckiaError, Timeout, UnknownOperation
+from proto.errors import Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
 from proto.front import SERVICE
 from proto.operation import Operation, Params
 from proto.target import described
+from services.front import refusals
 from services.front.peer import current_peer
 from services.front.scratchpad import current_session
 from services.runtime.calls import Outgoing
@@ -33,6 +34,7 @@ def check_grant(operation: Operation[Any]) -> None:
     """Raises Forbidden where the client that is served may not call it; the kernel checks what is not answered here."""
     grant = grants.current.get()
     if grant is not None and (refusal := operation.refusal(grant)):
+        refusals.note(operation.name, Kind.FORBIDDEN.value, refusal)
         raise Forbidden(refusal)
 
 
