@@ -145,6 +145,8 @@ class Handshake:
         self._info = {"name": NAME, "title": TITLE, "version": version}
         self._greeted = False
         self._modern = False
+        self._opened = False
+        """Whether the client has said `notifications/initialized`, after which it may ask for lists."""
         self.taken: list[bytes] = []
         self.answered: list[RequestId] = []
 
@@ -187,6 +189,7 @@ class Handshake:
         if b'"id"' in data:
             return None
         self.taken.append(data)
+        self._opened = True
         return b""
 
     def _asked(self, method: str, request_id: RequestId, params: object, data: bytes) -> bytes | None:
@@ -197,6 +200,9 @@ class Handshake:
             msgspec.convert(params, _Nothing)
             # Of no consequence, so the SDK need not hear of it.
             return result_message(request_id, {})
+        elif method == "tools/list" and self._opened:
+            msgspec.convert(params, _Nothing)
+            return result_message(request_id, {"tools": self._surface.listed_tools})
         elif method == "server/discover" and not self._greeted:
             if msgspec.convert(params, _Discover).meta.version not in MODERN_VERSIONS:
                 return None
