@@ -28,7 +28,7 @@ from services.front.protocol.server import SurfaceServer
 from services.front.scratchpad import LOOSE, Entry, Scratchpad, Scratchpads
 from services.front.session import SessionState, read_state
 from services.front.transport.peers import Cached, Changed, Peers, Said
-from services.front.transport.session_ids import Claims, SessionIds
+from services.front.transport.session_ids import Claims, SessionIds, is_owner
 
 MAX_SESSIONS = 4096
 """That a front has in memory."""
@@ -121,7 +121,7 @@ class Sessions:
     async def find(self, session_id: str, server: SurfaceServer) -> HttpSession | None:
         """The session of that id, where it was given for this surface and goes on."""
         known = self._by_id.get(session_id)
-        if known is not None and known.server is server:
+        if known is not None and known.server is server and is_owner(known.claims):
             return known
         claims = self.ids.read(session_id)
         if claims is None or claims.surface != server.surface.name or claims.name in self._ended:

@@ -13,11 +13,13 @@ import binascii
 import hashlib
 import hmac
 import secrets
-import time
 from collections.abc import Mapping
+from time import time as now
 from typing import Any
 
 import msgspec
+
+from proto import grants
 
 MAX_CHARACTERS = 768
 """Of an id; a client sends it with each request."""
@@ -40,6 +42,8 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     issued: int
     capabilities: dict[str, Any] = {}
     client: dict[str, str] = {}
+    owner: str = ""
+    """Whose session it is: a mark of the grant's name; empty of a client that has none."""
 
 
 _read = msgspec.json.Decoder(Claims).decode
@@ -58,7 +62,7 @@ class SessionIds:
         known = {name: capabilities[name] for name in _KNOWN if name in capabilities}
         forms: tuple[dict[str, Any], ...] = (dict(capabilities), known, {name: {} for name in known})
         for said in forms:
-            claims = Claims(secrets.token_hex(12), surface, version, int(time.time()), said, who)
+            claims = Claims(secrets.token_hex(12), surface, version, int(now()), said, who, _owner())
             text = _text(_encode(claims))
             session_id = f"{text}.{self._signature(text)}"
             if len(session_id) <= MAX_CHARACTERS:
@@ -67,7 +71,8 @@ class SessionIds:
         return session_id
 
     def read(self, session_id: str) -> Claims | None:
-        """What an id says; None where it was not given here, was altered, or is too old."""
+        """What an id says; None where it was not given here, or to another grant's client, was altered, or is too
+        old."""
         text, _, signature = session_id.partition(".")
         if len(session_id) > MAX_CHARACTERS or not session_id.isascii():
             return None
@@ -77,10 +82,21 @@ class SessionIds:
             claims = _read(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         except (binascii.Error, msgspec.DecodeError):
             return None
-        return claims if time.time() - claims.issued < LIFETIME_S else None
+        is_fresh = now() - claims.issued < LIFETIME_S
+        return claims if is_fresh and is_owner(claims) else None
 
     def _signature(self, text: str) -> str:
         return _text(hashlib.blake2b(text.encode(), key=self._key, digest_size=18, person=b"linckia-session").digest())
+
+
+def is_owner(claims: Claims) -> bool:
+    """Whether the client that is served is of the grant that opened the session."""
+    return claims.owner == _owner()
+
+
+def _owner() -> str:
+    grant = grants.current.get()
+    return "" if grant is None else hashlib.blake2b(grant.name.encode(), digest_size=9).hexdigest()
 
 
 def _text(data: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import string
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +14,9 @@ import trio
 import trio.testing
 
 from kernel.sessions import SessionStates
+from proto import grants
 from proto.frames import Event, pack_body
+from proto.grants import Grant
 from services.front.scratchpad import Scratchpads
 from services.front.session import MAX_SUBSCRIPTIONS, SessionState, read_state
 from services.front.transport import session_ids
@@ -55,10 +58,23 @@ def test_an_altered_id_is_none() -> None:
         assert ids.read(bad) is None
 
 
+def test_an_id_is_of_the_grant_that_opened_the_session() -> None:
+    ids, anyones = SessionIds(b"k" * 32), given()
+    with contextlib.ExitStack() as stack:
+        stack.callback(grants.current.reset, grants.current.set(Grant("ada")))
+        adas = given()
+        assert ids.read(adas) is not None
+        assert ids.read(anyones) is None
+        grants.current.set(Grant("bob"))
+        assert ids.read(adas) is None
+    assert ids.read(adas) is None
+    assert ids.read(anyones) is not None
+
+
 def test_an_id_is_taken_up_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
     good = given()
-    now = session_ids.time.time()
-    monkeypatch.setattr(session_ids.time, "time", lambda: now + session_ids.LIFETIME_S + 1)
+    later = time.time() + session_ids.LIFETIME_S + 1
+    monkeypatch.setattr(session_ids, "now", lambda: later)
     assert SessionIds(b"k" * 32).read(good) is None
 
 
@@ -81,7 +97,7 @@ def test_an_id_is_short_whatever_the_client_says_of_itself(capabilities: dict[st
 
 def test_what_is_kept_of_a_session_is_bounded() -> None:
     state = SessionState()
-    for n in range(20_000):
+    for n in range(5000):
         state.subscribe(f"test://{n}")
     assert len(state.uris) == MAX_SUBSCRIPTIONS
     kept = read_state(state.written())
@@ -169,9 +185,17 @@ async def test_six_hundred_who_open_sessions_end_nobodys() -> None:
     async with served() as (http, *_):
         await http.initialize()
         assert (await http.rpc("logging/setLevel", {"level": "error"})).status == 200
-        other = HttpWire(http.port)
-        for _ in range(600):
-            await other.initialize()
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
+        opening = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        head = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\ncontent-type: application/json\r\n"
+        request = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(opening), opening)
+        stream, _ = await http.connect()
+        answers = b""
+        async with stream:
+            await stream.send_all(600 * request)
+            while answers.count(b'"protocolVersion"') < 600:
+                answers += await stream.receive_some(1 << 20)
+        assert answers.count(b"mcp-session-id: ") == 600
         assert (await http.rpc("tools/call", STRING)).status == 200
         assert (await http.rpc("tools/list")).status == 200
 
