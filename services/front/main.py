@@ -51,7 +51,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             from services.front.web.serving import serve
 
             assert settings.http is not None
-            await serve(gateway, dispatcher, every, settings, listening, env.ending)
+            await serve(gateway, dispatcher, every, settings, listening, env.ending, front=env.service)
 
         async with trio.open_nursery() as nursery:
             if env.handoff is not None:

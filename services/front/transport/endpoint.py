@@ -16,9 +16,10 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.inbound import decode_header_value
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from msgspec import UnsetType
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from proto import grants
 from services.front import scratchpad
 from services.front.protocol import batch
 from services.front.protocol.batch import BATCH_VERSIONS
@@ -26,6 +27,7 @@ from services.front.protocol.client_requests import DEFAULT_LEVEL
 from services.front.protocol.connections import level_of, on_connection
 from services.front.protocol.fast_path import Answer, FastPath, ToolCall
 from services.front.protocol.messages import (
+    INVALID_REQUEST,
     PARSE_ERROR,
     TOOLS_CALL,
     Envelope,
@@ -36,6 +38,7 @@ from services.front.protocol.messages import (
     read_envelope,
 )
 from services.front.protocol.server import SurfaceServer
+from services.front.transport.access import current_key
 from services.front.transport.exchange import Exchange
 from services.front.transport.http_batch import serve_batch
 from services.front.transport.http_sessions import MAX_SESSIONS, HttpSession, Sessions
@@ -95,7 +98,17 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
+        grant, surface = grants.current.get(), self._server.surface.name
+        if grant is not None and grant.surfaces and surface not in grant.surfaces:
+            refusal = f"the token {grant.name} is not for the surface {surface}; it has: {', '.join(grant.surfaces)}"
+            await JSONResponse({"error": refusal}, status_code=403)(scope, receive, send)
+            return
         session = self.sessions.get(headers.get(b"mcp-session-id", b"").decode("latin-1"))
+        if session is not None and session.key != current_key.get():
+            # As if it were not there: it is another client's.
+            message = error_message(None, INVALID_REQUEST, "Session not found")
+            await Response(message, status_code=404, media_type="application/json")(scope, receive, send)
+            return
         with contextlib.nullcontext() if session is None else session:
             if scope["method"] == "POST":
                 await self._post(scope, headers, session, receive, send)

@@ -14,6 +14,7 @@ import trio
 from mcp.server.connection import Connection
 
 from services.front import scratchpad
+from services.front.transport.access import current_key
 
 MAX_SESSIONS = 512
 IDLE_S = 4 * 3600.0
@@ -28,6 +29,7 @@ class HttpSession:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.scratchpad = scratchpad.current.get()
+        self.key = current_key.get()
         self.calls: dict[int | str, trio.CancelScope] = {}
         self.in_flight = 0
         self.used_at = trio.current_time()
