@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from kernel import VERSION
+from kernel.audit import Audit, Entry, now
 from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
 from kernel.ports import CauseKind, ServiceState
@@ -56,7 +57,9 @@ class KernelOperations:
         *,
         clients: Callable[[], int],
         shut_down: Callable[[], None],
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit
         self.http_url: str | None = None
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
         self._config = config
@@ -83,6 +86,7 @@ class KernelOperations:
             ops.KernelTokens: self._tokens_after,
             ops.KernelTokensChanged: self._tokens_changed,
             ops.KernelPageRestart: self._page_restart,
+            ops.KernelRefused: self._refused,
         }
         for params, handler in handlers.items():
             router.serve_local(operation_of(params).name, handler)
@@ -108,6 +112,7 @@ class KernelOperations:
             token=self._token if caller == OPERATOR else None,
             open=self._is_open,
             clients=self._clients(),
+            audit=None if self._audit is None else _as(ops.AuditStatus, self._audit.state),
             rss_bytes=processes.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],
             services=[
@@ -191,6 +196,14 @@ class KernelOperations:
         if not hmac.compare_digest(params.key.encode(), self._page_key.encode()):
             raise Forbidden("the key is not this kernel's: open the address that `linckia status` gives")
         return await self._restart(ops.KernelRestart(service=params.service), caller)
+
+    async def _refused(self, params: ops.KernelRefused, caller: str) -> None:
+        if self._audit is not None:
+            entry = Entry(
+                at=now(), who=params.who, operation=params.operation, target=params.target, outcome=params.outcome,
+                message=params.message, peer=params.peer, count=params.count,
+            )  # fmt: skip
+            self._audit.record(entry)
 
     def _waiting(self, name: str) -> dict[str, int]:
         lane = self._router.lane(name)

@@ -54,6 +54,15 @@ class ZygoteStatus(msgspec.Struct, frozen=True, kw_only=True):
     load_ms: float | None
 
 
+class AuditStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The log of changes and refusals."""
+
+    path: str
+    problem: Annotated[str, Meta(description="Why lines wait for the disk; empty where none do")]
+    waiting: Annotated[int, Meta(description="Lines that wait")]
+    lost: Annotated[int, Meta(description="Lines that could not be kept")]
+
+
 class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole system."""
 
@@ -70,6 +79,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     token: Annotated[str | None, Meta(description="The token of this kernel over HTTP, for the command line")] = None
     open: Annotated[bool, Meta(description="Whether HTTP asks for no token")] = False
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
+    audit: Annotated[AuditStatus | None, Meta(description="None where it is switched off")] = None
     rss_bytes: int
     pss_bytes: int | None
     services: list[ServiceStatus]
@@ -208,3 +218,20 @@ class KernelPageRestart(Params[Done], frozen=True, kw_only=True):
 
     service: ServiceName
     key: Annotated[str, Meta(max_length=200)]
+
+
+_Told = Annotated[str, Meta(max_length=500)]
+
+
+# Not a write, which the log would have a line of.
+@internal.read("kernel_refused", deadline_s=5, idempotent=False, callers=(FRONT,))
+class KernelRefused(Params[None], frozen=True, kw_only=True):
+    """Record what a front refused before there was a call: who asked, from where, for what, and how often."""
+
+    who: _Told
+    peer: _Told
+    operation: _Told
+    target: _Told = ""
+    outcome: _Told
+    message: _Told
+    count: Annotated[int, Meta(ge=1, le=2**53 - 1)] = 1

@@ -181,10 +181,8 @@ def test_token_of_a_surface_reaches_that_surface_by_any_way_and_no_other(
         answer = client.tool("query", {"steps": [{"op": op, "params": path}]}, surface="compact")
         assert why in answer.text or "unknown op" in answer.text, answer.text
         assert "succeeded" not in answer.text
-    for method, path in (
-        ("GET", "/status"), ("GET", "/metrics"), ("GET", "/dag/stats"), ("GET", f"/api/content?path={quote(get['file'])}")
-    ):  # fmt: skip
-        answer = client.request(method, path)
+    for path in ("/status", "/metrics", "/dag/stats", f"/api/content?path={quote(get['file'])}"):
+        answer = client.request("GET", path)
         assert (answer.status, why in answer.text) == (403, True), path
 
 

@@ -21,6 +21,7 @@ from msgspec import UnsetType
 from proto.errors import MaybeExecuted
 from proto.json_types import JsonObject
 from services.front import scratchpad
+from services.front.peer import STDIO, current_peer
 from services.front.protocol import batch
 from services.front.protocol.failures import message_of
 from services.front.protocol.handshake import Handshake
@@ -142,6 +143,7 @@ class _Session:
     async def run(self, pad: scratchpad.Scratchpad, ending: trio.Event) -> bool:
         # Every task that serves this client is started from here.
         scratchpad.enter(pad)
+        current_peer.set(STDIO)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.run)
             nursery.start_soon(self._end_when_broken, nursery.cancel_scope)
