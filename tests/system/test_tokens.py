@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
+from http.client import IncompleteRead
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
 
 from proto import ops
+from proto.front import SERVICE as FRONT
 from proto.grants import Grant
 from proto.operation import CLIENT, Operation, Role
+from tests.system import token_walk
 from tests.system.running import RunningKernel, running
 from tests.system.tokens import Answer, HttpClient, create, token_command
 
@@ -124,15 +126,17 @@ def test_revoked_token_is_worth_nothing_at_once_in_open_sessions_and_streams_too
     session = client.initialize()
     ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
     assert client.in_session(session, ping).status == 200
-    stream = client.open("GET", "/mcp/all", mcp_session_id=session, mcp_protocol_version="2025-11-25")
-    assert stream.status == 200
-    assert token_command(kernel, "revoke", "leaving").returncode == 0
-    assert client.in_session(session, ping).status == 401
-    # To its end, which comes now.
-    stream.read()
+    headers = {"mcp_session_id": session, "mcp_protocol_version": "2025-11-25"}
+    with client.open("GET", "/mcp/all", **headers) as stream:
+        assert stream.status == 200
+        assert token_command(kernel, "revoke", "leaving").returncode == 0
+        assert client.in_session(session, ping).status == 401
+        # It is cut off.
+        with pytest.raises(IncompleteRead):
+            stream.read()
+    # Another of the same name does not take over what that one had.
     again = HttpClient(kernel, create(kernel, "leaving"))
     assert again.in_session(session, ping).status == 404
-    token_command(kernel, "revoke", "leaving")
 
 
 def test_session_is_of_the_token_that_opened_it(kernel: RunningKernel, own: HttpClient) -> None:
@@ -188,12 +192,114 @@ def test_token_of_a_surface_reaches_that_surface_by_any_way_and_no_other(
 
 def test_plan_calls_nothing_that_its_client_may_not(kernel: RunningKernel, roots: tuple[Path, Path]) -> None:
     client = HttpClient(kernel, create(kernel, "planner", "--surface", "files"))
-    outcome = {"type": "tool", "tool": "noyalib_set", "arguments": {"file": "{{entry.path}}", "path": "a", "value": 1}}
-    plan = {
-        "name": "planned", "sources": [{"type": "filesystem", "config": {"path": str(roots[0])}}], "outcomes": [outcome]
-    }  # fmt: skip
+    outcome = {
+        "type": "tool",
+        "tool": "noyalib_set",
+        "arguments": {"file": "{{entry.path}}", "path": "a", "value": "1"},
+    }
+    source = {"type": "filesystem.index", "config": {"path": str(roots[0])}}
+    plan = {"name": "planned", "sources": [source], "outcomes": [outcome]}
     answer = client.tool("plan-create", plan, surface="files")
     assert "noyalib_set is on no surface of the token planner" in answer.text
     kernel.call("plan-create", plan)
     assert "noyalib_set is on no surface" in client.tool("plan-execute", {"name": "planned"}, surface="files").text
     kernel.call("plan-delete", {"name": "planned"})
+
+
+# Roots
+
+
+@pytest.fixture(scope="module")
+def limited(kernel: RunningKernel, roots: tuple[Path, Path]) -> HttpClient:
+    return HttpClient(kernel, create(kernel, "limited", "--root", str(roots[0])))
+
+
+OPERATIONS = [op for op in ops.load().values() if op.admits(CLIENT)]
+LIMITED = Grant("limited", roots=("/",))
+
+
+def is_served(op: Operation[object]) -> bool:
+    return op.service in SERVICES or op.service == FRONT
+
+
+def test_no_operation_answers_a_token_of_one_root_with_anything_of_another(
+    limited: HttpClient, own: HttpClient, roots: tuple[Path, Path]
+) -> None:
+    answered, wrong = set(), []
+    for op in OPERATIONS:
+        for root in map(str, roots):
+            answer = token_walk.call(limited, op, token_walk.arguments_of(op, root))
+            if answer is None:
+                continue
+            if MARKER in answer.text:
+                wrong.append((op.name, root, answer.text[:500]))
+            if op.refusal(LIMITED):
+                if is_served(op) and "token limited is limited to" not in answer.text:
+                    wrong.append((op.name, root, f"not refused: {answer.status} {answer.text[:500]}"))
+            elif root == str(roots[0]) and is_success(answer):
+                answered.add(op.name)
+    assert not wrong, wrong
+    # What is admitted was really tried.
+    admitted = {op.name for op in OPERATIONS if not op.refusal(LIMITED) and is_served(op)}
+    ways = {op.name for op in OPERATIONS if op.role is not Role.INTERNAL or op.http is not None}
+    assert (admitted & ways) - answered == FAIL_HERE
+
+
+FAIL_HERE = {"files_node_thumbnail", "scratchpad_read", "session"}
+"""A text has no thumbnail, no answer was long enough to be kept, and no action was named."""
+
+
+def is_success(answer: Answer) -> bool:
+    return answer.status == 200 and '"isError":true' not in answer.text and '"error":' not in answer.text
+
+
+def test_marker_is_there_to_be_found(own: HttpClient, roots: tuple[Path, Path]) -> None:
+    """Else the test above could not fail."""
+    told = set()
+    for op in OPERATIONS:
+        if op.access.value == "read" and (
+            answer := token_walk.call(own, op, token_walk.arguments_of(op, str(roots[1])))
+        ):
+            told |= {op.service} if MARKER in answer.text else set()
+    assert told >= {"yaml", "files", "media", "knowledge", "documents"}
+
+
+def test_steps_and_their_results_do_not_lead_out_of_the_roots(limited: HttpClient, roots: tuple[Path, Path]) -> None:
+    mine, theirs = map(str, roots)
+    for path in (f"{theirs}/plain.yaml", f"{mine}/../theirs/plain.yaml", "plain.yaml", "/proc/self/root" + theirs):
+        steps = [{"op": "noyalib_get", "params": {"file": path, "path": "key"}}]
+        for surface in ("all", "compact"):
+            assert MARKER not in limited.tool("query", {"steps": steps}, surface=surface).text
+    link = Path(mine, "link.yaml")
+    link.symlink_to(f"{theirs}/plain.yaml")
+    try:
+        assert MARKER not in limited.tool("noyalib_get", {"file": str(link), "path": "key"}).text
+        assert MARKER not in limited.request("GET", f"/api/content?path={quote(str(link))}").text
+        assert limited.request("GET", f"/api/content?path={quote(f'{theirs}/note.md')}").status == 403
+    finally:
+        link.unlink()
+    change = {
+        "operations": [{"op": "noyalib_set", "params": {"file": f"{theirs}/plain.yaml", "path": "key", "value": "x"}}]
+    }
+    assert "outside the roots" in limited.tool("execute", change).text
+    assert MARKER in Path(theirs, "plain.yaml").read_text()
+
+
+def test_lists_prompts_and_news_are_of_the_tokens_roots(limited: HttpClient, own: HttpClient) -> None:
+    def prompts(client: HttpClient) -> set[str]:
+        return {prompt["name"] for prompt in client.rpc("prompts/list", {}).json["result"]["prompts"]}
+
+    assert prompts(own) - prompts(limited) == {"theirs"}
+    assert "mine" in prompts(limited)
+    assert MARKER in own.rpc("prompts/get", {"name": "theirs"}).text
+    assert "Unknown prompt" in limited.rpc("prompts/get", {"name": "theirs"}).text
+    session = limited.initialize("files")
+    params = {"uri": "synthesis://nodes/anything"}
+    message = {"jsonrpc": "2.0", "id": 2, "method": "resources/subscribe", "params": params}
+    assert "is limited to some" in limited.in_session(session, message, "files").text
+
+
+def test_what_tells_of_the_whole_system_is_not_for_a_limited_token(limited: HttpClient) -> None:
+    for path in ("/metrics", "/status", "/dag/stats", "/dag/history"):
+        answer = limited.request("GET", path)
+        assert (answer.status, "token limited is limited to" in answer.text) == (403, True), path

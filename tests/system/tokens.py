@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,18 +48,22 @@ class HttpClient:
         self.address = urlsplit(kernel.status()["http_url"]).netloc
         self.token = token
 
-    def open(self, method: str, path: str, body: Any = None, **headers: str) -> http.client.HTTPResponse:
+    @contextlib.contextmanager
+    def open(self, method: str, path: str, body: Any = None, **headers: str) -> Iterator[http.client.HTTPResponse]:
         """The response, its body yet to be read."""
         connection = http.client.HTTPConnection(self.address, timeout=60)
         sent = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
         if self.token is not None:
             sent["authorization"] = f"Bearer {self.token}"
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, None if body is None else json.dumps(body), sent)
-        return connection.getresponse()
+        with contextlib.closing(connection):
+            connection.request(method, path, None if body is None else json.dumps(body), sent)
+            with connection.getresponse() as response:
+                yield response
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        return Answer(self.open(method, path, body, **headers))
+        with self.open(method, path, body, **headers) as response:
+            return Answer(response)
 
     def rpc(self, method: str, params: dict[str, Any], *, surface: str = "all") -> Answer:
         """A request of 2026-07-28, which is of no session."""
