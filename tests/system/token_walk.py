@@ -35,6 +35,7 @@ def special(root: str) -> dict[str, dict[str, Any]]:
     """What is not to be guessed by the names of the parameters."""
     source = {"type": "filesystem.index", "config": {"path": root}}
     paths = [f"{root}/note.md"]
+    edit = {"file": f"{root}/plain.yaml", "path": "key", "value": "1", "dry_run": True}
     return {
         "documents_add": {"path": f"{root}/note.md"},
         "documents_get": {"name": "note.md"},
@@ -46,13 +47,12 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "documents_session_unpin": {"name": "note.md"},
         "documents_session_start": {"label": "x"},
         "documents_session_watch": {"root": root},
-        "documents_restore": {"output_directory": f"{root}/sub", "dry_run": True},
-        "move-files": {"moves": [{"from": f"{root}/note.md", "to": f"{root}/moved.md"}], "dry_run": True},
-        "rename-files": {"renames": [{"path": f"{root}/note.md", "new_name": "renamed.md"}], "dry_run": True},
-        "delete-files": {"paths": paths, "dry_run": True},
-        "restore-files": {"paths": paths, "dry_run": True},
-        "find-duplicates": {"path": root, "min_size": 1},
-        "disk-treemap": {"path": root, "format": "text"},
+        "documents_restore": {"output_directory": f"{root}/sub", "collection": "x", "dry_run": True},
+        "move-files": {"moves": [{"from": f"{root}/note.md", "to": f"{root}/moved.md"}], "dryRun": True},
+        "rename-files": {"renames": [{"from": f"{root}/note.md", "to": f"{root}/renamed.md"}], "dryRun": True},
+        "delete-files": {"paths": paths, "dryRun": True},
+        "restore-files": {"paths": paths, "dryRun": True},
+        "files_job": {"id": "1"},
         "media_content": {"path": f"{root}/note.md"},
         "files_node_metadata": {"path": f"{root}/note.md"[1:]},
         "files_node_thumbnail": {"path": f"{root}/note.md"[1:]},
@@ -60,12 +60,12 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "inspect": {"path": f"{root}/note.md"},
         "plan-create": {"name": "zebras", "sources": [source], "outcomes": []},
         "query-create": {"name": "zebras", "query": {}},
-        "source-create": {"name": "zebras", "type": "filesystem", "path": root},
+        "source-create": {"name": "zebras", "type": "manual", "path": root},
         "resource-set-modify": {"name": "zebras", "operation": "add", "paths": paths},
         "resource-metric-range": {"name": "zebras", "metric": "size", "min": 0},
         "resource-time-range": {"name": "zebras", "field": "mtime"},
-        "execute": {"operations": [{"op": "documents.delete", "params": {"name": "note.md"}}]},
-        "query": {"steps": [{"op": "documents.search", "params": {"query": "zebra"}}]},
+        "execute": {"operations": [{"op": "noyalib_set", "params": edit}]},
+        "query": {"steps": [{"op": "noyalib_get", "params": {"file": f"{root}/plain.yaml", "path": "key"}}]},
         "transcript_ingest": {"provider": "openai", "request": {}, "response": {}},
         "session": {},
     }  # fmt: skip
@@ -92,9 +92,9 @@ def call(client: HttpClient, op: Operation[object], arguments: dict[str, Any]) -
             action = {"action": op.step.removeprefix("session."), "params": arguments}
             return client.tool("session", action)
         case Role.STEP if op.access.value == "read":
-            return client.tool("query", {"steps": [{"op": op.step, "params": arguments}]}, surface="documents")
+            return client.tool("query", {"steps": [{"op": op.name, "params": arguments}]}, surface="compact")
         case Role.STEP:
-            return client.tool("execute", {"operations": [{"op": op.step, "params": arguments}]}, surface="documents")
+            return client.tool("execute", {"operations": [{"op": op.name, "params": arguments}]}, surface="compact")
         case Role.PROMPT:
             return client.rpc("prompts/get", {"name": op.name, "arguments": arguments})
         case Role.RESOURCE:
