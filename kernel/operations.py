@@ -19,6 +19,7 @@ from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
 from kernel.ports import CauseKind, ServiceState
 from kernel.router.router import LocalHandler, Router
+from kernel.sessions import SessionStates
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
 from kernel.tokens import Announced, CannotRead
@@ -61,6 +62,7 @@ class KernelOperations:
     ) -> None:
         self._audit = audit
         self.http_url: str | None = None
+        self._sessions = SessionStates()
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
         self._config = config
         self._router = router
@@ -86,6 +88,8 @@ class KernelOperations:
             ops.KernelTokens: self._tokens_after,
             ops.KernelTokensChanged: self._tokens_changed,
             ops.KernelPageRestart: self._page_restart,
+            ops.KernelKeepSession: self._keep_session,
+            ops.KernelKeptSession: self._kept_session,
             ops.KernelRefused: self._refused,
         }
         for params, handler in handlers.items():
@@ -168,6 +172,12 @@ class KernelOperations:
         except CannotRead as error:
             raise OperationError(str(error)) from None
         return ops.Done(message="in force" if taken_up else "in force, once a front that does not answer is replaced")
+
+    async def _keep_session(self, params: ops.KernelKeepSession, caller: str) -> None:
+        self._sessions.keep(params.name, params.state)
+
+    async def _kept_session(self, params: ops.KernelKeptSession, caller: str) -> str | None:
+        return self._sessions.kept(params.name)
 
     async def _figures(self, params: ops.KernelFiguresParams, caller: str) -> ops.KernelFigures:
         report = self._supervisor.status()

@@ -7,6 +7,8 @@ the control socket, the kernel's own token.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Annotated
 
@@ -57,6 +59,16 @@ class TokenTable(msgspec.Struct, frozen=True):
 
 current: ContextVar[Grant | None] = ContextVar("grant", default=None)
 """Of the client that this task serves; threads that it waits for inherit it."""
+
+
+@contextlib.contextmanager
+def lifted() -> Iterator[None]:
+    """For what a service does for itself while it serves a client."""
+    before = current.set(None)
+    try:
+        yield
+    finally:
+        current.reset(before)
 
 
 def roots() -> tuple[str, ...]:

@@ -35,6 +35,8 @@ async def open_http(
     *,
     routes: Sequence[BaseRoute] = (),
     ready: Callable[[], Awaitable[bool]],
+    session_key: bytes,
+    several: bool,
     tokens: Tokens | None = None,
 ) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
     """The ASGI application, and what ends its open streams when the server is to end.
@@ -42,10 +44,14 @@ async def open_http(
     Args:
         routes: others' (metrics, the operator's page), behind the same checks.
         ready: what `/health` and `/readyz` answer 200 for.
+        session_key: signs the ids of sessions; all fronts have the same.
+        several: whether there are other fronts.
         tokens: those that the operator has made.
     """
-    endpoints = {name: Endpoint(await gateway.server(name), settings.max_body_bytes) for name in SURFACES}
-    stateless = Endpoint(await gateway.server(TRANSCRIPTS), settings.max_body_bytes, stateless=True)
+    sessions = gateway.sessions(session_key, several=several)
+    limit = settings.max_body_bytes
+    endpoints = {name: Endpoint(await gateway.server(name), limit, sessions) for name in SURFACES}
+    stateless = Endpoint(await gateway.server(TRANSCRIPTS), limit)
 
     async def health(request: Request) -> Response:
         up = await ready()
@@ -88,7 +94,10 @@ async def open_http(
     async with contextlib.AsyncExitStack() as stack:
         for endpoint in (*endpoints.values(), stateless):
             await stack.enter_async_context(endpoint.running())
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        await nursery.start(sessions.run)
         yield Guard(front, settings, tokens or Tokens()), close_streams
+        nursery.cancel_scope.cancel()
 
 
 class _Whole:
@@ -108,6 +117,8 @@ async def serve_http(
     *,
     routes: Sequence[BaseRoute] = (),
     ready: Callable[[], Awaitable[bool]],
+    session_key: bytes,
+    several: bool = False,
     tokens: Tokens | None = None,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -116,7 +127,10 @@ async def serve_http(
 
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
     """
-    async with open_http(gateway, settings, routes=routes, ready=ready, tokens=tokens) as (app, close_streams):
+    opened = open_http(
+        gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several, tokens=tokens
+    )
+    async with opened as (app, close_streams):
 
         async def until_shutdown() -> None:
             await shutdown()

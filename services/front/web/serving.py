@@ -48,6 +48,7 @@ async def serve(
     async with trio.open_nursery() as nursery:
         await nursery.start(tokens.follow, dispatcher, front)
         await serve_http(
-            gateway, settings.http, listening, routes=every, ready=ready, tokens=tokens, shutdown=ending.wait
-        )
+            gateway, settings.http, listening, routes=every, ready=ready, tokens=tokens, shutdown=ending.wait,
+            session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
+        )  # fmt: skip
         nursery.cancel_scope.cancel()

@@ -20,6 +20,7 @@ from services.front.transport.tokens import Tokens
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, MODERN, gateway_in_process
 
+KEY = b"k" * 32
 ACCEPT = "application/json, text/event-stream"
 
 
@@ -107,6 +108,25 @@ class HttpWire:
             message["params"] = params
         return await self.request("POST", path, json.dumps(message).encode(), {**sent, **(headers or {})})
 
+    async def messages(self, method: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The messages of the stream that a request is answered with, as they come."""
+        stream, connection = await self.connect()
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        async with stream:
+            await self.start(stream, connection, "POST", "/mcp", body, self.session)
+            buffer = b""
+            while True:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    connection.receive_data(await stream.receive_some(65536))
+                elif isinstance(event, h11.Data):
+                    *lines, buffer = (buffer + bytes(event.data)).split(b"\n")
+                    for line in lines:
+                        if line.startswith(b"data:") and line.strip() != b"data:":
+                            yield json.loads(line.removeprefix(b"data:"))
+                elif not isinstance(event, h11.Response):
+                    return
+
     async def initialize(
         self, version: str = "2025-11-25", path: str = "/mcp", capabilities: dict[str, Any] | None = None
     ) -> dict[str, Any]:
@@ -129,7 +149,9 @@ async def served(
     settings: Http | None = None,
     routes: Sequence[BaseRoute] = (),
     ready: bool = True,
+    *,
     tokens: Tokens | None = None,
+    several: bool = False,
 ) -> AsyncIterator[tuple[HttpWire, Gateway, InProcess, trio.Event]]:
     """A server on a free port; the event shuts it down."""
     shutdown = trio.Event()
@@ -143,7 +165,7 @@ async def served(
         async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_http(
                 gateway, _open(settings or Http(port=port)), listening, routes=routes, ready=is_ready, tokens=tokens,
-                shutdown=shutdown.wait, task_status=task_status,
+                session_key=KEY, several=several, shutdown=shutdown.wait, task_status=task_status,
             )  # fmt: skip
 
         await nursery.start(serve)
