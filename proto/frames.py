@@ -20,8 +20,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from proto.errors import Failure
+from proto.grants import Grant
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -45,6 +46,9 @@ MAX_STREAMS = 32
 TEXT_CHARS = 16 * 1024
 """The longest line for a log, report of progress, or value of `info`; the sender cuts what is longer."""
 
+TARGET_CHARS = 512
+"""The longest description of what a call is about."""
+
 MAX_LEFT_MS = 2**31 - 1
 """Some weeks: for a call that may take as long as it likes."""
 
@@ -57,6 +61,7 @@ Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
 Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS)]
+Target = Annotated[str, Meta(max_length=TARGET_CHARS)]
 Info = Annotated[dict[Name, Text], Meta(max_length=INFO_ENTRIES)]
 
 Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -93,7 +98,9 @@ class Call(Frame, frozen=True, tag=3):
     """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
 
     `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
-    `session` an opaque name of the client's session, '' for calls that are of none.
+    `session` an opaque name of the client's session, '' for calls that are of none; `grant` is what that client may do,
+    for a front to name, None for all. `target` (what the call is about) and `peer` (where the client is, `stdio` or an
+    address) go into the audit log.
     """
 
     id: Number
@@ -106,6 +113,9 @@ class Call(Frame, frozen=True, tag=3):
     parent: Number | None = None
     progress: bool = False
     session: Name = ""
+    grant: Grant | None = None
+    target: Target = ""
+    peer: Name = ""
 
 
 class Return(Frame, frozen=True, tag=4):

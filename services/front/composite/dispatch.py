@@ -6,6 +6,7 @@ import trio
 
 from proto.dispatch import ClientRequests, Dispatcher
 from proto.errors import Executed, Forbidden, Timeout
+from proto.frames import new_trace
 from proto.front import SERVICE
 from proto.operation import Access, Operation, Params
 from proto.ops.front import Describe, Execute, Query, Session
@@ -13,6 +14,7 @@ from proto.surfaces.describe import describe
 from proto.surfaces.steps import NAMES, Steps
 from services.front.composite import run
 from services.front.composite.answer import Composed
+from services.front.dispatcher import check_grant
 
 
 class Composites:
@@ -50,6 +52,9 @@ class Composites:
             )
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
+        check_grant(operation)
+        # Steps of one call are known by it.
+        trace = trace or new_trace()
 
         async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
             return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)
