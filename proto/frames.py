@@ -20,8 +20,9 @@ import msgspec
 from msgspec import Meta, Raw
 
 from proto.errors import Failure
+from proto.grants import Grant
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
 
 PART_BYTES = 64 * 1024
@@ -93,7 +94,8 @@ class Call(Frame, frozen=True, tag=3):
     """A request, in either direction; `parent` is the id of the call being served, for calls from a service.
 
     `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
-    `session` an opaque name of the client's session, '' for calls that are of none.
+    `session` an opaque name of the client's session, '' for calls that are of none; `grant` is what that client may do,
+    for a front to name, None for all.
     """
 
     id: Number
@@ -106,6 +108,7 @@ class Call(Frame, frozen=True, tag=3):
     parent: Number | None = None
     progress: bool = False
     session: Name = ""
+    grant: Grant | None = None
 
 
 class Return(Frame, frozen=True, tag=4):

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 import msgspec
 
 from proto.errors import Executed, Kind, LinckiaError
+from proto.grants import Grant
 from proto.validation import JsonSchema, json_schema, respelled, validate
 
 R = TypeVar("R")
@@ -134,6 +135,7 @@ class Options(TypedDict, total=False):
     completion: str
     both_spellings: bool
     open_world: bool
+    within_roots: bool
 
 
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
@@ -157,6 +159,9 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
             are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
         both_spellings: whether its parameters may be given in camelCase and in snake_case, however they are declared.
         open_world: whether it reaches beyond this machine's own store.
+        within_roots: whether a client that is limited to some of the roots may call it: `services.runtime.roots` checks
+            each path that it is given or answers, or it has nothing to do with files. What answers from a store of all
+            roots is refused to such a client.
     """
 
     name: str
@@ -181,6 +186,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     completion: str | None = None
     both_spellings: bool = False
     open_world: bool = False
+    within_roots: bool = False
 
     @cached_property
     def input_schema(self) -> JsonSchema:
@@ -233,6 +239,17 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     def admits(self, caller: str) -> bool:
         """Whether `caller` (`client`, `operator`, or the name of a service) may call this operation."""
         return caller in self.callers or (caller == OPERATOR and CLIENT in self.callers)
+
+    def refusal(self, grant: Grant) -> str:
+        """Why a client of this grant may not call it; empty where it may."""
+        if grant.read_only and self.access is not Access.READ:
+            return f"{self.name} changes something, and the token {grant.name} may only read"
+        if grant.surfaces and not set(grant.surfaces).intersection(self.surfaces):
+            return f"{self.name} is on no surface of the token {grant.name}, which has: {', '.join(grant.surfaces)}"
+        if grant.roots and not self.within_roots:
+            limited = f"the token {grant.name} is limited to {', '.join(grant.roots)}"
+            return f"{self.name} answers from what was stored of all roots, and {limited}"
+        return ""
 
     def failure(self, error: LinckiaError) -> LinckiaError:
         """`error` as the caller is told it: an operation that only reads was not executed, whatever went wrong."""

@@ -1,38 +1,40 @@
-"""`linckia serve`: the kernel itself, and its log.
+"""`linckia serve`: the kernel itself.
 
 The data directory is locked and its socket listens before anything slow is imported, so that clients can queue at once.
-The log is JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.  Where no person watches stderr
-(`linckia stdio` started the kernel), stderr is the log file itself: what Python prints as it dies is found there.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import contextlib
 import gc
-import json
 import logging
-import logging.handlers
 import os
+import resource
 import socket
 import sys
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from kernel import VERSION
 from kernel.cli import EXIT_HELD, Failed, Usage
+from kernel.cli.kernel_log import open_log
 from kernel.config import Config, load
 from kernel.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
+from kernel.control.client import CallFailed, Client, ControlError
 from kernel.settings import ConfigError, Flags
 
-ROTATE_BYTES = 8 * 1024 * 1024
-KEEP = 3
-"""Rotated files that are kept: with the one in use, weeks of an ordinary kernel in at most 32 MiB."""
+MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536
+"""Open files of the kernel: at rest it has 180."""
 
-_RED = "\x1b[31m"
-_COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: _RED, logging.CRITICAL: _RED}
+WAIT_S = 10.0
+"""For a kernel that ends."""
 
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+TAKE_OVER_S = 30.0
+"""For one that steps aside: its services finish what they have in hand."""
+
+TAKE_OVERS = 3
+
 
 log = logging.getLogger("linckia.kernel")
 
@@ -41,8 +43,15 @@ def serve(arguments: argparse.Namespace) -> int:
     """Until the kernel has ended in order.  Raises Usage, Failed."""
     try:
         config = load(flags_of(arguments), os.environ)
-        with hold(config.data_dir) as listener:
-            open_log(config.data_dir, config.log_level, watched=not arguments.ephemeral)
+        _allow_descriptors()
+        with _held(config, ephemeral=arguments.ephemeral) as listener:
+            try:
+                open_log(config.data_dir, config.log_level, watched=not arguments.ephemeral)
+            except OSError as error:
+                raise CannotHold(
+                    f"cannot write the log in {log_dir(config.data_dir)}: {error.strerror}; make room and see to its "
+                    "permissions, or name another directory with --data"
+                ) from None
             _run(config, listener, arguments)
     except ConfigError as error:
         raise Usage(str(error)) from None
@@ -52,6 +61,58 @@ def serve(arguments: argparse.Namespace) -> int:
     except CannotHold as error:
         raise Failed(str(error)) from None
     return 0
+
+
+def _allow_descriptors() -> None:
+    """As many open files as the machine allows: each service takes five, each local client three.  Raises Failed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_DESCRIPTORS)
+    if most < MIN_DESCRIPTORS:
+        raise Failed(
+            f"this shell allows a process {most} open files, and the kernel needs {MIN_DESCRIPTORS}: raise the limit "
+            "(`ulimit -n`, `LimitNOFILE=` of a systemd unit, or /etc/security/limits.conf), and start again"
+        )
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+@contextlib.contextmanager
+def _held(config: Config, *, ephemeral: bool) -> Iterator[socket.socket]:
+    """The data directory (`hold`), taken over where its kernel only runs for the clients that started it.
+
+    Raises AlreadyHeld, CannotHold.
+    """
+    tries = 1 if ephemeral else TAKE_OVERS
+    with contextlib.ExitStack() as stack:
+        is_leaving = False
+        for left in reversed(range(tries)):
+            try:
+                listener = stack.enter_context(
+                    hold(config.data_dir, wait_s=TAKE_OVER_S if is_leaving else WAIT_S, is_leaving=is_leaving)
+                )
+                break
+            except AlreadyHeld as held:
+                # One that a client started in between, or that did not end in time, is asked again.
+                if not left:
+                    raise
+                _take_over(config, held)
+                is_leaving = True
+        yield listener
+
+
+def _take_over(config: Config, held: AlreadyHeld) -> None:
+    """Ask the kernel that holds the data directory to step aside.  Raises AlreadyHeld: it stays, and why."""
+    try:
+        with Client(config.data_dir) as client:
+            client.step_aside([str(root) for root in config.roots], read_only=config.read_only)
+        print("linckia: taking over from the kernel that MCP clients started", file=sys.stderr)
+    except CallFailed as error:
+        if error.failure.get("kind") == "forbidden":
+            raise held from None
+        raise AlreadyHeld(f"{config.data_dir} cannot be taken over: {error}") from None
+    except ControlError:
+        # It ends already.
+        return
 
 
 def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
@@ -111,76 +172,3 @@ def announce(config: Config, http_url: str | None, page_url: str | None) -> None
         file=sys.stderr,
         flush=True,
     )
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, `extra` fields, a traceback as `error`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, object] = {
-            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {key: value for key, value in vars(record).items() if key not in _ORDINARY}
-        if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
-
-
-class HumanLines(logging.Formatter):
-    """`12:34:56 supervisor  message`, coloured by level on a terminal."""
-
-    def __init__(self, *, colour: bool) -> None:
-        super().__init__()
-        self._colour = colour
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.datetime.fromtimestamp(record.created)
-        text = f"{at:%H:%M:%S} {record.name.removeprefix('linckia.'):<10}  {record.getMessage()}"
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        colour = _COLOURS.get(record.levelno, "") if self._colour else ""
-        return f"{colour}{text}\x1b[0m" if colour else text
-
-
-class Rotating(logging.handlers.RotatingFileHandler):
-    """Takes stderr along to the new file, where stderr is this log."""
-
-    def __init__(self, path: Path, *, with_stderr: bool) -> None:
-        super().__init__(path, maxBytes=ROTATE_BYTES, backupCount=KEEP, encoding="utf-8")
-        self._with_stderr = with_stderr
-        self._take_stderr()
-
-    def doRollover(self) -> None:
-        super().doRollover()
-        self._take_stderr()
-
-    def _take_stderr(self) -> None:
-        if self._with_stderr and self.stream is not None:
-            os.dup2(self.stream.fileno(), sys.stderr.fileno())
-
-
-def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
-    """Send everything that is logged in this process to the kernel's log; of other libraries only warnings and worse.
-
-    Args:
-        watched: whether a person may read stderr.
-
-    Raises OSError: the log cannot be written.
-    """
-    folder = log_dir(data_dir)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    to_file = Rotating(folder / "kernel.log", with_stderr=not watched)
-    to_file.setFormatter(JsonLines())
-    root = logging.getLogger()
-    root.addHandler(to_file)
-    root.setLevel(logging.WARNING)
-    if watched:
-        to_people = logging.StreamHandler(sys.stderr)
-        to_people.setFormatter(HumanLines(colour=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
-        root.addHandler(to_people)
-    logging.getLogger("linckia").setLevel(level.upper())
-    logging.captureWarnings(True)

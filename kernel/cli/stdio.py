@@ -63,11 +63,19 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
         client, attached = _join(data_dir, roots, arguments, memory, patience_s)
         with client:
             try:
-                if client.wait_detached() == "stopped":
-                    print("linckia: the kernel was ended; the session ends with it", file=sys.stderr)
-                return
+                ended = client.wait_detached()
             except KernelGone:
-                deaths = [*(at for at in deaths if at > time.monotonic() - WITHIN_S), time.monotonic()]
+                ended = "died"
+        if ended in ("client", "stopped"):
+            if ended == "stopped":
+                print("linckia: the kernel was ended; the session ends with it", file=sys.stderr)
+            return
+        roots = attached["roots"]
+        if ended == "replaced":
+            print("linckia: `linckia serve` takes over; the session goes on there", file=sys.stderr)
+            patience_s = COMES_BACK_S
+            continue
+        deaths = [*(at for at in deaths if at > time.monotonic() - WITHIN_S), time.monotonic()]
         if len(deaths) > DEATHS:
             raise Failed(
                 f"the kernel has died {len(deaths)} times within a minute; see {log}. "
@@ -75,7 +83,6 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
             )
         print(f"linckia: the kernel has died (see {log}); the session goes on with the next", file=sys.stderr)
         patience_s = 0.0 if attached["ephemeral"] else COMES_BACK_S
-        roots = attached["roots"]
 
 
 def real_root(path: str) -> str:

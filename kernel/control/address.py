@@ -102,10 +102,11 @@ def connect(data_dir: Path) -> socket.socket:
 
 
 @contextlib.contextmanager
-def hold(data_dir: Path, *, wait_s: float = 10.0) -> Iterator[socket.socket]:
+def hold(data_dir: Path, *, wait_s: float = 10.0, is_leaving: bool = False) -> Iterator[socket.socket]:
     """Lock `data_dir` and listen on its control socket, which is given; after the block it is gone and the lock free.
 
-    A holder that no longer answers on its socket is on its way out, and is waited for up to `wait_s` seconds.
+    A holder that no longer answers on its socket is on its way out, and is waited for up to `wait_s` seconds; so is one
+    that has said so (`is_leaving`).
 
     Raises AlreadyHeld, which names the holder; CannotHold: it cannot be made, written to, locked or listened in.
     """
@@ -117,9 +118,15 @@ def hold(data_dir: Path, *, wait_s: float = 10.0) -> Iterator[socket.socket]:
             f"cannot use {data_dir} as data directory: {error.strerror}; name another with --data"
         ) from error
     try:
-        _lock(lock, data_dir, time.monotonic() + wait_s)
-        os.truncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        _lock(lock, data_dir, time.monotonic() + wait_s, is_leaving=is_leaving)
+        try:
+            os.truncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise CannotHold(
+                f"cannot write to {lock_path(data_dir)}: {error.strerror}; make room, or name another data directory "
+                "with --data"
+            ) from error
         path = socket_path(data_dir)
         listener = _listen(path)
         try:
@@ -132,7 +139,7 @@ def hold(data_dir: Path, *, wait_s: float = 10.0) -> Iterator[socket.socket]:
         os.close(lock)
 
 
-def _lock(lock: int, data_dir: Path, give_up_at: float) -> None:
+def _lock(lock: int, data_dir: Path, give_up_at: float, *, is_leaving: bool) -> None:
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,8 +153,9 @@ def _lock(lock: int, data_dir: Path, give_up_at: float) -> None:
             return
         answers = False
         with contextlib.suppress(OSError):
-            connect(data_dir).close()
-            answers = True
+            if not is_leaving:
+                connect(data_dir).close()
+                answers = True
         if answers or time.monotonic() > give_up_at:
             holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
             raise AlreadyHeld(

@@ -102,8 +102,17 @@ class Client:
         self._socket.settimeout(None)
         return attached
 
+    def step_aside(self, roots: Sequence[str], *, read_only: bool) -> None:
+        """Have a kernel that was started for its clients end, so that one that stays goes on with their sessions.
+
+        Raises CallFailed: it stays itself, or has other settings; KernelGone.
+        """
+        self._send({"step_aside": {"roots": roots, "read_only": read_only}}, ())
+        self._answer("aside", "the kernel ended before it had answered")
+
     def wait_detached(self) -> str:
-        """Why the MCP session has ended: the `client` left, or the kernel `stopped`.  Raises CallFailed, KernelGone."""
+        """Why the MCP session has ended here: the `client` left, the kernel was `stopped`, or it was `replaced` by
+        another, where the session goes on.  Raises CallFailed, KernelGone."""
         return str(self._answer("detached", "the kernel has died")["reason"])
 
     def _send(self, message: Mapping[str, object], descriptors: Sequence[int]) -> None:

@@ -71,6 +71,13 @@ class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read_only: bool = False
 
 
+class Successor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kernel that stays wants the data directory of one that was started for its clients, and has these settings."""
+
+    roots: tuple[str, ...]
+    read_only: bool
+
+
 @dataclass(kw_only=True)
 class ControlServer:
     """Answers on the control socket."""
@@ -88,6 +95,7 @@ class ControlServer:
     linger_s: float | None = None
     """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
     _busy: int = field(default=0, init=False)
+    _replaced: bool = field(default=False, init=False)
     _alone: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
 
     async def run(
@@ -120,6 +128,26 @@ class ControlServer:
         self._busy -= 1
         if not self._busy and self.linger_s is not None:
             self._alone.deadline = trio.current_time() + self.linger_s
+
+    def step_aside(self, successor: Successor) -> JsonObject:
+        """End in order, so that `successor` goes on with local clients' sessions.  Raises Forbidden, Unavailable."""
+        if self.linger_s is None:
+            raise Forbidden(f"the kernel (process {os.getpid()}) was not started for its clients alone, and stays")
+        if set(successor.roots) != set(self.roots) or successor.read_only != self.read_only:
+            mode = "read-only, " if self.read_only else ""
+            raise Unavailable(
+                f"its kernel (process {os.getpid()}), started for MCP clients that are still there, is {mode}of the "
+                f"roots {_listed(self.roots)}: serve the same, or end it and its clients' sessions (linckia stop)"
+            )
+        log.info("stepping aside for a kernel that stays")
+        self._replaced = True
+        self.stopping.set()
+        return {"aside": {"pid": os.getpid()}}
+
+    @property
+    def ended(self) -> str:
+        """Why local clients' sessions end here: `stopped`, or `replaced` where they go on in another kernel."""
+        return "replaced" if self._replaced else "stopped"
 
     async def _serve(self, accepted: trio.socket.SocketType) -> None:
         connection = _Connection(self, accepted)
@@ -219,6 +247,8 @@ class _Connection:
                     return await self._attach(msgspec.convert(fields["attach"], Attachment))
                 finally:
                     self._close_descriptors()
+            if "step_aside" in fields:
+                return self._server.step_aside(msgspec.convert(fields["step_aside"], Successor))
             return {"result": await self._call(msgspec.convert(fields, CallRequest))}
         except msgspec.DecodeError as error:
             raise InvalidParams(f"not a request of the control socket: {error}") from None
@@ -280,7 +310,7 @@ class _Connection:
         finally:
             if not left and server.stopping.is_set():
                 with trio.move_on_after(GOODBYE_S, shield=True):
-                    await self.send({"detached": {"reason": "stopped"}})
+                    await self.send({"detached": {"reason": server.ended}})
         return {"detached": {"reason": "client"}}
 
 

@@ -14,6 +14,7 @@ from proto import frames, results
 from proto.dispatch import ClientRequests
 from proto.errors import Internal, LinckiaError
 from proto.frames import Progress
+from proto.grants import Grant
 from proto.operation import Operation
 
 _given: Callable[[Raw], dict[str, object]] = frames.reader(dict[str, object])
@@ -37,6 +38,8 @@ class RoutedCall(msgspec.Struct, eq=False):
     client_requests: ClientRequests | None
     session: str = ""
     """Of the client; an opaque name, no secret.  Empty where there is none, as for the command line."""
+    grant: Grant | None = None
+    """What the client may do for whom it is made, be it through another service; None for all."""
     for_client: bool = True
     """Whether a client waits for it, be it through another service; services make calls for themselves too."""
     frame_id: int = 0

@@ -328,6 +328,7 @@ class Lane:
             generation=call.generation,
             progress=call.progress is not None,
             session=call.session,
+            grant=call.grant,
         )
         self._post(call, frame)
 

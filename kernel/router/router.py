@@ -21,11 +21,12 @@ from kernel.ports import Cause, ServiceState
 from kernel.router.call import RoutedCall, Waiting
 from kernel.router.client import FrontClient
 from kernel.router.lane import Lane, Limits
-from proto import errors, frames, mcp
+from proto import errors, frames, grants, mcp
 from proto.channel import Channel, ProtocolViolation
 from proto.dispatch import ClientRequests
 from proto.errors import Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
+from proto.grants import Grant
 from proto.link import LinkClosed
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from proto.ops import Table
@@ -156,7 +157,9 @@ class Router:
         written: bool = False,
     ) -> object:
         """See `proto.dispatch.Dispatcher.call`."""
-        self._admit(operation, caller)
+        # The kernel's own work for a client is held to that client's grant.
+        grant = grants.current.get()
+        self._admit(operation, caller, grant)
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         if operation.service == KERNEL:
             return await self._call_local(operation, params, caller, limit_s)
@@ -175,6 +178,7 @@ class Router:
             done=waiting.done,
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
+            grant=grant,
         )
         lane.submit(routed)
         try:
@@ -276,9 +280,11 @@ class Router:
         if operation is None:
             raise errors.UnknownOperation(f"unknown operation {call.op!r}")
         caller = self._caller(living, call, parent)
-        self._admit(operation, caller)
+        grant = self._grant(living, call, parent)
+        # What a service calls to serve a client is its own concern, within the grant that goes with the call.
+        self._admit(operation, caller, grant if living.client is not None else None)
         if operation.service == KERNEL:
-            self._answer_itself(living, call, partial(self._serve_local_for, call, operation, caller))
+            self._answer_itself(living, call, partial(self._serve_local_for, call, operation, caller, grant))
             return
         lane = self._lane_of(operation)
         client_requests = parent.client_requests if parent is not None else None
@@ -307,6 +313,7 @@ class Router:
             client_requests=client_requests,
             # A client's session is for its front alone to name.
             session=call.session if living.client is not None else "",
+            grant=grant,
             for_client=caller == CLIENT or (parent is not None and parent.for_client),
         )
         living.made[call.id] = (lane, routed)
@@ -316,13 +323,21 @@ class Router:
             del living.made[call.id]
             raise
 
-    def _admit(self, operation: Operation[Any], caller: str) -> None:
-        """Raises Forbidden where the caller may not call it."""
+    def _admit(self, operation: Operation[Any], caller: str, grant: Grant | None) -> None:
+        """Raises Forbidden where the caller, or a client of this grant, may not call it."""
         if not operation.admits(caller):
             who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
             raise Forbidden(f"{operation.name} may not be called by {who}")
         if self._read_only and caller == CLIENT and operation.access is not Access.READ:
             raise Forbidden(f"{operation.name} changes something, and this kernel is read-only (`read_only`)")
+        if grant is not None and (refusal := operation.refusal(grant)):
+            raise Forbidden(refusal)
+
+    def _grant(self, living: _Living, call: Call, parent: RoutedCall | None) -> Grant | None:
+        """That of the call which is being served, which no service can widen; of others a front names it."""
+        if parent is not None and parent.grant is not None:
+            return parent.grant
+        return call.grant if living.client is not None else None
 
     def _caller(self, living: _Living, call: Call, parent: RoutedCall | None) -> str:
         """In whose name a service calls: its own, or of a front the client's, or that of the caller it serves."""
@@ -356,7 +371,8 @@ class Router:
         self._start(answer)
         living.asks[call.id] = scope
 
-    async def _serve_local_for(self, call: Call, operation: Operation[Any], caller: str) -> object:
+    async def _serve_local_for(self, call: Call, operation: Operation[Any], caller: str, grant: Grant | None) -> object:
+        grants.current.set(grant)
         try:
             params = frames.read_body(call.params, operation.params)
             params.check()

@@ -131,11 +131,12 @@ class ServiceLog:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._pipe, self.fd = os.pipe()
         os.set_blocking(self._pipe, False)
+        self._tail = b""
         self._open()
 
     def _open(self) -> None:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._start = self._size = os.fstat(self._file).st_size
+        self._size = os.fstat(self._file).st_size
 
     async def run(self) -> None:
         """Take what is written, piece by piece, until cancelled."""
@@ -160,6 +161,7 @@ class ServiceLog:
                 return
 
     def _write(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
         # A full disk must not stop the supervisor from supervising.
         with contextlib.suppress(OSError):
             if self._size and self._size + len(data) > self._max_bytes:
@@ -176,15 +178,13 @@ class ServiceLog:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._write(f"{stamp} supervisor: {text}\n".encode())
         # The supervisor's own lines are not the last words of a process.
-        self._start = self._size
+        self._tail = b""
 
     def last_words(self) -> str:
         """The last line with words in it that this generation wrote, shortened; for the cause of its death."""
         self._take_all()
-        start = max(self._start, self._size - LAST_WORDS_BYTES)
-        if start >= self._size:
-            return ""
-        text = os.pread(self._file, self._size - start, start).decode("utf-8", "replace")
+        # From memory: on a full disk they are not in the file.
+        text = self._tail.decode("utf-8", "replace")
         # A group of exceptions is written in a frame, which ends below all that it says.
         lines = [line.strip("| \t") for line in text.splitlines() if any(map(str.isalnum, line))]
         return lines[-1][-LAST_WORDS_CHARACTERS:] if lines else ""
@@ -194,4 +194,3 @@ class ServiceLog:
         for fd in (self._pipe, self.fd, self._file):
             os.close(fd)
         self._pipe = self._file = -1
-        self._start = self._size = 0

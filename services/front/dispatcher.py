@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from proto import frames, results
+from proto import frames, grants, results
 from proto.dispatch import ClientRequests, Dispatcher
 from proto.errors import Forbidden, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
@@ -25,6 +25,13 @@ class Events(Protocol):
     """Where what services tell clients comes from."""
 
     def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None: ...
+
+
+def check_grant(operation: Operation[Any]) -> None:
+    """Raises Forbidden where the client that is served may not call it; the kernel checks what is not answered here."""
+    grant = grants.current.get()
+    if grant is not None and (refusal := operation.refusal(grant)):
+        raise Forbidden(refusal)
 
 
 class LinkDispatcher(Dispatcher):
@@ -67,7 +74,8 @@ class LinkDispatcher(Dispatcher):
         try:
             answer = await self._outgoing.raw(
                 operation.name, frames.pack_body(params), limit_s=limit_s, parent=self._parent, trace=trace or "",
-                caller=caller, session=current_session.get(), client_requests=client_requests,
+                caller=caller, session=current_session.get(), grant=grants.current.get(),
+                client_requests=client_requests,
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
@@ -76,6 +84,7 @@ class LinkDispatcher(Dispatcher):
     async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
+        check_grant(operation)
         handler = self._local.get(operation.name)
         if handler is None:
             raise UnknownOperation(f"there is nothing that answers {operation.name!r}")

@@ -16,6 +16,7 @@ from proto.channel import Channel
 from proto.dispatch import ClientRequests
 from proto.errors import Executed, InvalidParams, LinckiaError, Timeout, Unavailable, from_failure
 from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
+from proto.grants import Grant
 from proto.link import LinkClosed
 from proto.operation import Params, operation_of
 
@@ -80,6 +81,7 @@ class Outgoing:
         trace: str = "",
         caller: str = "",
         session: str = "",
+        grant: Grant | None = None,
         client_requests: ClientRequests | None = None,
     ) -> Raw:
         """The same with bodies left as they are.
@@ -87,6 +89,7 @@ class Outgoing:
         Args:
             caller: in whose name a front calls; the service's own where it is empty.
             session: of that client.
+            grant: what that client may do; None for all.
             client_requests: the way back to that client, for the progress, log lines and questions of the call.
         """
         if len(memoryview(params)) > frames.MAX_MESSAGE_BYTES:
@@ -99,7 +102,7 @@ class Outgoing:
                 Call(
                     id=call_id, op=op, params=params, left_ms=left_ms, caller=caller or self._service,
                     trace=trace or frames.new_trace(), generation=self._generation, parent=parent,
-                    progress=client_requests is not None, session=session,
+                    progress=client_requests is not None, session=session, grant=grant,
                 )
             )  # fmt: skip
             with trio.move_on_after(limit_s):

@@ -57,11 +57,12 @@ class Context:
         caller: `client`, or the name of the calling service.
         trace: its W3C traceparent.
         session: an opaque name of the client's session; '' where the call is of none (the command line, a service).
+        grant: what that client may do, `proto.grants.current` too; None for all. The roots heed it by themselves.
         scope: of the handler, which is cancelled at the call's deadline.
     """
 
     def __init__(self, call: Call, outgoing: Outgoing) -> None:
-        self.caller, self.trace, self.session = call.caller, call.trace, call.session
+        self.caller, self.trace, self.session, self.grant = call.caller, call.trace, call.session, call.grant
         self.scope = trio.CancelScope(deadline=trio.current_time() + call.left_ms / 1000)
         self.cancelled_by_caller = False
         self._call = call

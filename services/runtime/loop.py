@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from proto import frames
+from proto import frames, grants
 from proto.birth import Birth
 from proto.channel import Channel, ProtocolViolation
 from proto.errors import (
@@ -244,6 +244,7 @@ class ServiceLoop:
         self._nursery.start_soon(self._serve, call, params, served, context)
 
     async def _serve(self, call: Call, params: Params[Any], served: _Served, context: Context) -> None:
+        grants.current.set(call.grant)
         answer: Return | LinckiaError | None = None
         try:
             with context.scope:

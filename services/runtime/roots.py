@@ -10,6 +10,9 @@ case, and by its identity (device and inode), so neither a bind mount nor a rena
 hard link, made by others, of a file *inside* a denied folder is not recognised.  landlock, the second wall, cannot
 subtract: it admits a whole root, and what is denied below it rests on the checks here.  (Rules for the children of the
 root in its place would refuse every file that is made beside them later.)
+
+A call of a client whose grant is limited to some roots (`proto.grants`) reaches those alone: each check looks at the
+grant of the task, or of the thread, that it is made in.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
+from proto import grants
 from proto.birth import Birth
 from proto.errors import Forbidden
 
@@ -87,8 +91,14 @@ class Roots(tuple[str, ...]):
     # Questions about real paths
 
     def holds(self, real: str) -> bool:
-        """Whether a real path is a root or lies below one."""
-        return is_below(real, self)
+        """Whether a real path is a root or lies below one, of those that the client may reach."""
+        return is_below(real, self) and not _is_beyond(real)
+
+    @property
+    def reachable(self) -> tuple[str, ...]:
+        """The roots of the client that is served: these, or those that its grant is limited to."""
+        limited = grants.roots()
+        return tuple(root for root in limited if is_below(root, self)) if limited else tuple(self)
 
     def root_of(self, real: str) -> str | None:
         """The root that a path belongs to: of two inside each other, the inner one."""
@@ -116,6 +126,8 @@ class Roots(tuple[str, ...]):
 
     def refusal(self, real: str, *, write: bool = False, status: os.stat_result | None = None) -> str:
         """Why a path below a root may not be read (or written); empty where it may. `status`: of the open file."""
+        if _is_beyond(real):
+            return f"{printable(real)} may not be reached: it is outside the roots of this token"
         if self.hides(real) or (self._identities and self._is_identified(real, status)):
             return f"{printable(real)} may not be reached: it belongs to Linckia itself, or the setting `deny` names it"
         if write and (root := self.root_of(real)) in self.read_only:
@@ -192,6 +204,12 @@ class Roots(tuple[str, ...]):
             raise OutsideRoots(f"{printable(path)} leads out of the roots")
         if refusal := self.refusal(real, write=write, status=status):
             raise Denied(refusal)
+
+
+def _is_beyond(real: str) -> bool:
+    """Whether the client that is served is limited to roots that do not hold a real path."""
+    limited = grants.roots()
+    return bool(limited) and not is_below(real, limited)
 
 
 def _opened(paths: Iterable[str]) -> Iterator[int]:

@@ -61,7 +61,7 @@ _BASE = """
     setitimer/38/103 timer_create/222/107 timer_settime/223/110 timer_gettime/224/108 timer_getoverrun/225/109
     timer_delete/226/111 timerfd_create/283/85 timerfd_settime/286/86 timerfd_gettime/287/87
 
-    waiting, and what wakes a loop or nng:
+    waiting, and what wakes a loop:
     poll/7/- ppoll/271/73 select/23/- pselect6/270/72 epoll_create/213/- epoll_create1/291/20 epoll_ctl/233/21
     epoll_wait/232/- epoll_pwait/281/22 epoll_pwait2/441/441 eventfd/284/- eventfd2/290/19 pipe/22/- pipe2/293/59
 

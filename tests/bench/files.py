@@ -43,7 +43,7 @@ from services.files.main import open_service
 from services.files.query import sets
 from services.files.store import schema
 from services.files.store.database import open_database
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 from tests.system.running import RunningKernel, running
 
 FILES_EACH = 12

@@ -27,7 +27,7 @@ from services.llm.main import open_service as open_llm
 from services.retrieve.main import open_service as open_retrieve
 from services.retrieve.vectors import Matrix
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 DIMENSIONS = 384
 TOPICS = 60

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trio
 
-from services.runtime.testing import Bench, services_in_process
 from tests.faults.subjects import Subject
+from tests.in_process import Bench, services_in_process
 
 SETTINGS = {"decode": {"memory_limit_bytes": 0}}
 ENOUGH_S = 20.0

@@ -32,9 +32,9 @@ from services.knowledge.main import open_service as open_knowledge
 from services.media.main import open_service as open_media
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import OpenService
-from services.runtime.testing import Bench
 from services.transcripts.main import open_service as open_transcripts
 from services.watch.main import open_service as open_watch
+from tests.in_process import Bench
 
 
 @dataclass(frozen=True)

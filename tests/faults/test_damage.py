@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from services.runtime.testing import Bench
 from tests.faults.scene import scene
 from tests.faults.subjects import SUBJECTS, Subject, check_typed
+from tests.in_process import Bench
 from tests.unit.runtime.faults import PAGE_BYTES, damage_page, files_in, page_count, pages_of
 
 TRIES = 50

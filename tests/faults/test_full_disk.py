@@ -9,9 +9,9 @@ import trio
 
 from proto.errors import Executed, LinckiaError
 from services.runtime.storage import DiskFull
-from services.runtime.testing import Bench
 from tests.faults.scene import ENOUGH_S, scene, until
 from tests.faults.subjects import SUBJECTS, Subject
+from tests.in_process import Bench
 from tests.unit.runtime.faults import disk
 
 

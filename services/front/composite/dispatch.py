@@ -13,6 +13,7 @@ from proto.surfaces.describe import describe
 from proto.surfaces.steps import NAMES, Steps
 from services.front.composite import run
 from services.front.composite.answer import Composed
+from services.front.dispatcher import check_grant
 
 
 class Composites:
@@ -50,6 +51,7 @@ class Composites:
             )
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
+        check_grant(operation)
 
         async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
             return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)

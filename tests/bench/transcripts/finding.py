@@ -26,8 +26,8 @@ from proto.ops.transcripts import TranscriptIngest, TranscriptsSearch
 from services.embed import main as embed
 from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
 from services.transcripts import main as transcripts
+from tests.in_process import Bench, services_in_process
 
 TURNS = 100_000
 DIMENSIONS = 384

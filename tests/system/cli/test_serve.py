@@ -135,6 +135,27 @@ def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_too_few_descriptors_are_one_sentence_with_the_remedy(tmp_path: Path) -> None:
+    command = ("bash", "-c", 'ulimit -n 128; exec "$@"', "bash", *LINCKIA, "serve", "--no-http")
+    done = subprocess.run(
+        [*command, "--data", str(tmp_path / "data")], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 1
+    assert "allows a process 128 open files" in done.stderr
+    assert "ulimit -n" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_data_directory_that_cannot_be_written_is_one_sentence_with_the_remedy(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "kernel.lock").symlink_to("/dev/full")
+    done = linckia(data, "serve", "--no-http")
+    assert done.returncode == 1
+    assert f"cannot write to {data / 'kernel.lock'}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_unknown_service_in_the_settings_is_named(tmp_path: Path) -> None:
     done = linckia(tmp_path / "data", "serve", "--no-http", LINCKIA_SERVICES__EMBDE__MODEL="x")
     assert done.returncode == 2

@@ -124,6 +124,42 @@ def test_a_kernel_that_others_look_after_is_waited_for(kernel: RunningKernel, da
             assert client.leave() == 0
 
 
+def test_serve_takes_over_from_the_kernel_of_a_client_and_its_session_goes_on(data: Path, root: Path) -> None:
+    (root / "settings.yaml").write_text("retries: 3\n")
+    params = {"name": "noyalib_get", "arguments": {"file": str(root / "settings.yaml"), "path": "retries"}}
+    with stdio_client(data, str(root)) as client:
+        client.initialize()
+        first = kernel_pid(data)
+        for call in range(20):
+            client.send({"jsonrpc": "2.0", "id": 100 + call, "method": "tools/call", "params": params})
+        # That one serves no HTTP, so the URL is the new one's.
+        with running(data, [root], options=("--http", "127.0.0.1:0"), services=["echo", "yaml"]) as second:
+            answers = client.receive(20)
+            assert sorted(answers) == [100 + call for call in range(20)]
+            assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}
+            assert client.call(1, "mcp.echo", message="here")["isError"] is False
+            assert first != kernel_pid(data) == second.process.pid
+            assert client.leave() == 0
+            assert "takes over" in client.stderr()
+            assert second.process.poll() is None
+
+
+def test_serve_with_other_settings_than_the_kernel_of_a_client_changes_nothing(
+    data: Path, root: Path, tmp_path: Path
+) -> None:
+    with stdio_client(data, str(root)) as client:
+        client.initialize()
+        first = kernel_pid(data)
+        for arguments in ((str(tmp_path),), (str(root), "--read-only")):
+            done = linckia(data, "serve", "--no-http", *arguments)
+            assert done.returncode == 3
+            assert f"process {first}" in done.stderr
+            assert f"is of the roots {root}" in done.stderr
+        assert client.call(1, "mcp.echo", message="here")["isError"] is False
+        assert kernel_pid(data) == first
+        assert client.leave() == 0
+
+
 def test_its_descriptors_are_left_as_they_were_even_by_a_kernel_that_dies(kernel: RunningKernel, data: Path) -> None:
     in_read, in_write = os.pipe()
     out_read, out_write = os.pipe()

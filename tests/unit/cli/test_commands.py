@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -15,7 +16,7 @@ import pytest
 
 from kernel.cli import completion, status
 from kernel.cli.__main__ import describe, main
-from kernel.cli.serve import HumanLines, JsonLines, Rotating
+from kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
 from kernel.cli.tools import markdown
 from kernel.control.address import last_lines
 from kernel.control.client import CallFailed
@@ -190,7 +191,7 @@ def test_the_log_keeps_fields_and_tracebacks_on_one_line() -> None:
 def test_stderr_follows_the_log_through_its_rotation(tmp_path: Path) -> None:
     program = (
         "import logging, os, pathlib, sys\n"
-        "import kernel.cli.serve as log\n"
+        "import kernel.cli.kernel_log as log\n"
         "log.ROTATE_BYTES = 2000\n"
         "log.open_log(pathlib.Path(sys.argv[1]), 'info', watched=False)\n"
         "for n in range(60): logging.getLogger('linckia.x').info('line %d', n)\n"
@@ -211,6 +212,29 @@ def test_the_log_goes_on_in_a_new_file_past_its_limit(tmp_path: Path) -> None:
     handler.close()
     assert (tmp_path / "kernel.log").read_text() == "2" * 60 + "\n"
     assert (tmp_path / "kernel.log.2").read_text() == "0" * 60 + "\n"
+
+
+def test_on_a_full_disk_the_log_says_once_that_lines_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kernel.log"
+    path.symlink_to("/dev/full")
+    handler = Rotating(path, with_stderr=False)
+    log = logging.getLogger("linckia.kernel")
+    log.addHandler(handler)
+    try:
+        for _ in range(3):
+            handler.emit(logging.makeLogRecord({"msg": "lost"}))
+        assert capsys.readouterr().err == f"linckia: {path} cannot be written: No space left on device\n"
+        path.unlink()
+        full, handler.stream = handler.stream, path.open("a")
+        with contextlib.suppress(OSError):
+            full.close()
+        handler.emit(logging.makeLogRecord({"msg": "here"}))
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+    assert path.read_text() == "here\n3 lines of this log may be missing: they could not be written\n"
 
 
 def complete_in_bash(script: str, *words: str) -> list[str]:

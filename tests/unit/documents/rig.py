@@ -13,7 +13,7 @@ from proto.ops.documents.change import AddResult, DocumentsAdd
 from proto.ops.documents.reading import Document, DocumentsList
 from services.documents.main import open_service
 from services.runtime.handlers import OpenService
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 
 @contextlib.asynccontextmanager

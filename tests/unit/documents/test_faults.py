@@ -17,7 +17,7 @@ from proto.ops.documents.sessions import SessionStart, SessionWatch
 from services.documents.code import parsing
 from services.documents.text import indexing
 from services.runtime.storage import DiskFull
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
 from tests.unit.runtime.faults import damage_page, disk, pages_of
 

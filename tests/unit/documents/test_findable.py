@@ -15,7 +15,7 @@ from proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
 from services.documents.store.store import Store
 from services.documents.text import pieces
 from services.documents.verify import unfindable
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.graph import Direction, GraphNeighbors
 from services.documents.code.symbols import parse
 from services.graph.main import open_service as open_graph
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree, until
 
 FILES: dict[str, str | bytes] = {

@@ -19,7 +19,7 @@ from services.documents.store import schema
 from services.documents.text import pieces
 from services.documents.text.pieces import fts5, terms, thinned
 from services.runtime.literals import trigrams_of
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree
 
 PATTERNS = (

@@ -14,7 +14,7 @@ from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsR
 from proto.ops.documents.find import DocumentsGrep
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
 from services.documents.store import schema
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.documents.rig import documents, listed, tree, until
 
 

@@ -23,8 +23,8 @@ from services.documents.store.rows import Given
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
 from services.runtime.outbox import Outbox
-from services.runtime.testing import Bench
 from services.watch.main import open_service as open_watch
+from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
 
 

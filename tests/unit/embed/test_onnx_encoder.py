@@ -21,7 +21,7 @@ from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling, resolve
 from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision
-from services.runtime.testing import services_in_process
+from tests.in_process import services_in_process
 from tests.unit.embed.samples import TEXTS, worst_cosine
 
 transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")

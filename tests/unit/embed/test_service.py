@@ -8,7 +8,7 @@ import pytest
 
 from proto.ops.embed import EmbedMaxSim
 from services.embed import main as embed
-from services.runtime.testing import services_in_process
+from tests.in_process import services_in_process
 
 TEXTS = ["Sea stars regrow lost arms.", "The stock market fell on Monday.", "A lost limb of a starfish grows back."]
 

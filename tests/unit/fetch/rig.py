@@ -25,7 +25,7 @@ from proto.ops.documents.change import (
 )
 from services.fetch import main
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 

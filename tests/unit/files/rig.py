@@ -15,7 +15,7 @@ import apsw
 from proto.ops.files.index import Index, IndexResult
 from services.files.main import open_service
 from services.files.paths import to_text
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 
 @asynccontextmanager

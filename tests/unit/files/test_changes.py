@@ -27,7 +27,7 @@ from services.files.changes import copying, disk
 from services.files.changes.disk import Place
 from services.files.index.tree import find
 from services.files.query import sets
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 
 

@@ -17,7 +17,7 @@ from services.files.index.comparing import open_service as open_compare
 from services.files.index.listing import open_folder
 from services.files.main import open_service as open_files
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 
 

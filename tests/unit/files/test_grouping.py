@@ -19,7 +19,7 @@ from proto.ops.files.sets import (
     ResourceSetRemoveChild,
 )
 from proto.validation import validate
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 
 

@@ -41,8 +41,8 @@ from services.files.plans import outcomes
 from services.files.plans.finding import Entry
 from services.files.store import schema
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
+from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import files_service, followed, index
 
 PATIENCE_S = 20

@@ -32,7 +32,7 @@ from services.files.query.entries import Order, Select
 from services.files.query.matching import COLUMNS, text_matches
 from services.files.store.database import open_database
 from services.files.store.sql import fetch_all
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index, make_tree
 
 AT = 1_718_447_400

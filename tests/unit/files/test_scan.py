@@ -20,7 +20,7 @@ from services.files.core import read_settings
 from services.files.index import comparing, scan
 from services.files.index.listing import open_folder
 from services.files.paths import to_text
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored, write
 
 

@@ -35,8 +35,8 @@ from services.files.index.tree import Invalidations, Tree
 from services.files.main import open_service as open_files
 from services.files.store.database import open_database
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
+from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import change_tree, differences, files_service, followed, index, make_tree, stored
 
 PATIENCE_S = 20

@@ -22,7 +22,7 @@ from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetM
 from proto.ops.files.sources import SourceCreate, SourceList
 from services.files.store import schema
 from services.files.store.database import Note, open_database, write_note
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.files.rig import differences, files_service, index
 from tests.unit.runtime.faults import damage_page, disk, pages_of
 

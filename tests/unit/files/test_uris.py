@@ -16,7 +16,7 @@ from proto.ops.files.reading import Inspect
 from proto.surfaces.surface import Surface
 from services.files.index.tree import find
 from services.files.query import sets
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.files.rig import files_service, index
 
 SURFACE = Surface("files", ops.load())

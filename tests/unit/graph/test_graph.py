@@ -22,7 +22,7 @@ from proto.ops.graph import (
 )
 from services.graph import store
 from services.graph.main import open_service
-from services.runtime.testing import services_in_process
+from tests.in_process import services_in_process
 from tests.unit.graph.rig import chance_graph, database, distances, state, states, stored
 from tests.unit.runtime.faults import damage_page, disk, files_in, pages_of
 

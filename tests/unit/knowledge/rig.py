@@ -40,7 +40,7 @@ from proto.ops.retrieve import (
 from services.knowledge.main import open_service
 from services.llm.main import open_service as open_llm
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 
 class MemorySearch:

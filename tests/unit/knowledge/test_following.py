@@ -19,8 +19,8 @@ from services.knowledge.ingest.walking import Walk, Walker
 from services.knowledge.main import open_service as open_knowledge
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service as open_watch
+from tests.in_process import Bench, services_in_process
 from tests.unit.knowledge.rig import MemorySearch, until, write
 from tests.unit.retrieve.rig import WordEmbedder
 

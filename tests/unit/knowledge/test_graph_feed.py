@@ -25,7 +25,7 @@ from services.knowledge import graph_feed
 from services.knowledge.main import open_service as open_knowledge
 from services.knowledge.schema import open_database
 from services.llm.main import open_service as open_llm
-from services.runtime.testing import services_in_process
+from tests.in_process import services_in_process
 from tests.unit.graph.rig import state
 from tests.unit.knowledge.rig import Bench, MemorySearch, settled, until, write
 from tests.unit.runtime.faults import damage_page, pages_of

@@ -15,7 +15,7 @@ from proto.ops.llm import LlmModel, Placed, Refinement
 from services.knowledge.main import open_service
 from services.knowledge.search.refinement import ordered
 from services.llm.main import open_service as open_llm
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 from tests.unit.knowledge.rig import MemorySearch, settled, write
 from tests.unit.llm.server import Request, Script, Server, reply, saying, serving
 

@@ -13,7 +13,7 @@ from proto.ops.retrieve import RetrieveGroups
 from services.knowledge.main import open_service as open_knowledge
 from services.llm.main import open_service as open_llm
 from services.retrieve.main import open_service as open_retrieve
-from services.runtime.testing import services_in_process
+from tests.in_process import services_in_process
 from tests.unit.knowledge.rig import settled, until, write
 
 SERVICES = {"retrieve": open_retrieve, "llm": open_llm, "knowledge": open_knowledge}

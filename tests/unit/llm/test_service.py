@@ -15,7 +15,7 @@ import trio
 from proto.errors import Timeout, Unavailable
 from proto.ops.llm import Candidate, LinkKind, LlmModel, LlmRefineSearch, LlmSuggestLinks, Unlinked
 from services.llm.main import NOT_CONFIGURED, open_service
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 from tests.unit.llm.server import Request, Script, Server, reply, saying, serving
 
 FOUND = [

@@ -9,7 +9,7 @@ from PIL import Image
 
 from proto.errors import OperationError, Unavailable
 from proto.ops.media import MediaArtifactParams, MediaInspect, MediaInspection
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.media.test_media import media
 from tests.unit.runtime.faults import damage_page, disk, files_in, page_count
 

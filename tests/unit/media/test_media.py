@@ -30,7 +30,7 @@ from proto.ops.media import (
 from services.decode.main import open_service as open_decode
 from services.media.main import open_service as open_media
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 SETTINGS: Mapping[str, dict[str, Any]] = {"decode": {"memory_limit_bytes": 0}}
 

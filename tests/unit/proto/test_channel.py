@@ -14,8 +14,8 @@ from msgspec import Raw
 from proto import frames
 from proto.channel import MAX_GATHERED_BYTES, Channel, ProtocolViolation
 from proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
-from proto.link import Link, LinkClosed, SocketLink, memory_link, socket_pair
-from proto.nng_link import NngLink, stream_pair
+from proto.link import Link, LinkClosed, SocketLink, socket_pair
+from tests.memory_link import memory_link
 
 Pair = Callable[[], tuple[Link, Link]]
 
@@ -28,17 +28,7 @@ def socket_links() -> tuple[Link, Link]:
     )
 
 
-def nng_pair() -> tuple[Link, Link]:
-    ours, theirs = stream_pair()
-    return (
-        NngLink(ours.detach(), max_message_bytes=1 << 20),
-        NngLink(theirs.detach(), max_message_bytes=1 << 20),
-    )
-
-
-@pytest.fixture(
-    params=[lambda: memory_link(4), memory_link, socket_links, nng_pair], ids=["memory-4", "memory", "socket", "nng"]
-)
+@pytest.fixture(params=[lambda: memory_link(4), memory_link, socket_links], ids=["memory-4", "memory", "socket"])
 def pair(request: pytest.FixtureRequest) -> Pair:
     made: Pair = request.param
     return made

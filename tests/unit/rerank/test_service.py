@@ -13,7 +13,7 @@ from services.rerank import main as rerank
 from services.rerank.checkpoint import Pair
 from services.rerank.model import CrossEncoder
 from services.runtime.models.batcher import Rows
-from services.runtime.testing import services_in_process
+from tests.in_process import services_in_process
 from tests.unit.rerank.tiny import WORDS, save_cross_encoder
 
 TEXTS = ["cats purr", "dogs bark", "fish swim in water", "cats " * 40]

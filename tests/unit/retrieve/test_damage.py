@@ -27,7 +27,7 @@ from proto.ops.retrieve import (
 from services.documents.main import open_service as open_documents
 from services.retrieve.main import open_service
 from services.runtime.storage import DiskFull
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 from tests.unit.retrieve.rig import WordEmbedder, drained, group, opened, worked
 from tests.unit.runtime.faults import damage_page, disk, pages_of
 

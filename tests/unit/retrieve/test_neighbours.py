@@ -15,7 +15,7 @@ from services.retrieve import neighbours
 from services.retrieve.main import open_service
 from services.retrieve.neighbours import GroupNeighbours, best_pairs
 from services.retrieve.vectors import Matrix
-from services.runtime.testing import services_in_process
+from tests.in_process import services_in_process
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened, vector
 
 

@@ -8,7 +8,7 @@ import trio
 
 from proto.ops.retrieve import Fusion, Group, Item, RetrievePut, RetrieveSearch
 from services.retrieve.main import open_service
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 COLLECTIONS = ("first", "second", "third")
 

@@ -24,7 +24,7 @@ from services.embed import weights
 from services.embed.main import open_service as open_embed
 from services.rerank.main import open_service as open_rerank
 from services.retrieve.main import open_service as open_retrieve
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 from tests.unit.rerank.tiny import save_cross_encoder
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")

@@ -21,7 +21,7 @@ from proto.ops.retrieve import (
 from services.embed import weights
 from services.embed.main import open_service as open_embed
 from services.retrieve.main import open_service as open_retrieve
-from services.runtime.testing import Bench, services_in_process
+from tests.in_process import Bench, services_in_process
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 

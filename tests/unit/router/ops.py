@@ -7,12 +7,13 @@ import msgspec
 from proto.operation import Access, Params, operation
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was said, and who heard it."""
 
     text: str
     generation: int
     caller: str
+    grant: str = ""
 
 
 @operation(

@@ -11,14 +11,17 @@ import trio
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.lane import Limits
 from kernel.router.router import Router
-from proto import ops
+from proto import frames, ops
 from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import OperationError
 from proto.frames import Hello, Written
-from proto.link import LinkClosed, memory_link
+from proto.grants import Grant
+from proto.link import LinkClosed
+from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
+from tests.memory_link import memory_link
 from tests.unit.router.ops import Put, Relay, Said, Say, Secret, Write
 
 KILLED = Cause(CauseKind.SIGNAL, 9, "killed by signal 9")
@@ -28,9 +31,13 @@ CRASHED = Cause(CauseKind.SIGNAL, 11, "segmentation fault")
 class Rig:
     """`hold` makes handlers wait; `seen` is what reached a handler, in order, and `by` which instance."""
 
-    def __init__(self, nursery: trio.Nursery, limits: Limits, speakers: Sequence[str]) -> None:
+    def __init__(self, nursery: trio.Nursery, limits: Limits, speakers: Sequence[str], fronts: Sequence[str]) -> None:
         self.table = ops.load(["tests.unit.router.ops"])
-        self.router = Router(self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers})
+        self.router = Router(
+            self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers}, fronts=fronts
+        )
+        self.outgoing: dict[str, Outgoing] = {}
+        """What each service makes its calls by."""
         self.nursery = nursery
         self.hold = trio.Event()
         self.hold.set()
@@ -97,6 +104,7 @@ class Rig:
     @contextlib.asynccontextmanager
     async def _speaker(self, env: Environment) -> AsyncIterator[Handlers]:
         handlers = Handlers()
+        self.outgoing["speaker"] = env.outgoing
 
         async def answer(text: str, ctx: Context) -> Said:
             self.seen.append(text)
@@ -110,7 +118,8 @@ class Rig:
                 raise
             if text == "fail":
                 raise OperationError("it failed", field="text")
-            return Said(text=text, generation=env.generation, caller=ctx.caller)
+            grant = ctx.grant.name if ctx.grant is not None else ""
+            return Said(text=text, generation=env.generation, caller=ctx.caller, grant=grant)
 
         @handlers.handle(Say)
         async def say(params: Say, ctx: Context) -> Said | Written:
@@ -139,12 +148,19 @@ class Rig:
     async def _relay(self, env: Environment) -> AsyncIterator[Handlers]:
         handlers = Handlers()
         self.of_its_own = env.call
+        self.outgoing["relay"] = env.outgoing
 
         @handlers.handle(Relay)
         async def relay(params: Relay, ctx: Context) -> Said:
             if params.text == "ask":
                 answer = await ctx.ask_client("elicitation/create", {"message": "well?"})
                 return Said(text=str(answer["content"]), generation=env.generation, caller=ctx.caller)
+            if params.text == "widen":
+                body = frames.pack_body(Say(text="widened"))
+                said: Said = frames.read_body(
+                    await env.outgoing.raw("test.say", body, limit_s=5, parent=ctx.id, grant=Grant("wider")), Said
+                )
+                return said
             if params.text.startswith("secret"):
                 return await ctx.call(Secret(text=params.text))
             return await ctx.call(Say(text=params.text))
@@ -154,10 +170,15 @@ class Rig:
 
 @contextlib.asynccontextmanager
 async def rig(
-    *, in_flight: int = 8, queue: int = 8, up: bool = True, speakers: Sequence[str] = ("speaker",)
+    *,
+    in_flight: int = 8,
+    queue: int = 8,
+    up: bool = True,
+    speakers: Sequence[str] = ("speaker",),
+    fronts: Sequence[str] = (),
 ) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
-        made = Rig(nursery, Limits(in_flight, queue), speakers)
+        made = Rig(nursery, Limits(in_flight, queue), speakers, fronts)
         await nursery.start(made.router.run)
         if up:
             for name in speakers:

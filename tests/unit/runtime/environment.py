@@ -9,10 +9,10 @@ import trio
 
 from proto.birth import Birth
 from proto.channel import Channel
-from proto.link import memory_link
 from proto.operation import Params
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Environment
+from tests.memory_link import memory_link
 
 R = TypeVar("R")
 

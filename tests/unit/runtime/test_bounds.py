@@ -14,9 +14,10 @@ from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import InvalidParams
 from proto.frames import Call, Cancel, Log, Pong, Progress
-from proto.link import Link, memory_link
+from proto.link import Link
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment
+from tests.memory_link import memory_link
 
 
 def both() -> tuple[Outgoing, Link]:

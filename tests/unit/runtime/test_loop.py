@@ -17,11 +17,12 @@ from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import Executed, Kind
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return
-from proto.link import LinkClosed, memory_link
+from proto.link import LinkClosed
 from proto.operation import Access, Params, operation
 from services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP
+from tests.memory_link import memory_link
 
 F = TypeVar("F")
 

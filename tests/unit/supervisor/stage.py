@@ -19,7 +19,8 @@ from proto import frames
 from proto.birth import Birth
 from proto.channel import Channel
 from proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
-from proto.link import Link, LinkClosed, memory_link
+from proto.link import Link, LinkClosed
+from tests.memory_link import memory_link
 
 MIB = 2**20
 

@@ -44,6 +44,14 @@ async def test_no_flood_gets_past_the_limit_of_a_log_and_its_last_words_are_ther
     assert 128 * 1024 < most <= 2 * 128 * 1024
 
 
+def test_last_words_are_known_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "a.log").symlink_to("/dev/full")
+    log = ServiceLog(tmp_path, "a", 4096)
+    os.write(log.fd, b"DiskFull: nothing was done\n")
+    assert log.last_words() == "DiskFull: nothing was done"
+    log.close()
+
+
 def test_last_words_are_the_generations_own(tmp_path: Path) -> None:
     first = ServiceLog(tmp_path, "a", 4096)
     os.write(first.fd, b"of the first\n")

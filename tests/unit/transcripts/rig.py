@@ -12,8 +12,8 @@ from typing import Any
 
 from proto.ops.transcripts import IngestResult, TranscriptIngest
 from services.retrieve import main as retrieve
-from services.runtime.testing import Bench, services_in_process
 from services.transcripts import main as transcripts
+from tests.in_process import Bench, services_in_process
 
 Json = dict[str, Any]
 

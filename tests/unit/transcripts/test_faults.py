@@ -22,10 +22,10 @@ from proto.ops.transcripts import (
     TranscriptStats,
 )
 from services.runtime.storage import DiskFull
-from services.runtime.testing import Bench
 from services.transcripts.database import open_database
 from services.transcripts.ingest import Ingest
 from services.transcripts.passages import Stripper
+from tests.in_process import Bench
 from tests.unit.runtime.faults import damage_page, disk, page_count, pages_of
 from tests.unit.transcripts.rig import payload, post, serving, user
 

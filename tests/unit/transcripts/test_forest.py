@@ -20,7 +20,7 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, name_of, payload, post, serving, user
 
 

@@ -21,7 +21,7 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
     TranscriptStats,
 )
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 
 

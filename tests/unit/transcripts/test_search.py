@@ -20,7 +20,7 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
 )
 from services.runtime.handlers import Context, Environment, Handlers
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 

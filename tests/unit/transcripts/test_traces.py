@@ -21,8 +21,8 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
 )
 from services.retrieve import main as retrieve
-from services.runtime.testing import services_in_process
 from services.transcripts import main as transcripts
+from tests.in_process import services_in_process
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_redaction import SECRETS
 from tests.unit.transcripts.test_search import embedding, has, until

@@ -22,9 +22,9 @@ from proto.ops.watch import (
     WatchStatusResult,
     WatchSubscribe,
 )
-from services.runtime.testing import Bench, services_in_process
 from services.watch.main import open_service
 from services.watch.store import select, stored_sequence
+from tests.in_process import Bench, services_in_process
 
 R = TypeVar("R")
 

@@ -20,7 +20,7 @@ from proto.operation import Operation, Params
 from proto.ops import load
 from proto.ops.transcripts import SERVICE
 from services.front.web.routes import routes
-from services.runtime.testing import Bench
+from tests.in_process import Bench
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.transcripts.rig import Json, assistant, payload, serving, user
 

@@ -22,12 +22,13 @@ from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return
-from proto.link import LinkClosed, memory_link
+from proto.link import LinkClosed
 from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import OpenService
 from services.runtime.loop import ServiceLoop
 from services.runtime.roots import Roots
+from tests.memory_link import memory_link
 
 R = TypeVar("R")
 

@@ -1,0 +1,121 @@
+"""The kernel's log: JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.
+
+Where no person watches stderr (`linckia stdio` started the kernel), stderr is the log file itself: what Python prints
+as it dies is found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+import logging.handlers
+import os
+import sys
+from pathlib import Path
+
+from kernel.control.address import log_dir
+
+ROTATE_BYTES = 8 * 1024 * 1024
+KEEP = 3
+"""Rotated files that are kept: with the one in use, weeks of an ordinary kernel in at most 32 MiB."""
+
+_RED = "\x1b[31m"
+_COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: _RED, logging.CRITICAL: _RED}
+
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+_log = logging.getLogger("linckia.kernel")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, `extra` fields, a traceback as `error`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _ORDINARY}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class HumanLines(logging.Formatter):
+    """`12:34:56 supervisor  message`, coloured by level on a terminal."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.datetime.fromtimestamp(record.created)
+        text = f"{at:%H:%M:%S} {record.name.removeprefix('linckia.'):<10}  {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        colour = _COLOURS.get(record.levelno, "") if self._colour else ""
+        return f"{colour}{text}\x1b[0m" if colour else text
+
+
+class Rotating(logging.handlers.RotatingFileHandler):
+    """Takes stderr along to the new file, where stderr is this log."""
+
+    def __init__(self, path: Path, *, with_stderr: bool) -> None:
+        super().__init__(path, maxBytes=ROTATE_BYTES, backupCount=KEEP, encoding="utf-8")
+        self._with_stderr = with_stderr
+        self._lost = 0
+        self._take_stderr()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        before = self._lost
+        super().emit(record)
+        if before and before == self._lost:
+            self._lost = 0
+            _log.warning("%d lines of this log may be missing: they could not be written", before)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        # Said once: the lines themselves go to stderr as well where people read it.
+        if not self._lost:
+            with contextlib.suppress(OSError):
+                print(f"linckia: {self.baseFilename} cannot be written: {error.strerror}", file=sys.stderr)
+        self._lost += 1
+
+    def doRollover(self) -> None:
+        super().doRollover()
+        self._take_stderr()
+
+    def _take_stderr(self) -> None:
+        if self._with_stderr and self.stream is not None:
+            os.dup2(self.stream.fileno(), sys.stderr.fileno())
+
+
+def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
+    """Send everything that is logged in this process to the kernel's log; of other libraries only warnings and worse.
+
+    Args:
+        watched: whether a person may read stderr.
+
+    Raises OSError: the log cannot be written.
+    """
+    folder = log_dir(data_dir)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    to_file = Rotating(folder / "kernel.log", with_stderr=not watched)
+    to_file.setFormatter(JsonLines())
+    root = logging.getLogger()
+    root.addHandler(to_file)
+    root.setLevel(logging.WARNING)
+    if watched:
+        to_people = logging.StreamHandler(sys.stderr)
+        to_people.setFormatter(HumanLines(colour=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
+        root.addHandler(to_people)
+    logging.getLogger("linckia").setLevel(level.upper())
+    logging.captureWarnings(True)

@@ -1,0 +1,42 @@
+"""Grants: what one client may do, and the name that it is known by.
+
+A front finds out whose token a request has, and names the client's grant with each call; the kernel holds every call to
+it, and passes it on to the calls that are made while serving that one.  No grant at all is the operator's own: stdio,
+the control socket, the kernel's own token.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+MAX_NAME_CHARS = 256
+MAX_SURFACES = 16
+MAX_ROOTS = 64
+
+_Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+_Path = Annotated[str, Meta(max_length=4096)]
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a client may do: an operation must be on one of the `surfaces` (all, where there are none), below one of
+    the `roots` (real paths; the kernel's, where there are none), and with `read_only` must only read.  `name` is the
+    token's, or the subject that an issuer of tokens names."""
+
+    name: _Name
+    surfaces: Annotated[tuple[_Name, ...], Meta(max_length=MAX_SURFACES)] = ()
+    roots: Annotated[tuple[_Path, ...], Meta(max_length=MAX_ROOTS)] = ()
+    read_only: bool = False
+
+
+current: ContextVar[Grant | None] = ContextVar("grant", default=None)
+"""Of the client that this task serves; threads that it waits for inherit it."""
+
+
+def roots() -> tuple[str, ...]:
+    """Those that the client which is served is limited to; empty where it is not."""
+    grant = current.get()
+    return () if grant is None else grant.roots

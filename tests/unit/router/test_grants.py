@@ -1,0 +1,55 @@
+"""What a client may do goes with its call, through every service, and none can widen it."""
+
+from __future__ import annotations
+
+import pytest
+
+from proto import frames
+from proto.errors import Forbidden
+from proto.grants import Grant
+from proto.operation import Params, operation_of
+from tests.unit.router.ops import Put, Relay, Said, Say
+from tests.unit.router.rig import Rig, rig
+
+
+async def of_front(r: Rig, params: Params[Said], grant: Grant | None, service: str = "speaker") -> Said:
+    """A call that a service makes in a client's name."""
+    name = operation_of(params).name
+    body = await r.outgoing[service].raw(name, frames.pack_body(params), limit_s=5, caller="client", grant=grant)
+    said: Said = frames.read_body(body, Said)
+    return said
+
+
+async def test_grant_that_a_front_names_reaches_the_handler() -> None:
+    async with rig(fronts=("speaker",)) as r:
+        assert (await of_front(r, Say(text="x"), Grant("ci"))).grant == "ci"
+        assert (await of_front(r, Say(text="x"), None)).grant == ""
+
+
+async def test_grant_of_a_call_goes_on_to_the_calls_made_for_it_and_is_not_widened() -> None:
+    async with rig(fronts=("speaker",)) as r:
+        await r.up("relay")
+        passed_on = await of_front(r, Relay(text="on"), Grant("ci", read_only=True))
+        assert (passed_on.caller, passed_on.grant) == ("relay", "ci")
+        assert (await of_front(r, Relay(text="widen"), Grant("ci", read_only=True))).grant == "ci"
+
+
+async def test_grant_that_another_service_names_is_not_heard() -> None:
+    async with rig() as r:
+        await r.up("relay")
+        assert (await of_front(r, Say(text="x"), Grant("mine"), service="relay")).grant == ""
+
+
+@pytest.mark.parametrize(
+    ("grant", "why"),
+    [
+        (Grant("ci", read_only=True), "may only read"),
+        (Grant("ci", surfaces=("files",)), "on no surface of the token ci, which has: files"),
+        (Grant("ci", roots=("/a",)), "the token ci is limited to /a"),
+    ],
+)
+async def test_call_beyond_its_grant_is_refused_before_it_is_delivered(grant: Grant, why: str) -> None:
+    async with rig(fronts=("speaker",)) as r:
+        with pytest.raises(Forbidden, match=why):
+            await of_front(r, Put(text="x"), grant)
+        assert r.seen == []
