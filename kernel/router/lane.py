@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from kernel.edge import Edge
 from kernel.ports import Cause, CauseKind, ServiceState
@@ -270,7 +269,7 @@ class Lane:
             instance.busy_at = trio.current_time()
         self._pump()
 
-    def _finish(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
+    def _finish(self, call: RoutedCall, outcome: bytes | LinckiaError) -> None:
         if isinstance(outcome, LinckiaError):
             self.failures[outcome.kind.value] += 1
             outcome = call.op.failure(outcome)

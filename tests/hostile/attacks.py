@@ -240,20 +240,20 @@ def fill(how: str, megabytes: int) -> object:
             with open(f"{at}/hole", "wb") as file:
                 os.truncate(file.fileno(), 1 << 40)
         case "several files":
-            for number in range(megabytes // 4):
-                _write(f"{at}/several-{number}", 4 << 20)
+            for number in range(megabytes):
+                _write(f"{at}/several-{number}", 1 << 20)
         case "deleted files":
-            for number in range(megabytes // 4):
+            for number in range(megabytes):
                 _kept.append(open(f"{at}/deleted-{number}", "wb", buffering=0))  # noqa: SIM115
                 os.unlink(f"{at}/deleted-{number}")
-                _kept[-1].write(bytes(4 << 20))
+                _kept[-1].write(bytes(1 << 20))
         case "empty files":
-            for number in range(megabytes * 256):
+            for number in range(megabytes * 160):
                 os.close(os.open(f"{at}/empty-{number}", os.O_CREAT | os.O_WRONLY))
         case "a closed folder":
             os.mkdir(f"{at}/closed", 0o300)
-            for number in range(megabytes // 4):
-                _write(f"{at}/closed/{number}", 4 << 20)
+            for number in range(megabytes):
+                _write(f"{at}/closed/{number}", 1 << 20)
         case "a deep folder":
             os.chdir(at)
             for _ in range(40):

@@ -25,7 +25,7 @@ from tests.system.running import ORDINARY, RunningKernel, command_for_others, re
 
 SECRET = "sk-of-another-program"
 
-DISK_LIMIT = 8 << 20
+DISK_LIMIT = 4 << 20
 
 WALLS = ("EPERM", "EACCES", "ENOSYS")
 

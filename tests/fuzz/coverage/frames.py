@@ -65,7 +65,7 @@ def _reached(frame: frames.AnyFrame) -> None:
             assert isinstance(frame, frames.Cancel | frames.Ping | frames.Drain | frames.Bye | frames.ByeAck)
 
 
-def _body(body: msgspec.Raw) -> None:
+def _body(body: bytes) -> None:
     operation: Any = operation_of(Say)
     for written in (False, True):
         try:

@@ -26,6 +26,8 @@ SEEDS = [
     b"note://a/../b",
     b'https://user:pass@example.org:443/a/b.txt?x=1#y\0attachment; filename="a\\"b.pdf"',
     b"http://[::1]:80/\0attachment; filename*=UTF-8''%e2%82%ac%20rates",
+    b"http://127.0.0.1/" + b"\xff" * 8000,
+    b"http://127.0.0.1/x\0inline; filename*=undefined''%ff",
     b"http://127.0.0.1/x\0inline; filename=x; filename*=undefined''y",
 ]
 

@@ -52,7 +52,7 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
     async with rig() as r:
         lane = r.router.lane("speaker")
         for params, executed in ((Say(text="wait"), Executed.NO), (Write(text="wait"), Executed.MAYBE)):
-            outcomes: list[Raw | LinckiaError] = []
+            outcomes: list[bytes | LinckiaError] = []
             routed = RoutedCall(
                 operation_of(params), frames.pack_body(params), caller="client", trace="",
                 deadline=trio.current_time() + 10, limit_s=10, done=outcomes.append,
