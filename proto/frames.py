@@ -1,8 +1,9 @@
 """The wire frames: everything that crosses the link between the kernel and a service.
 
 Frames are msgpack arrays with an integer tag first.  Bodies (`params`, `body`) travel as bytes that hold msgpack, so
-that the kernel passes them on without decoding, or even looking for their end: what is in them costs it nothing.  A frame larger than `PART_BYTES` is cut into `Part`s by the channel
-and put together again at the other end; no handler ever sees a part.
+that the kernel passes them on without decoding, or even looking for their end: what is in them costs it nothing.  A
+frame larger than `PART_BYTES` is cut into `Part`s by the channel and put together again at the other end; no handler
+ever sees a part.
 
 The types bound what they hold (numbers that may be, names and texts of a length), and `decode` is the one place where
 foreign bytes become frames: what does not fit is a violation of the protocol, which ends its sender.

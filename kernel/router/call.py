@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -62,10 +61,6 @@ class RoutedCall(msgspec.Struct, eq=False):
         except msgspec.DecodeError:
             return False
         return all(given.get(name) is None for name in self.op.once_with)
-
-    def digest(self) -> bytes:
-        """Names the request by what it asks, so that the same one asked again is known."""
-        return hashlib.blake2b(self.op.name.encode() + b"\0" + self.params, digest_size=16).digest()
 
 
 class Waiting:

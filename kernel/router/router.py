@@ -36,6 +36,9 @@ KERNEL = "kernel"
 CALLS_AT_ONCE = 1024
 """Calls that one process of a service may wait for at the same time."""
 
+MAX_QUESTION_BYTES = 1024 * 1024
+"""Of a service to a client; the kernel reads them."""
+
 LocalHandler = Callable[[Any, str], Awaitable[object]]
 """A kernel operation: parameters and caller to result."""
 
@@ -105,7 +108,8 @@ class Router:
         self._read_only = read_only
         self._table = table
         self.lanes = {
-            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake) for name, limit in limits.items()
+            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake, start=self._start)
+            for name, limit in limits.items()
         }
         """By service."""
         # By instance as well, since that is what the supervisor knows.
@@ -409,6 +413,8 @@ class Router:
 
 
 def _as_question(params: bytes) -> frames.Question:
+    if len(params) > MAX_QUESTION_BYTES:
+        raise errors.InvalidParams(f"a question to a client is {MAX_QUESTION_BYTES} bytes long at most")
     try:
         question: frames.Question = _question(params)
     except msgspec.DecodeError as error:

@@ -138,7 +138,6 @@ def test_service_that_holds_too_much_of_the_disk_is_ended(kernel: RunningKernel,
         subprocess.run(["rm", "-r", "--", path], check=True)
     kernel.call("kernel_start", {"service": "hostile"})
     kernel.wait_ready("hostile")
-    assert kernel.service("hostile")["deaths"]["disk"] <= deaths + 2
 
 
 @pytest.mark.parametrize("name", ["change_mode", "change_times", "mark", "change_mode_of_what_it_may_read"])
