@@ -16,6 +16,7 @@ from functools import partial
 import trio
 
 from kernel import catalog
+from kernel.audit import Audit
 from kernel.births import Births, RootFolders
 from kernel.catalog import Entry, Roots
 from kernel.config import Config
@@ -84,12 +85,14 @@ class _Kernel:
         extra = tuple(module for entry in self.entries for module in entry.ops_modules)
         declared = ops.load(extra)
         self.table = ops.Table(op for op in declared.values() if op.service not in self.unserved)
+        self.audit = Audit(config.data_dir, config.audit) if config.audit.enabled else None
         self.router = Router(
             self.table,
             {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
             {name: [entry.spec.name for entry in pool] for name, pool in pools.items()},
             fronts=(FRONT,),
             read_only=config.read_only,
+            audit=self.audit,
         )
         self.folders = RootFolders(config.roots)
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
@@ -107,11 +110,13 @@ class _Kernel:
 
     async def serve(self, nursery: trio.Nursery, on_ready: Callable[[str | None, str | None], None]) -> None:
         """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
+        if self.audit is not None:
+            await nursery.start(self.audit.run)
         await nursery.start(self.router.run)
         await nursery.start(self.handoff.run)
         operations = KernelOperations(
             self.config, self.router, self.supervisor,
-            clients=lambda: self.handoff.clients, shut_down=self.stop.set,
+            clients=lambda: self.handoff.clients, shut_down=self.stop.set, audit=self.audit,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kernel import reach
+from kernel.audit import AuditSettings
 from kernel.control.address import find_data_dir, given_data_dir
 from kernel.settings import (
     REST_AFTER_S,
@@ -50,6 +51,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[str, ...] = ()
     denied_patterns: tuple[str, ...] = ()
     http: Http | None = Http()
+    audit: AuditSettings = AuditSettings()
     services: dict[str, Layer] = {}
     log_level: str = "info"
     prompts_dir: Path | None = None
@@ -67,6 +69,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *reach.installation()]
     patterns: list[str] = []
     http: Layer = {}
+    audit: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
     for origin, folder, raw in _layers(data_dir, flags, environment):
@@ -75,6 +78,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
             roots = _roots(settings.roots, folder, origin)
         prompts |= _prompts(settings, raw, folder, origin)
         plain |= {name: getattr(settings, name) for name in PLAIN if name in raw}
+        audit |= raw.get("audit", {})
         http |= _with_token(raw.get("http", {}), folder, origin)
         paths, more = reach.denials(settings.deny, origin)
         # A layer from a file has its path as origin.
@@ -94,6 +98,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         denied=places,
         denied_patterns=tuple(patterns),
         http=_served(http),
+        audit=msgspec.convert(audit, AuditSettings),
         services=services,
         **prompts,
         **plain,

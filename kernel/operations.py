@@ -13,10 +13,12 @@ import msgspec
 import trio
 
 from kernel import VERSION
+from kernel.audit import Audit, Entry, now
 from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
 from kernel.ports import CauseKind, ServiceState
 from kernel.router.router import LocalHandler, Router
+from kernel.sessions import SessionStates
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
 from proto.errors import Forbidden, OperationError, Unavailable
@@ -51,8 +53,11 @@ class KernelOperations:
         *,
         clients: Callable[[], int],
         shut_down: Callable[[], None],
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit
         self.http_url: str | None = None
+        self._sessions = SessionStates()
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
         self._config = config
         self._router = router
@@ -75,6 +80,9 @@ class KernelOperations:
             ops.KernelFiguresParams: self._figures,
             ops.KernelReady: self._ready,
             ops.KernelPageRestart: self._page_restart,
+            ops.KernelKeepSession: self._keep_session,
+            ops.KernelKeptSession: self._kept_session,
+            ops.KernelRefused: self._refused,
         }
         for params, handler in handlers.items():
             router.serve_local(operation_of(params).name, handler)
@@ -98,6 +106,7 @@ class KernelOperations:
             # With it one may restart services.
             page_url=self.page_url if caller == OPERATOR else None,
             clients=self._clients(),
+            audit=None if self._audit is None else _as(ops.AuditStatus, self._audit.state),
             rss_bytes=processes.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],
             services=[
@@ -133,6 +142,12 @@ class KernelOperations:
     async def _ready(self, params: ops.KernelReady, caller: str) -> bool:
         return self.is_ready()
 
+    async def _keep_session(self, params: ops.KernelKeepSession, caller: str) -> None:
+        self._sessions.keep(params.name, params.state)
+
+    async def _kept_session(self, params: ops.KernelKeptSession, caller: str) -> str | None:
+        return self._sessions.kept(params.name)
+
     async def _figures(self, params: ops.KernelFiguresParams, caller: str) -> ops.KernelFigures:
         report = self._supervisor.status()
         lanes = {
@@ -160,6 +175,14 @@ class KernelOperations:
         if not hmac.compare_digest(params.key.encode(), self._page_key.encode()):
             raise Forbidden("the key is not this kernel's: open the address that `linckia status` gives")
         return await self._restart(ops.KernelRestart(service=params.service), caller)
+
+    async def _refused(self, params: ops.KernelRefused, caller: str) -> None:
+        if self._audit is not None:
+            entry = Entry(
+                at=now(), who=params.who, operation=params.operation, target=params.target, outcome=params.outcome,
+                message=params.message, peer=params.peer, count=params.count,
+            )  # fmt: skip
+            self._audit.record(entry)
 
     def _waiting(self, name: str) -> dict[str, int]:
         lane = self._router.lane(name)

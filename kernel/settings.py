@@ -19,6 +19,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from kernel.audit import AuditSettings
 from proto.front import DEFAULT_PORT, Http
 from proto.json_types import Layer
 
@@ -73,6 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a process waits to take the place of each service in use."""
     rest_after_s: Annotated[float, Meta(ge=0)] = REST_AFTER_S
     """Time without a call after which a service that only answers calls has no process; 0: it always has one."""
+    audit: AuditSettings = AuditSettings()
     http: Http = Http()
     prompts: Prompts = Prompts()
     fetch: Fetch = Fetch()
@@ -143,6 +145,7 @@ ENVIRONMENT: Variables = {
     "LINCKIA_OWN_USERS": (("own_users",), _toml),
     "LINCKIA_STANDBYS": (("standbys",), _toml),
     "LINCKIA_REST_AFTER_S": (("rest_after_s",), _toml),
+    "LINCKIA_AUDIT": (("audit", "enabled"), _toml),
     "LINCKIA_HTTP": (("http",), _address),
     "LINCKIA_TOKEN": (("http", "token"), str),
     "LINCKIA_TOKEN_FILE": (("http", "token_file"), str),

@@ -47,6 +47,9 @@ MAX_STREAMS = 32
 TEXT_CHARS = 16 * 1024
 """The longest line for a log, report of progress, or value of `info`; the sender cuts what is longer."""
 
+TARGET_CHARS = 512
+"""The longest description of what a call is about."""
+
 MAX_LEFT_MS = 2**31 - 1
 """Some weeks: for a call that may take as long as it likes."""
 
@@ -59,6 +62,7 @@ Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
 Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS)]
+Target = Annotated[str, Meta(max_length=TARGET_CHARS)]
 Info = Annotated[dict[Name, Text], Meta(max_length=INFO_ENTRIES)]
 
 Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -96,7 +100,8 @@ class Call(Frame, frozen=True, tag=3):
 
     `left_ms` is the time left, not an instant: the two clocks are never compared. `trace` is a W3C traceparent,
     `session` an opaque name of the client's session, '' for calls that are of none; `grant` is what that client may do,
-    for a front to name, None for all.
+    for a front to name, None for all. `target` (what the call is about) and `peer` (where the client is, `stdio` or an
+    address) go into the audit log.
     """
 
     id: Number
@@ -110,6 +115,8 @@ class Call(Frame, frozen=True, tag=3):
     progress: bool = False
     session: Name = ""
     grant: Grant | None = None
+    target: Target = ""
+    peer: Name = ""
 
 
 class Return(Frame, frozen=True, tag=4):

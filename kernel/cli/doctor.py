@@ -24,6 +24,7 @@ from kernel import VERSION, users
 from kernel.cli.terminal import show_answer
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
+from proto.json_types import JsonObject
 
 LOW_SPACE_BYTES = 1 * 2**30
 """Below this an index that is being rebuilt beside the old one may fill the disk."""
@@ -106,7 +107,7 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     needed = "Linux 5.3 or newer is needed (pidfd_open)" if old else ""
     yield Finding("system", Verdict.BAD if old else Verdict.OK, system, needed)
     yield _data_dir(data_dir)
-    yield _kernel(data_dir)
+    yield from _kernel(data_dir)
     yield _memory()
     yield _descriptors()
     yield _landlock()
@@ -128,19 +129,33 @@ def _data_dir(data_dir: Path) -> Finding:
     return Finding("data directory", Verdict.OK, found)
 
 
-def _kernel(data_dir: Path) -> Finding:
+def _kernel(data_dir: Path) -> Iterator[Finding]:
     try:
         with Client(data_dir) as client:
             status = client.call("kernel_status", {}, timeout_s=5)
     except NoKernel:
-        return Finding("kernel", Verdict.NOTE, "none is running for this data directory", "linckia serve PATH…")
+        yield Finding("kernel", Verdict.NOTE, "none is running for this data directory", "linckia serve PATH…")
+        return
     except ControlError as error:
-        return Finding("kernel", Verdict.BAD, f"{socket_path(data_dir)}: {error}", "linckia logs")
+        yield Finding("kernel", Verdict.BAD, f"{socket_path(data_dir)}: {error}", "linckia logs")
+        return
     bad = [service["name"] for service in status["services"] if service["state"] in ("failed", "backoff")]
     found = f"process {status['pid']}, {len(status['services'])} services"
     if bad:
-        return Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
-    return Finding("kernel", Verdict.OK, found)
+        yield Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
+    else:
+        yield Finding("kernel", Verdict.OK, found)
+    yield _audit(status["audit"])
+
+
+def _audit(state: JsonObject | None) -> Finding:
+    if state is None:
+        return Finding("audit log", Verdict.NOTE, "off: no change is recorded", "audit.enabled in the settings")
+    lost = f"{state['lost']} lines were lost" if state["lost"] else ""
+    if state["problem"]:
+        found = f"{state['problem']}; {state['waiting']} lines wait; {lost}".removesuffix("; ")
+        return Finding("audit log", Verdict.BAD, found, "make room on the disk")
+    return _either("audit log", not lost, state["path"], f"{state['path']}, {lost}")
 
 
 def _memory() -> Finding:

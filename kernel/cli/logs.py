@@ -35,7 +35,7 @@ def logs(arguments: argparse.Namespace) -> int:
     for line in last_lines(path, arguments.lines):
         print(show(line))
     if arguments.follow:
-        for line in _follow(path):
+        for line in follow(path):
             print(show(line), flush=True)
     return 0
 
@@ -50,7 +50,7 @@ def in_words(line: str) -> str:
     return words + (f"\n{entry['error']}" if "error" in entry else "")
 
 
-def _follow(path: Path) -> Iterator[str]:
+def follow(path: Path) -> Iterator[str]:
     """Whole lines that are written from now on, through rotations; never ends."""
     file = path.open("rb")
     begun = b""

@@ -297,6 +297,14 @@ def _files(command: _AddCommand) -> None:
     _json(du, help="as JSON")
 
 
+AUDIT_EPILOG = """\
+examples:
+  linckia audit --since 1h
+  linckia audit --who ci --failed --follow
+  linckia audit --operation 'delete*' --json -n 1000 | jq .target
+"""
+
+
 def _services(command: _AddCommand) -> None:
     for name, what in (
         ("restart", "stop a service in order and start it again"),
@@ -309,7 +317,15 @@ def _services(command: _AddCommand) -> None:
     logs = command("logs", "logs", "the log of a service, or of the kernel; works without a running kernel")
     logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")
     logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="how many lines (default: 50)")
-    logs.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+    audit = command("audit", "audit", "who changed what, and what was refused; works without a kernel", AUDIT_EPILOG)
+    audit.add_argument("--since", metavar="WHEN", help="how long ago (90s, 10min, 1h, 2d), or a date or time")
+    audit.add_argument("--who", metavar="NAME", help="a token's name, stdio, http, operator, or a service")
+    audit.add_argument("--operation", metavar="GLOB", help="such as noyalib_set, or 'yaml_*'")
+    audit.add_argument("--failed", action="store_true", help="only what failed or was refused")
+    audit.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with --since, all)")
+    _json(audit, help="the lines as they are written, one object each")
+    for one in (logs, audit):
+        one.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
 
 
 COMPLETION_EPILOG = """\

@@ -67,7 +67,16 @@ def heading(answer: Mapping[str, Any]) -> str:
         f"page   {answer.get('page_url') or 'off'}\n"
         f"roots  {roots}\n"
         f"data   {answer['data_dir']}"
+        f"{_audit(answer.get('audit'))}"
     )
+
+
+def _audit(state: Mapping[str, Any] | None) -> str:
+    """A line where the log of changes is not as it should be."""
+    if state is None or not (state["problem"] or state["lost"]):
+        return ""
+    problem = f"{state['problem']}: {state['waiting']} lines wait" if state["problem"] else "written again"
+    return f"\naudit  {problem}, {state['lost']} were lost"
 
 
 def row(service: Mapping[str, Any]) -> list[Cell]:

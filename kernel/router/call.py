@@ -38,6 +38,10 @@ class RoutedCall(msgspec.Struct, eq=False):
     """Of the client; an opaque name, no secret.  Empty where there is none, as for the command line."""
     grant: Grant | None = None
     """What the client may do for whom it is made, be it through another service; None for all."""
+    target: str = ""
+    """What it is about, in the words of who made it (`proto.target`)."""
+    peer: str = ""
+    """Where the client is."""
     for_client: bool = True
     """Whether a client waits for it, be it through another service; services make calls for themselves too."""
     frame_id: int = 0

@@ -20,18 +20,18 @@ from kernel.ports import Cause, ServiceState
 from kernel.router.call import RoutedCall, Waiting
 from kernel.router.client import FrontClient
 from kernel.router.lane import Lane, Limits
+from kernel.router.record import KERNEL, AuditLog, Records
 from proto import errors, frames, grants, mcp
 from proto.channel import Channel, ProtocolViolation
 from proto.dispatch import ClientRequests
-from proto.errors import Executed, Forbidden, Internal, LinckiaError
+from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
+from proto.front import TO_FRONTS
 from proto.grants import Grant
 from proto.link import LinkClosed
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from proto.ops import Table
-
-KERNEL = "kernel"
-"""The service name of operations that the kernel itself answers."""
+from proto.target import described
 
 CALLS_AT_ONCE = 1024
 """Calls that one process of a service may wait for at the same time."""
@@ -92,6 +92,7 @@ class Router:
         limits: of each service, by its name.
         pools: the instances of services that are several processes.
         read_only: whether clients may only call what reads. The operator may go on: the roots are closed to all.
+        audit: where changes and refusals are recorded, if anywhere.
         fronts: services that speak for clients: they may call as such, and are told of what clients subscribe to.
     """
 
@@ -103,7 +104,9 @@ class Router:
         *,
         fronts: Container[str] = (),
         read_only: bool = False,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._records = Records(audit)
         self._fronts = fronts
         self._read_only = read_only
         self._table = table
@@ -160,8 +163,27 @@ class Router:
         written: bool = False,
     ) -> object:
         """See `proto.dispatch.Dispatcher.call`."""
+        trace = trace or frames.new_trace()
         # The kernel's own work for a client is held to that client's grant.
         grant = grants.current.get()
+        call = partial(
+            self._call, operation, params, caller, grant, timeout_s, trace, client_requests, written=written
+        )  # fmt: skip
+        tell = partial(self._records.put, operation, caller, grant=grant, target=described(params), trace=trace)
+        return await _told(tell, operation, call)
+
+    async def _call(
+        self,
+        operation: Operation[Any],
+        params: Params[Any],
+        caller: str,
+        grant: Grant | None,
+        timeout_s: float | None,
+        trace: str,
+        client_requests: ClientRequests | None,
+        *,
+        written: bool,
+    ) -> object:
         self._admit(operation, caller, grant)
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         if operation.service == KERNEL:
@@ -175,7 +197,7 @@ class Router:
             operation,
             body,
             caller=caller,
-            trace=trace or frames.new_trace(),
+            trace=trace,
             deadline=trio.current_time() + limit_s,
             limit_s=limit_s,
             done=waiting.done,
@@ -220,7 +242,10 @@ class Router:
     def down(self, service: str, generation: int, cause: Cause) -> None:
         if (dead := self._living.pop((service, generation), None)) is not None:
             for lane, call in dead.made.values():
-                lane.withdraw(call, f"service {service} died")
+                delivered = lane.withdraw(call, f"service {service} died")
+                executed = Executed.MAYBE if delivered else Executed.NO
+                lost = Cancelled(f"{call.op.name}: service {service}, which had called it, died", executed=executed)
+                self._records.routed(call, lost)
             for scope in dead.asks.values():
                 scope.cancel()
             dead.asks.clear()
@@ -237,7 +262,7 @@ class Router:
             return
         match frame:
             case Event():
-                self._publish(frame)
+                self._publish(frame, living)
             case Call() if living is not None:
                 self._from_service(living, frame)
             case frames.Cancel(id=call_id) if living is not None:
@@ -259,11 +284,15 @@ class Router:
         if lane is None or call is None:
             return
         delivered = lane.withdraw(call, f"withdrawn by service {living.service}")
+        executed = Executed.MAYBE if delivered else Executed.NO
         if late:
             lane.failures["timeout"] += 1
             text = f"{call.op.name}: no answer from service {call.op.service} within {call.limit_s:.3g} s"
-            timeout = errors.Timeout(text, executed=Executed.MAYBE if delivered else Executed.NO)
-            living.answer(call_id, call.op.failure(timeout))
+            timeout = call.op.failure(errors.Timeout(text, executed=executed))
+            self._records.routed(call, timeout)
+            living.answer(call_id, timeout)
+        else:
+            self._records.routed(call, Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed))
 
     def _from_service(self, living: _Living, call: Call) -> None:
         if call.id in living.made or call.id in living.asks:
@@ -276,7 +305,17 @@ class Router:
             else:
                 self._pass_on(living, call, parent)
         except LinckiaError as error:
+            self._record_refusal(living, call, error)
             living.answer(call.id, error)
+
+    def _record_refusal(self, living: _Living, call: Call, error: LinckiaError) -> None:
+        """A call that went no further; whose name it was to be in is not settled."""
+        if (operation := self._table.get(call.op)) is not None:
+            caller = call.caller if living.client is not None and call.caller == CLIENT else living.lane.service
+            grant = self._grant(living, call, living.serving(call.parent))
+            self._records.put(
+                operation, caller, error, grant=grant, target=call.target, peer=call.peer, trace=call.trace
+            )
 
     def _pass_on(self, living: _Living, call: Call, parent: RoutedCall | None) -> None:
         operation = self._table.get(call.op)
@@ -287,7 +326,11 @@ class Router:
         # What a service calls to serve a client is its own concern, within the grant that goes with the call.
         self._admit(operation, caller, grant if living.client is not None else None)
         if operation.service == KERNEL:
-            self._answer_itself(living, call, partial(self._serve_local_for, call, operation, caller, grant))
+            serve = partial(self._serve_local_for, call, operation, caller, grant)
+            tell = partial(
+                self._records.put, operation, caller, grant=grant, target=call.target, peer=call.peer, trace=call.trace
+            )
+            self._answer_itself(living, call, partial(_told, tell, operation, serve))
             return
         lane = self._lane_of(operation)
         client_requests = parent.client_requests if parent is not None else None
@@ -298,6 +341,7 @@ class Router:
 
         def done(outcome: bytes | LinckiaError) -> None:
             living.made.pop(call.id, None)
+            self._records.routed(routed, outcome)
             living.lane.was_busy(living.service)
             living.answer(call.id, outcome)
 
@@ -317,6 +361,8 @@ class Router:
             # A client's session is for its front alone to name.
             session=call.session if living.client is not None else "",
             grant=grant,
+            target=call.target,
+            peer=call.peer if living.client is not None else "",
             for_client=caller == CLIENT or (parent is not None and parent.for_client),
         )
         living.made[call.id] = (lane, routed)
@@ -401,15 +447,34 @@ class Router:
             raise errors.Unavailable(f"{owner} is not part of this system")
         return lane
 
-    def _publish(self, event: Event) -> None:
+    def _publish(self, event: Event, sender: _Living | None) -> None:
+        between_fronts = event.topic.startswith(TO_FRONTS)
+        if between_fronts and (sender is None or sender.client is None):
+            # Of clients' sessions no other service has anything to say.
+            return
         for living in self._living.values():
-            if living.client is not None and event.topic.startswith(mcp.PREFIX):
+            meant = living is not sender if between_fronts else event.topic.startswith(mcp.PREFIX)
+            if living.client is not None and meant:
                 living.post(event)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
         self._nursery.start_soon(contained, "a task of the router", task, *args)
+
+
+async def _told(tell: Callable[..., None], operation: Operation[Any], work: Callable[[], Awaitable[object]]) -> object:
+    """What `work` answers or raises, once the audit log has been told of it."""
+    began = trio.current_time()
+    outcome: object = Cancelled(f"{operation.name}: withdrawn by the caller")
+    try:
+        outcome = await work()
+    except LinckiaError as error:
+        outcome = error
+        raise
+    finally:
+        tell(outcome, began=began)
+    return outcome
 
 
 def _as_question(params: bytes) -> frames.Question:

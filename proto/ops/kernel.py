@@ -53,6 +53,15 @@ class ZygoteStatus(msgspec.Struct, frozen=True, kw_only=True):
     load_ms: float | None
 
 
+class AuditStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The log of changes and refusals."""
+
+    path: str
+    problem: Annotated[str, Meta(description="Why lines wait for the disk; empty where none do")]
+    waiting: Annotated[int, Meta(description="Lines that wait")]
+    lost: Annotated[int, Meta(description="Lines that could not be kept")]
+
+
 class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole system."""
 
@@ -67,6 +76,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
     page_url: Annotated[str | None, Meta(description="The operator's page, with its key, for the command line")] = None
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
+    audit: Annotated[AuditStatus | None, Meta(description="None where it is switched off")] = None
     rss_bytes: int
     pss_bytes: int | None
     services: list[ServiceStatus]
@@ -186,9 +196,44 @@ class KernelReady(Params[bool], frozen=True, kw_only=True):
     """Whether every service that is to run does."""
 
 
+SessionName = Annotated[str, Meta(min_length=1, max_length=64, description="Of a session over HTTP, among fronts")]
+
+
+@internal.write("kernel_keep_session", idempotent=True, deadline_s=5, callers=(FRONT,))
+class KernelKeepSession(Params[None], frozen=True, kw_only=True):
+    """Keep what a session over HTTP has come to, in place of what was kept before: for other fronts."""
+
+    name: SessionName
+    state: Annotated[str, Meta(max_length=8192)]
+
+
+@internal.read("kernel_kept_session", deadline_s=5, callers=(FRONT,))
+class KernelKeptSession(Params[str | None], frozen=True, kw_only=True):
+    """What was kept of a session; null where that is nothing."""
+
+    name: SessionName
+
+
 @internal.write("kernel_page_restart", idempotent=False, deadline_s=300, text="message", callers=(FRONT,))
 class KernelPageRestart(Params[Done], frozen=True, kw_only=True):
     """Restart a service for the operator's page, whose key only the command line prints."""
 
     service: ServiceName
     key: Annotated[str, Meta(max_length=200)]
+
+
+_Told = Annotated[str, Meta(max_length=500)]
+
+
+# Not a write, which the log would have a line of.
+@internal.read("kernel_refused", deadline_s=5, idempotent=False, callers=(FRONT,))
+class KernelRefused(Params[None], frozen=True, kw_only=True):
+    """Record what a front refused before there was a call: who asked, from where, for what, and how often."""
+
+    who: _Told
+    peer: _Told
+    operation: _Told
+    target: _Told = ""
+    outcome: _Told
+    message: _Told
+    count: Annotated[int, Meta(ge=1, le=2**53 - 1)] = 1

@@ -10,10 +10,13 @@ import trio
 
 from proto import frames, grants, results
 from proto.dispatch import ClientRequests, Dispatcher
-from proto.errors import Forbidden, LinckiaError, Timeout, UnknownOperation
+from proto.errors import Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
 from proto.front import SERVICE
 from proto.operation import Operation, Params
+from proto.target import described
+from services.front import refusals
+from services.front.peer import current_peer
 from services.front.scratchpad import current_session
 from services.runtime.calls import Outgoing
 
@@ -22,15 +25,18 @@ LocalHandler = Callable[[Any, str], Awaitable[object]]
 
 
 class Events(Protocol):
-    """Where what services tell clients comes from."""
+    """Where what services tell clients comes from, and what fronts tell one another goes to."""
 
     def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None: ...
+
+    def publish(self, topic: str, body: object) -> None: ...
 
 
 def check_grant(operation: Operation[Any]) -> None:
     """Raises Forbidden where the client that is served may not call it; the kernel checks what is not answered here."""
     grant = grants.current.get()
     if grant is not None and (refusal := operation.refusal(grant)):
+        refusals.note(operation.name, Kind.FORBIDDEN.value, refusal)
         raise Forbidden(refusal)
 
 
@@ -74,7 +80,8 @@ class LinkDispatcher(Dispatcher):
         try:
             answer = await self._outgoing.raw(
                 operation.name, frames.pack_body(params), limit_s=limit_s, parent=self._parent, trace=trace or "",
-                caller=caller, session=current_session.get(), grant=grants.current.get(),
+                caller=caller, session=current_session.get(), grant=grants.current.get(), target=described(params),
+                peer=current_peer.get(),
                 client_requests=client_requests,
             )  # fmt: skip
         except LinckiaError as error:

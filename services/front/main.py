@@ -16,12 +16,13 @@ from proto.front import SERVICE, FrontSettings
 from proto.json_types import JsonObject
 from proto.operation import ALL, Params, operation_of
 from proto.ops import Table
-from services.front import prompts, scratchpad
+from services.front import prompts, refusals, scratchpad
 from services.front.composite.dispatch import Composites
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff
 from services.front.prompts import Folder
+from services.front.refusals import Refusals
 from services.front.warm import declared, rehearse
 from services.runtime.handlers import Context, Environment, Handlers
 
@@ -39,6 +40,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Serve clients as they are handed over."""
     settings = env.settings_as(FrontSettings)
     every = declared(settings.ops_modules)
+    told = Refusals(env.outgoing)
+    refusals.current.set(told)
     table = Table(op for op in every.values() if op.service not in settings.unserved)
     dispatcher = LinkDispatcher(env.outgoing)
     scratchpad.register(dispatcher.serve_local)
@@ -54,6 +57,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await serve(gateway, dispatcher, every, settings, listening, env.ending)
 
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(told.run)
             if env.handoff is not None:
                 attach = partial(gateway.attach, ending=env.ending)
                 handoff = Handoff(env.handoff, attach, listen)

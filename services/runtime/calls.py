@@ -81,6 +81,8 @@ class Outgoing:
         caller: str = "",
         session: str = "",
         grant: Grant | None = None,
+        target: str = "",
+        peer: str = "",
         client_requests: ClientRequests | None = None,
     ) -> bytes:
         """The same with bodies left as they are.
@@ -89,6 +91,7 @@ class Outgoing:
             caller: in whose name a front calls; the service's own where it is empty.
             session: of that client.
             grant: what that client may do; None for all.
+            target: what the call is about, and `peer`, where that client is: for the audit log.
             client_requests: the way back to that client, for the progress, log lines and questions of the call.
         """
         if len(params) > frames.MAX_MESSAGE_BYTES:
@@ -101,7 +104,7 @@ class Outgoing:
                 Call(
                     id=call_id, op=op, params=params, left_ms=left_ms, caller=caller or self._service,
                     trace=trace or frames.new_trace(), generation=self._generation, parent=parent,
-                    progress=client_requests is not None, session=session, grant=grant,
+                    progress=client_requests is not None, session=session, grant=grant, target=target, peer=peer,
                 )
             )  # fmt: skip
             with trio.move_on_after(limit_s):

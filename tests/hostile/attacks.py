@@ -288,6 +288,19 @@ def change_mode_of_what_it_may_read(path: str) -> object:
     return "changed"
 
 
+def open_file(path: str, flags: int) -> object:
+    """By name."""
+    fd = os.open(path, flags)
+    os.close(fd)
+    return "opened"
+
+
+def remove(path: str) -> object:
+    """By name."""
+    os.unlink(path)
+    return "removed"
+
+
 def change_times(path: str) -> object:
     """By name."""
     os.utime(path)

@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
+from kernel.audit import path_of
 from kernel.control.address import socket_path
 from kernel.control.client import CallFailed
 from kernel.control.peers import ancestry
-from tests.system.running import ORDINARY, RunningKernel, command_for_others, reachable_interpreter, running
+from tests.system.running import ORDINARY, RunningKernel, command_for_others, polls, reachable_interpreter, running
 
 SECRET = "sk-of-another-program"
 
@@ -176,3 +177,16 @@ def test_no_process_of_the_kernels_sees_what_else_stands_in_its_environment(kern
     assert not [pid for pid, names in seen.items() if SECRET.encode() in names]
     # It is there to be found, where it is expected.
     assert SECRET.encode() in Path(f"/proc/{kernel.process.pid}/environ").read_bytes()
+
+
+def test_no_service_reads_changes_or_removes_the_record_of_changes(kernel: RunningKernel) -> None:
+    with pytest.raises(CallFailed):
+        kernel.call("kernel_stop", {"service": "none"})
+    path = path_of(kernel.data_dir)
+    for _ in polls(10):
+        if path.exists():
+            break
+    for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_TRUNC):
+        assert_refused(attack(kernel, "open_file", path=str(path), flags=flags))
+    assert_refused(attack(kernel, "remove", path=str(path)))
+    assert path.read_bytes().count(b"service=none") == 1

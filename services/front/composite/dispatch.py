@@ -6,6 +6,7 @@ import trio
 
 from proto.dispatch import ClientRequests, Dispatcher
 from proto.errors import Executed, Forbidden, Timeout
+from proto.frames import new_trace
 from proto.front import SERVICE
 from proto.operation import Access, Operation, Params
 from proto.ops.front import Describe, Execute, Query, Session
@@ -52,6 +53,8 @@ class Composites:
         if not operation.admits(caller):
             raise Forbidden(f"{operation.name} may not be called by {caller}")
         check_grant(operation)
+        # Steps of one call are known by it.
+        trace = trace or new_trace()
 
         async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
             return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)

@@ -10,6 +10,7 @@ import trio
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.lane import Limits
+from kernel.router.record import AuditLog
 from kernel.router.router import Router
 from proto import frames, ops
 from proto.birth import Birth
@@ -31,10 +32,17 @@ CRASHED = Cause(CauseKind.SIGNAL, 11, "segmentation fault")
 class Rig:
     """`hold` makes handlers wait; `seen` is what reached a handler, in order, and `by` which instance."""
 
-    def __init__(self, nursery: trio.Nursery, limits: Limits, speakers: Sequence[str], fronts: Sequence[str]) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        limits: Limits,
+        speakers: Sequence[str],
+        fronts: Sequence[str],
+        audit: AuditLog | None = None,
+    ) -> None:
         self.table = ops.load(["tests.unit.router.ops"])
         self.router = Router(
-            self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers}, fronts=fronts
+            self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers}, fronts=fronts, audit=audit
         )
         self.outgoing: dict[str, Outgoing] = {}
         """What each service makes its calls by."""
@@ -176,9 +184,10 @@ async def rig(
     up: bool = True,
     speakers: Sequence[str] = ("speaker",),
     fronts: Sequence[str] = (),
+    audit: AuditLog | None = None,
 ) -> AsyncIterator[Rig]:
     async with trio.open_nursery() as nursery:
-        made = Rig(nursery, Limits(in_flight, queue), speakers, fronts)
+        made = Rig(nursery, Limits(in_flight, queue), speakers, fronts, audit)
         await nursery.start(made.router.run)
         if up:
             for name in speakers:

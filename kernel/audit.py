@@ -1,0 +1,251 @@
+"""The audit log: a line of JSON for each change and each refusal, in a file that no service can reach.
+
+The router says what became of each call, and a front what it refused before there was a call.  Lines are appended in a
+thread, those of some milliseconds at once: a kernel that is killed loses these, and what was in hand then has no line.
+A disk that takes no more stops no call: lines wait in memory, up to a bound beyond which they are counted as lost, and
+`linckia status` and `linckia doctor` say so.
+
+Of repeated refusals there is one line and then a count for each minute.  Files are rotated by size; with the bound on
+how many are kept, a client that may write can push old lines out only by so many writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from kernel.edge import Edge
+from proto.repeats import INTERVAL_S, Repeats
+
+FOLDER: Final = "audit"
+"""In the data directory."""
+
+STEM: Final = "audit"
+
+GATHER_S = 0.005
+"""Lines of so much time are one write: a thread costs as much as a tenth of a call."""
+
+AGAIN_S = 1.0
+"""Between a write that failed and the next."""
+
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+"""Kept while the disk takes nothing; some ten thousand lines."""
+
+
+class AuditSettings(msgspec.Struct, frozen=True):
+    """`[audit]`: whether it is kept, the size at which a file is rotated, and how many files there are."""
+
+    enabled: bool = True
+    max_bytes: Annotated[int, Meta(ge=4096)] = 16 * 1024 * 1024
+    files: Annotated[int, Meta(ge=1, le=1000)] = 8
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line.
+
+    `at` is when the call came; `who` the token's name, `stdio`, `http`, `operator`, or a service that acted by itself.
+    `outcome` is `ok` or the kind of the failure, `executed` whether its work may have been done, where that is not what
+    the outcome says.  `count` calls were like it in one minute.
+    """
+
+    at: datetime.datetime
+    who: str
+    operation: str
+    target: str = ""
+    outcome: str = "ok"
+    message: str = ""
+    executed: str = ""
+    duration_ms: float | None = None
+    trace: str = ""
+    peer: str = ""
+    count: int = 1
+
+
+class AuditState(msgspec.Struct, frozen=True):
+    """How the log is: `problem` is why lines wait for the disk, empty where none do."""
+
+    path: str
+    problem: str
+    waiting: int
+    lost: int
+
+
+_encode = msgspec.json.Encoder().encode
+_Refusal = tuple[str, str, str, str]
+"""Who, from where, what, and how it was refused."""
+
+
+class Audit:
+    """The writer; `run` must be running."""
+
+    def __init__(self, data_dir: Path, settings: AuditSettings) -> None:
+        self._settings = settings
+        self._folder = data_dir / FOLDER
+        self.path = path_of(data_dir)
+        self._fd: int | None = None
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._rest = b""
+        self._halved = False
+        self._news = trio.Event()
+        self._problem = ""
+        self._lost = 0
+        self._said_lost = 0
+        self._refusals: Repeats[_Refusal] = Repeats(("", "", "", ""))
+
+    @property
+    def state(self) -> AuditState:
+        waiting = len(self._waiting) + self._rest.count(b"\n")
+        return AuditState(str(self.path), self._problem, waiting, self._lost)
+
+    def record(self, entry: Entry) -> None:
+        """Have a line written; never blocks."""
+        line = _encode(entry) + b"\n"
+        if self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
+            self._lost += 1
+            return
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+        self._news.set()
+
+    def refused(self, entry: Entry) -> None:
+        """The same for what was refused, which may be said many times."""
+        key = (entry.who, entry.peer, entry.operation, entry.outcome)
+        if self._refusals.is_first(key, trio.current_time()):
+            self.record(entry)
+        self._news.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what is recorded, until cancelled; what is there then is written too."""
+        task_status.started()
+        try:
+            while True:
+                await self._until_news()
+                self._count_refusals()
+                self._gather()
+                with Edge("the audit log"):
+                    await trio.to_thread.run_sync(self._write)
+                await trio.sleep(AGAIN_S if self._problem else GATHER_S)
+        finally:
+            self._count_refusals(at_once=True)
+            self._gather()
+            self._write()
+            self._close()
+
+    async def _until_news(self) -> None:
+        if self._problem:
+            return
+        with trio.move_on_after(INTERVAL_S) if not self._refusals.is_empty else contextlib.nullcontext():
+            await self._news.wait()
+        self._news = trio.Event()
+
+    def _count_refusals(self, *, at_once: bool = False) -> None:
+        for (who, peer, operation, outcome), count in self._refusals.take(trio.current_time(), at_once=at_once):
+            text = "the same again" if operation else "further refusals, of many kinds"
+            self.record(
+                Entry(
+                    at=now(), who=who, operation=operation, outcome=outcome or "refused", message=text, peer=peer,
+                    count=count,
+                )
+            )  # fmt: skip
+
+    def _gather(self) -> None:
+        if self._lost > self._said_lost and not self._problem:
+            lost, self._said_lost = self._lost - self._said_lost, self._lost
+            text = "lines were lost while the disk took none"
+            entry = Entry(at=now(), who="kernel", operation="audit", outcome="lost", message=text, count=lost)
+            self._waiting.append(_encode(entry) + b"\n")
+        self._rest += b"".join(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    # ---- in a thread ----------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        data, done = self._rest, 0
+        try:
+            while done < len(data):
+                line = data.index(b"\n", done) + 1
+                fd, room = self._open(line - done)
+                done += os.write(fd, data[done : max(line, data.rfind(b"\n", done, done + room) + 1)])
+                # Half a line on the disk is continued where it ends.
+                self._halved = data[done - 1 : done] != b"\n"
+            self._problem = ""
+        except OSError as error:
+            self._problem = f"{self.path}: {error.strerror}"
+        self._rest = data[done:]
+        if len(self._rest) > MAX_WAITING_BYTES:
+            kept = self._rest[: self._rest.rindex(b"\n", 0, MAX_WAITING_BYTES) + 1]
+            self._lost += self._rest.count(b"\n") - kept.count(b"\n")
+            self._rest = kept
+
+    def _open(self, size: int) -> tuple[int, int]:
+        """The file, and the room in it, which is enough for a line of this size unless the file is new."""
+        if self._fd is not None and not os.fstat(self._fd).st_nlink:
+            self._close()
+        if self._fd is None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self.path, flags, 0o600)
+            self._end_line(self._fd)
+        written = os.fstat(self._fd).st_size
+        room = self._settings.max_bytes - written
+        if room >= size or not written or self._halved:
+            return self._fd, room
+        self._close()
+        self._rotate()
+        return self._open(size)
+
+    def _end_line(self, fd: int) -> None:
+        """That of an earlier kernel, which its death cut."""
+        size = os.fstat(fd).st_size
+        if not self._halved and size and os.pread(fd, 1, size - 1) != b"\n":
+            os.write(fd, b"\n")
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _rotate(self) -> None:
+        for number in range(self._settings.files - 1, -1, -1):
+            with contextlib.suppress(FileNotFoundError):
+                if number == self._settings.files - 1:
+                    _file(self._folder, number).unlink()
+                else:
+                    _file(self._folder, number).rename(_file(self._folder, number + 1))
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def path_of(data_dir: Path) -> Path:
+    """The file that is written to."""
+    return _file(data_dir / FOLDER, 0)
+
+
+def files_of(data_dir: Path) -> list[Path]:
+    """Those that are there, the oldest first."""
+    numbered = ((path.name.split(".")[1:-1], path) for path in (data_dir / FOLDER).glob(f"{STEM}*.jsonl"))
+    found = [(int(number[0]) if number else 0, path) for number, path in numbered if not number or number[0].isdigit()]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / (f"{STEM}.{number}.jsonl" if number else f"{STEM}.jsonl")
+
+
+def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
+    """Those that can be read: the last one of a kernel that was killed may be cut."""
+    for line in lines:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield msgspec.json.decode(line, type=Entry)

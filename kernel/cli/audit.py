@@ -1,0 +1,98 @@
+"""`linckia audit`: who changed what, and what was refused.  Reads the files, rotated ones too, without a kernel."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import fnmatch
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kernel.audit import Entry, entries, files_of, now, path_of
+from kernel.cli import Failed, Usage
+from kernel.cli.logs import POLL_S, follow
+from kernel.control.address import find_data_dir
+
+DEFAULT_COUNT = 50
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    """Print the last lines that fit; with `--follow`, until interrupted.  Raises Failed, Usage."""
+    data_dir = find_data_dir(arguments.data, os.environ)
+    since = None if arguments.since is None else when(arguments.since)
+    count = arguments.count if arguments.count is not None or since is not None else DEFAULT_COUNT
+    if count is not None and count < 0:
+        raise Usage(f"-n is {count}; it is a number of lines")
+    fits = _filter(arguments, since)
+    show = (lambda entry: msgspec.json.encode(entry).decode()) if arguments.json else in_words
+    paths = files_of(data_dir)
+    if not paths and not arguments.follow:
+        raise Failed(f"nothing was recorded in {path_of(data_dir).parent} yet; see [audit] in the settings")
+    found = filter(fits, itertools.chain.from_iterable(map(_read, paths)))
+    for entry in found if count is None else collections.deque(found, maxlen=count):
+        print(show(entry))
+    if arguments.follow:
+        for entry in entries(line.encode() for line in _follow(path_of(data_dir))):
+            if fits(entry):
+                print(show(entry), flush=True)
+    return 0
+
+
+def when(text: str) -> datetime.datetime:
+    """An instant: so long ago, or a date or time (local, where it names no zone).  Raises Usage."""
+    if (ago := _AGO.fullmatch(text.strip())) is not None:
+        return now() - datetime.timedelta(seconds=float(ago[1]) * _SECONDS[ago[2]])
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise Usage(f"--since is {text!r}; write 90s, 10min, 1h, 2d, or a date such as 2026-11-23T14:00") from None
+
+
+def _filter(arguments: argparse.Namespace, since: datetime.datetime | None) -> Callable[[Entry], bool]:
+    def fits(entry: Entry) -> bool:
+        return (
+            (since is None or entry.at >= since)
+            and arguments.who in (None, entry.who)
+            and (arguments.operation is None or fnmatch.fnmatchcase(entry.operation, arguments.operation))
+            and not (arguments.failed and entry.outcome == "ok")
+        )
+
+    return fits
+
+
+def _read(path: Path) -> Iterator[Entry]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        # Rotated away in this moment.
+        return
+    with file:
+        yield from entries(file)
+
+
+def _follow(path: Path) -> Iterator[str]:
+    while not path.exists():
+        time.sleep(POLL_S)
+    return follow(path)
+
+
+def in_words(entry: Entry) -> str:
+    """A line for people: nothing in it can move a terminal's cursor."""
+    at = entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    times = f" ({entry.count} times)" if entry.count > 1 else ""
+    took = "" if entry.duration_ms is None else f" ({entry.duration_ms:.0f} ms)"
+    maybe = ", may have been executed" if entry.executed == "maybe" else ""
+    peer = f" from {entry.peer}" if entry.peer not in ("", entry.who) else ""
+    told = f": {entry.message}" if entry.message else ""
+    line = f"{at} {entry.who}{peer} {entry.operation} {entry.target} -> {entry.outcome}{maybe}{told}{times}{took}"
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)

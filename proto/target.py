@@ -1,0 +1,109 @@
+"""What a call is about, in a line for the record of who changed what: the parameters that name things, and no others.
+
+A parameter names something where the last word of its own name says so (`file`, `output_directory`, `snapshot_id`), and
+a list or a Struct of such does.  Contents, queries, keys and values are none of these.  Of an URL neither user nor
+query is told, where credentials are.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import structs
+
+from proto.frames import TARGET_CHARS
+
+VALUE_CHARS = 200
+"""Of one name; a longer one ends in `…`."""
+
+LISTED = 3
+"""Items of a list that are told; of the rest, how many there are."""
+
+NAMING = frozenset(
+    {
+        "action", "child", "collection", "corpus", "destination", "directory", "file", "from", "hash", "id", "label",
+        "name", "operation", "parent", "path", "root", "service", "session", "source", "to", "uri", "url",
+    }
+)  # fmt: skip
+"""Last words of the names of parameters that name something."""
+
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s]*@)?([^?#]*)")
+_PLAIN = re.compile(r"[^\s\"'=,()\\\x00-\x1f\x7f\ud800-\udfff]+")
+
+
+def described(params: msgspec.Struct) -> str:
+    """`file=/notes/a.yaml path=retries`, at most `TARGET_CHARS`; empty where the parameters name nothing."""
+    parts = []
+    for name, shown in _naming(type(params)):
+        text = _text(getattr(params, name))
+        if text:
+            parts.append(f"{shown}={text}")
+    return _cut(" ".join(parts), TARGET_CHARS)
+
+
+@functools.cache
+def _naming(tp: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """The fields that may name something, with the names that clients know them by."""
+    return tuple(
+        (field.name, field.encode_name) for field in structs.fields(tp) if names(field.encode_name) or _nests(field)
+    )
+
+
+def names(parameter: str) -> bool:
+    """Whether a parameter of this name names something."""
+    words = _WORD.findall(parameter)
+    last = words[-1].lower() if words else ""
+    return last in NAMING or last.removesuffix("s") in NAMING or last.removesuffix("es") in NAMING
+
+
+def _nests(field: structs.FieldInfo) -> bool:
+    """Whether its values are lists of Structs, which may name something themselves."""
+    return _has_structs(msgspec.inspect.type_info(field.type))
+
+
+def _has_structs(tp: msgspec.inspect.Type) -> bool:
+    match tp:
+        case msgspec.inspect.Metadata(type=inner) | msgspec.inspect.ListType(item_type=inner):
+            return _has_structs(inner)
+        case msgspec.inspect.UnionType(types=types):
+            return any(map(_has_structs, types))
+    return isinstance(tp, msgspec.inspect.StructType)
+
+
+def _text(value: object) -> str:
+    match value:
+        case str():
+            return _named(value)
+        case bool() | None:
+            return ""
+        case int():
+            return str(value)
+        case msgspec.Struct():
+            inner = described(value)
+            return f"({inner})" if inner else ""
+        case list() | tuple():
+            return _listed(value)
+    return ""
+
+
+def _listed(values: Sequence[object]) -> str:
+    told = [text for value in values[:LISTED] if (text := _text(value))]
+    if not told:
+        return ""
+    return ",".join(told) + (f",+{len(values) - LISTED}" if len(values) > LISTED else "")
+
+
+def _named(text: str) -> str:
+    """A name as it is, or in quotes where it could be read as something else."""
+    if (url := _URL.match(text)) is not None:
+        text = url[1] + url[2]
+    text = _cut(text, VALUE_CHARS)
+    return text if _PLAIN.fullmatch(text) else msgspec.json.encode(text.encode("utf-8", "replace").decode()).decode()
+
+
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars - 1]}…"

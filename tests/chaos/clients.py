@@ -1,0 +1,255 @@
+"""MCP clients that outlive what happens to their server, and say of every call what they were told.
+
+Plain JSON-RPC: what is tried here is the server, and a client library would hide half of what it says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx2 as httpx
+import trio
+
+HUNG_S = 90.0
+"""Longer than any deadline of the operations that are called: what is not answered by then never will be."""
+
+AWAY_S = 15.0
+"""For how long a client over HTTP knocks at a closed port: while a kernel starts, nothing listens there."""
+
+_HANDSHAKE = {
+    "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "chaos", "version": "1"}
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Said:
+    """What became of one call.
+
+    `kind` is `ok`, a kind of failure (`proto.errors.Kind`), `http N` for a status, `lost` where the connection broke,
+    or `hung`; `executed` is `no`, `maybe` or `yes`.
+    """
+
+    kind: str
+    result: Any = None
+    executed: str = "yes"
+    text: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.kind == "ok"
+
+    @property
+    def done_for_sure(self) -> bool:
+        return self.ok
+
+    @property
+    def not_done_for_sure(self) -> bool:
+        return not self.ok and self.executed == "no"
+
+
+class Client(Protocol):
+    name: str
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+        """`repeatable`: may be sent again where the connection broke, as any client over HTTP does."""
+
+
+def _read(message: Mapping[str, Any]) -> Said:
+    """What an answer of `tools/call` says."""
+    if (error := message.get("error")) is not None:
+        data = error.get("data") or {}
+        return Said(str(data.get("kind", error.get("code"))), None, data.get("executed", "maybe"), error["message"])
+    result = message["result"]
+    text = "".join(part.get("text", "") for part in result.get("content", ()))
+    if result.get("isError"):
+        failure = result.get("_meta", {}).get("linckia/failure", {})
+        return Said(failure.get("kind", "error"), None, failure.get("executed", "maybe"), text)
+    return Said("ok", result.get("structuredContent", text))
+
+
+class StdioClient:
+    """`linckia stdio`: many calls in flight on one pipe."""
+
+    def __init__(self, name: str, process: trio.Process) -> None:
+        self.name = name
+        self._process = process
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, trio.Event] = {}
+        self._answers: dict[int, Mapping[str, Any]] = {}
+        self._sending = trio.Lock()
+        self.unexpected: list[str] = []
+        """Answers that nobody waits for, lines that are no JSON, and the end of the session."""
+
+    @classmethod
+    async def start(cls, nursery: trio.Nursery, name: str, data: Path, roots: Sequence[Path]) -> StdioClient:
+        command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(data), *map(str, roots)]
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self = cls(name, process)
+        nursery.start_soon(self._receive)
+        await self._request("initialize", _HANDSHAKE)
+        await self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return self
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+        with trio.move_on_after(HUNG_S):
+            answer = await self._request("tools/call", {"name": tool, "arguments": arguments})
+            return Said("lost", executed="maybe") if answer is None else _read(answer)
+        return Said("hung", executed="maybe")
+
+    async def leave(self) -> int | None:
+        """End as a client does; the exit code, or None where it had to be killed."""
+        assert self._process.stdin is not None
+        await self._process.stdin.aclose()
+        with trio.move_on_after(20):
+            return await self._process.wait()
+        self._process.kill()
+        await self._process.wait()
+        return None
+
+    async def _request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        number = next(self._ids)
+        event = self._waiting[number] = trio.Event()
+        try:
+            await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+            await event.wait()
+            return self._answers.pop(number, None)
+        except trio.BrokenResourceError:
+            return None
+        finally:
+            del self._waiting[number]
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        async with self._sending:
+            await self._process.stdin.send_all(json.dumps(message).encode() + b"\n")
+
+    async def _receive(self) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        async for data in self._process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._accept(line)
+        self.unexpected.append(f"{self.name}: the session ended")
+        for event in self._waiting.values():
+            event.set()
+
+    def _accept(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            self.unexpected.append(f"{self.name}: no JSON: {line[:200]!r}")
+            return
+        if "id" not in message or "method" in message:
+            return
+        if (event := self._waiting.get(message["id"])) is None:
+            self.unexpected.append(f"{self.name}: answered twice or unasked: {line[:200]!r}")
+            return
+        self._answers[message["id"]] = message
+        event.set()
+
+
+class HttpClient:
+    """A session over Streamable HTTP."""
+
+    def __init__(self, name: str, url: str, token: str | None) -> None:
+        self.name = name
+        self._url = url
+        headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-06-18"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=16)
+        self._http = httpx.AsyncClient(headers=headers, timeout=HUNG_S, limits=limits)
+        self._session: str | None = None
+        self._opening = trio.Lock()
+        self._ids = itertools.count(1)
+        self.sessions = 0
+        """How many it had to open."""
+        self.broken = 0
+        """Connections that broke under a call, which was sent again."""
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+        with trio.move_on_after(HUNG_S):
+            while True:
+                said = await self._once(tool, arguments)
+                if said.kind == "http 404":
+                    self._session = None
+                elif said.kind == "lost" and repeatable:
+                    self.broken += 1
+                else:
+                    return said
+        return Said("hung", executed="maybe")
+
+    async def post(self, path: str, body: bytes) -> Said:
+        """A request that is no MCP's, and may be sent again."""
+        with trio.move_on_after(HUNG_S):
+            while (said := await self._exchange(self._url.removesuffix("/mcp") + path, body, {})).kind == "lost":
+                self.broken += 1
+            return said
+        return Said("hung", executed="maybe")
+
+    async def leave(self) -> None:
+        await self._http.aclose()
+
+    async def _once(self, tool: str, arguments: Mapping[str, Any]) -> Said:
+        async with self._opening:
+            if self._session is None and (failure := await self._open()) is not None:
+                return failure
+        params = {"name": tool, "arguments": arguments}
+        return await self._message("tools/call", params, {"Mcp-Session-Id": self._session or ""})
+
+    async def _open(self) -> Said | None:
+        said = await self._message("initialize", _HANDSHAKE, {})
+        if not said.ok:
+            return Said(said.kind, executed="no", text=said.text)
+        self.sessions += 1
+        return None
+
+    async def _message(self, method: str, params: Mapping[str, Any], headers: Mapping[str, str]) -> Said:
+        body = json.dumps({"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}).encode()
+        return await self._exchange(self._url, body, headers)
+
+    async def _exchange(self, url: str, body: bytes, headers: Mapping[str, str]) -> Said:
+        away = trio.current_time() + AWAY_S
+        headers = {"Content-Type": "application/json", **headers}
+        while True:
+            try:
+                response = await self._http.post(url, content=body, headers=headers)
+                break
+            except httpx.ConnectError as error:
+                if trio.current_time() > away:
+                    return Said("away", executed="no", text=repr(error))
+                await trio.sleep(0.05)
+            except httpx.HTTPError as error:
+                return Said("lost", executed="maybe", text=repr(error))
+        if (session := response.headers.get("mcp-session-id")) is not None:
+            self._session = session
+        if response.status_code == 503:
+            return Said("unavailable", executed="no" if "safe" in response.text else "maybe", text=response.text)
+        if response.status_code not in (200, 202):
+            return Said(f"http {response.status_code}", executed="maybe", text=response.text[:300])
+        if url.endswith("/mcp"):
+            return _answer(response.text)
+        return Said("ok", response.json())
+
+
+def _answer(text: str) -> Said:
+    """The answer in a body of JSON, or in a stream of events."""
+    if not text.startswith("{"):
+        lines = [line[5:].strip() for line in text.splitlines() if line.startswith("data:") and '"id"' in line]
+        if not lines:
+            return Said("lost", executed="maybe", text="the stream ended without the answer")
+        text = lines[-1]
+    message = json.loads(text)
+    if "protocolVersion" in message.get("result", {}):
+        return Said("ok", message["result"])
+    return _read(message)

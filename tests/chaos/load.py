@@ -1,0 +1,242 @@
+"""A mixed load over every family, with a ledger of all that was acknowledged and must therefore be there.
+
+Each worker has names of its own, so that it knows what the right answers are: after an acknowledged write its value;
+after one that *may have executed* the old or the new one; after a refusal the old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.chaos.clients import Client, HttpClient, Said
+from tests.chaos.record import Record
+from tests.system.ingesting import turn
+
+NOTES = 60
+PAUSE_S = 0.02
+"""Between two calls of a worker: the machine has other things to do as well."""
+
+
+def make_folder(root: Path, workers: int) -> None:
+    """What the load works on."""
+    for n in range(NOTES):
+        link = f"See [[note-{(n + 1) % NOTES}]]."
+        (root / f"note-{n}.md").write_text(f"# Note {n}\n\nThis is note number {n}, about sea stars.\n\n{link}\n")
+    for which in range(workers):
+        (root / f"worker-{which}.yaml").write_text("# kept\nvalue: start\n")
+        (root / f"tagged-{which}.md").write_text(f"# Tagged {which}\n\nTags come here.\n")
+        (root / "moved" / str(which)).mkdir(parents=True)
+        (root / "moved" / str(which) / "at-0.txt").write_text(f"the file of {which}\n")
+
+
+@dataclass
+class Worker:
+    """One task of a client, and what it knows must be so."""
+
+    which: int
+    client: Client
+    root: Path
+    record: Record
+    chance: random.Random
+    yaml: set[str] = field(default_factory=lambda: {"start"})
+    tags: list[str] = field(default_factory=list)
+    documents: dict[str, str] = field(default_factory=dict)
+    """Content by hash."""
+    sets: list[str] = field(default_factory=list)
+    maybe_sets: list[str] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
+    places: set[int] = field(default_factory=lambda: {0})
+    """Where its file may be."""
+    number: int = 0
+
+    async def run(self, stop: trio.Event) -> None:
+        steps = [
+            (4, self.echo), (3, self.set_value), (3, self.get_value), (3, self.add_document), (2, self.get_document),
+            (1, self.tag), (2, self.read_note), (2, self.search), (1, self.neighbours), (1, self.make_set),
+            (1, self.move), (1, self.embed), (1, self.status),
+        ]  # fmt: skip
+        if isinstance(self.client, HttpClient):
+            steps.append((4, self.ingest))
+        weights = [weight for weight, _ in steps]
+        while not stop.is_set():
+            step: Callable[[], Awaitable[None]] = self.chance.choices([step for _, step in steps], weights)[0]
+            self.number += 1
+            await step()
+            await trio.sleep(PAUSE_S)
+
+    async def call(self, tool: str, *, reads: bool = False, repeatable: bool = True, **arguments: Any) -> Said:
+        excused = self.record.excused
+        said = await self.client.call(tool, arguments, repeatable=repeatable)
+        return self.record.took(tool, said, reads=reads, repeatable=repeatable, excused=excused)
+
+    def check(self, said: Said, right: bool, expected: object) -> None:
+        if said.ok and not right:
+            self.record.wrong.append(f"{self.record.at_s:.1f} s: {str(said.result)[:300]} is not {expected}")
+
+    # ---- what only reads ------------------------------------------------------------------------------------------
+
+    async def echo(self) -> None:
+        message = f"{self.which}/{self.number}"
+        said = await self.call("mcp.echo", reads=True, message=message)
+        self.check(said, said.result == {"message": message}, message)
+
+    async def read_note(self) -> None:
+        n = self.chance.randrange(NOTES)
+        said = await self.call("read_node_content", reads=True, id=f"note-{n}")
+        self.check(said, f"note number {n}," in str(said.result), f"note {n}")
+
+    async def search(self) -> None:
+        n = self.chance.randrange(NOTES)
+        said = await self.call("search_documents", reads=True, query=f"note number {n} sea stars", limit=3)
+        hits = said.result.get("results", []) if said.ok else []
+        self.check(said, bool(hits) and all("note-" in h["id"] or "tagged-" in h["id"] for h in hits), "three notes")
+
+    async def neighbours(self) -> None:
+        n = self.chance.randrange(NOTES)
+        said = await self.call("graph_neighbors", reads=True, id=f"note-{n}", direction="out")
+        self.check(said, f"note-{(n + 1) % NOTES}" in str(said.result), f"the neighbour of note {n}")
+
+    async def embed(self) -> None:
+        if not isinstance(self.client, HttpClient):
+            return
+        body = json.dumps({"input": [f"text {self.number % 7}"]}).encode()
+        excused = self.record.excused
+        said = await self.client.post("/v1/embeddings", body)
+        self.record.took("/v1/embeddings", said, reads=True, repeatable=True, excused=excused)
+        self.check(said, said.ok and len(said.result["data"][0]["embedding"]) == 384, "a vector")
+
+    async def status(self) -> None:
+        said = await self.call("kernel_status", reads=True)
+        self.check(said, said.ok and len(said.result["services"]) > 10, "the services")
+
+    # ---- what writes ----------------------------------------------------------------------------------------------
+
+    async def set_value(self) -> None:
+        value = f"v{self.number}"
+        file = str(self.root / f"worker-{self.which}.yaml")
+        said = await self.call("noyalib_set", file=file, path="value", value=value)
+        if said.ok:
+            self.yaml = {value}
+        elif not said.not_done_for_sure:
+            self.yaml.add(value)
+
+    async def get_value(self) -> None:
+        file = str(self.root / f"worker-{self.which}.yaml")
+        said = await self.call("noyalib_get", reads=True, file=file, path="value")
+        self.check(said, said.ok and said.result["text"] in self.yaml, sorted(self.yaml))
+        if said.ok and len(self.yaml) > 1:
+            newest = max(self.yaml, key=lambda value: int(value[1:]) if value[1:].isdigit() else 0)
+            self.record.maybe["done" if said.result["text"] == newest else "not done"] += 1
+            self.yaml = {said.result["text"]}
+
+    async def add_document(self) -> None:
+        text = f"document {self.number} of worker {self.which}: " + "sea stars " * self.chance.randrange(1, 50)
+        name = f"w{self.which}-{self.number}"
+        said = await self.call(
+            "execute", repeatable=False, operations=[{"op": "add", "params": {"name": name, "content": text}}]
+        )
+        if said.ok:
+            sha = hashlib.sha256(text.encode()).hexdigest()
+            self.check(said, sha in str(said.result), sha)
+            self.documents[sha] = text
+
+    async def get_document(self) -> None:
+        if not self.documents:
+            return
+        sha, text = self.chance.choice(list(self.documents.items()))
+        steps = [{"op": "get", "params": {"hash": sha, "include_content": True}}]
+        said = await self.call("query", reads=True, steps=steps)
+        if said.ok:
+            self.check(said, text in json.dumps(said.result, ensure_ascii=False), f"document {sha}")
+
+    async def tag(self) -> None:
+        tag = f"tag-{self.which}-{self.number}"
+        said = await self.call("inject_tags", file_path=str(self.root / f"tagged-{self.which}.md"), tags=[tag])
+        if said.ok:
+            self.tags.append(tag)
+
+    async def make_set(self) -> None:
+        name = f"set-{self.which}-{self.number}"
+        said = await self.call("resource-set-create", repeatable=False, name=name)
+        if said.ok:
+            self.sets.append(name)
+        elif not said.not_done_for_sure:
+            self.maybe_sets.append(name)
+
+    async def move(self) -> None:
+        if len(self.places) > 1:
+            there = {n for n in self.places if (self._moved(n)).exists()}
+            if len(there) != 1:
+                self.record.wrong.append(f"the file of {self.which} is at {sorted(there)} of {sorted(self.places)}")
+                return
+            self.record.maybe["done" if there == {max(self.places)} else "not done"] += 1
+            self.places = there
+        (at,) = self.places
+        said = await self.call(
+            "move-files", repeatable=False,
+            moves=[{"from": str(self._moved(at)), "to": str(self._moved(self.number))}],
+        )  # fmt: skip
+        if said.ok:
+            self.places = {self.number}
+        elif not said.not_done_for_sure:
+            self.places.add(self.number)
+
+    def _moved(self, n: int) -> Path:
+        return self.root / "moved" / str(self.which) / f"at-{n}.txt"
+
+    async def ingest(self) -> None:
+        assert isinstance(self.client, HttpClient)
+        answer = f"answer {self.which} {self.number}"
+        excused = self.record.excused
+        said = await self.client.post("/v1/ingest", turn([{"role": "user", "content": f"asked: {answer}"}], answer))
+        self.record.took("/v1/ingest", said, reads=False, repeatable=True, excused=excused)
+        if said.ok:
+            self.turns.append(answer)
+
+    # ---- the comparison at the end --------------------------------------------------------------------------------
+
+    async def compare(self, client: Client) -> None:
+        """Look for all that was acknowledged.  A quiet system must answer all of it."""
+        lost = self.record.lost
+        text = (self.root / f"worker-{self.which}.yaml").read_text()
+        if text not in {f"# kept\nvalue: {value}\n" for value in self.yaml}:
+            lost.append(f"worker-{self.which}.yaml is {text!r}, not {sorted(self.yaml)}")
+        tagged = (self.root / f"tagged-{self.which}.md").read_text()
+        lost += [f"{tag} of tagged-{self.which}.md" for tag in self.tags if tag not in tagged]
+        for sha, content in self.documents.items():
+            steps = [{"op": "get", "params": {"hash": sha, "include_content": True}}]
+            said = await client.call("query", {"steps": steps})
+            if not said.ok or content not in json.dumps(said.result, ensure_ascii=False):
+                lost.append(f"document {sha}: {said.kind} {said.text[:200]}")
+        if [n for n in self.places if self._moved(n).exists()] == []:
+            lost.append(f"the file of {self.which}, which is at none of {sorted(self.places)}")
+        listed = await client.call("resource-set-list", {})
+        there = str(listed.result)
+        lost += [f"resource set {name}" for name in self.sets if repr(name) not in there]
+        for name in self.maybe_sets:
+            self.record.maybe["done" if repr(name) in there else "not done"] += 1
+        found = await client.call("query_by_tags", {"tags": self.tags[-1:]}) if self.tags else None
+        if found is not None and f"tagged-{self.which}" not in str(found.result):
+            lost.append(f"query_by_tags does not know {self.tags[-1]}: {found.kind} {found.text[:200]}")
+
+
+def compare_turns(data: Path, workers: list[Worker], record: Record) -> None:
+    """Every turn that was acknowledged is in the database, once.  The kernel has ended."""
+    database = sqlite3.connect(f"file:{data / 'services/transcripts/transcripts.db'}?mode=ro", uri=True)
+    try:
+        there = [json.loads(content)[0]["text"] for (content,) in database.execute("SELECT content FROM node")]
+    finally:
+        database.close()
+    known = set(there)
+    record.lost += [f"turn {turn!r}" for worker in workers for turn in worker.turns if turn not in known]
+    if len(known) != len(there):
+        record.wrong.append(f"{len(there) - len(known)} turns are kept twice")

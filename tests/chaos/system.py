@@ -1,0 +1,131 @@
+"""The system under fire: a kernel that a service manager keeps running, on a disk of its own that can be filled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import trio
+
+from kernel.control.client import Client, ControlError
+from tests.system.running import REPOSITORY
+
+DISK_BYTES = 1 << 30
+
+
+@contextlib.contextmanager
+def small_disk(at: Path) -> Iterator[bool]:
+    """A file system in memory, where root may mount one; answers whether it is one."""
+    at.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(at)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+@dataclass
+class System:
+    """One data directory and whatever kernel holds it."""
+
+    data: Path
+    root: Path
+    port: int
+    starts: int = 0
+    seen: dict[int, float] = field(default_factory=dict)
+    """Every process that was ever below a kernel, with its time of birth: one that is left at the end is an orphan."""
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-P", "-m", "kernel.cli", "serve", str(self.root), "--data", str(self.data)]
+        self.process = subprocess.Popen(
+            [*command, "--http", f"127.0.0.1:{self.port}"], cwd=REPOSITORY, stderr=subprocess.DEVNULL
+        )
+        self.starts += 1
+
+    async def keep(self, stop: trio.Event) -> None:
+        """Start the kernel again whenever it is gone, as a service manager does, and note its processes."""
+        while not stop.is_set():
+            assert self.process is not None
+            if self.process.poll() is not None:
+                self.start()
+            self.look()
+            await trio.sleep(0.2)
+
+    def look(self) -> None:
+        """Note what runs below the kernel."""
+        with contextlib.suppress(psutil.Error):
+            assert self.process is not None
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                self.seen[child.pid] = child.create_time()
+
+    def orphans(self) -> list[str]:
+        """Processes that outlived their kernel."""
+        left = []
+        for pid, born in self.seen.items():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.create_time() == born and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(f"{pid}: {' '.join(process.cmdline())[:120]}")
+        return left
+
+    async def status(self) -> dict[str, Any] | None:
+        """None where no kernel answers in time."""
+
+        def ask() -> dict[str, Any] | None:
+            try:
+                with Client(self.data) as client:
+                    answer: dict[str, Any] = client.call("kernel_status", {}, timeout_s=5)
+                    return answer
+            except (ControlError, OSError):
+                return None
+
+        with trio.move_on_after(10):
+            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        return None
+
+    async def service(self, name: str) -> dict[str, Any] | None:
+        status = await self.status()
+        return next((s for s in status["services"] if s["name"] == name), None) if status is not None else None
+
+    async def wait_ready(self, *, within_s: float) -> float | None:
+        """How long it takes until every service is ready or rests; None where it takes longer."""
+        began = trio.current_time()
+        while trio.current_time() - began < within_s:
+            status = await self.status()
+            if status is not None and all(s["state"] in ("ready", "resting", "stopped") for s in status["services"]):
+                return trio.current_time() - began
+            await trio.sleep(0.05)
+        return None
+
+    def measures(self) -> str:
+        """The kernel's memory, descriptors and threads."""
+        assert self.process is not None
+        try:
+            kernel = psutil.Process(self.process.pid)
+            memory = kernel.memory_info().rss / 2**20
+            return f"kernel: {memory:.0f} MiB, {kernel.num_fds()} descriptors, {kernel.num_threads()} threads"
+        except psutil.Error as error:
+            return f"kernel: {error}"
+
+    async def end(self) -> int | None:
+        """In order; its exit code, or None where it had to be killed."""
+        assert self.process is not None
+        self.look()
+        self.process.terminate()
+        try:
+            return await trio.to_thread.run_sync(self.process.wait, 30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return None

@@ -1,0 +1,119 @@
+"""The audit log of a running system: who changed what, what was refused, and that nothing waits for its disk."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel.audit import Entry, entries, files_of, path_of
+from tests.system.cli.clients import data_directory, linckia, stdio_client
+from tests.system.running import RunningKernel, polls, running
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "root").mkdir()
+    (folder / "root" / "a.yaml").write_text("retries: 3\n")
+    with (
+        data_directory(folder / "data") as data,
+        running(data, [folder / "root"], services=["yaml", "echo"]) as kernel,
+    ):
+        yield kernel
+
+
+@pytest.fixture
+def file(kernel: RunningKernel) -> str:
+    return str(Path(kernel.status()["roots"][0]) / "a.yaml")
+
+
+def recorded(kernel: RunningKernel, **wanted: object) -> list[Entry]:
+    """The lines with these members, oldest first."""
+    found = [entry for path in files_of(kernel.data_dir) for entry in entries(path.read_bytes().splitlines())]
+    return [entry for entry in found if all(getattr(entry, name) == value for name, value in wanted.items())]
+
+
+def wait_for(kernel: RunningKernel, **wanted: object) -> Entry:
+    for _ in polls(10):
+        if found := recorded(kernel, **wanted):
+            return found[-1]
+    raise AssertionError(f"no line with {wanted}: {recorded(kernel)}")
+
+
+TRACE = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
+
+
+def test_changes_of_clients_and_of_the_operator_are_recorded_and_reads_are_not(
+    kernel: RunningKernel, file: str
+) -> None:
+    with stdio_client(kernel.data_dir) as client:
+        client.initialize()
+        arguments = {"file": file, "path": "retries", "value": "4"}
+        client.request(1, "tools/call", name="noyalib_set", arguments=arguments, _meta={"traceparent": TRACE})
+        client.call(2, "noyalib_get", file=file, path="retries")
+        wrong = {"file": file, "path": "retries.there", "value": "1"}
+        client.request(3, "tools/call", name="noyalib_set", arguments=wrong)
+        assert client.leave() == 0
+    line = wait_for(kernel, who="stdio", outcome="ok")
+    assert (line.operation, line.target, line.trace) == ("noyalib_set", f"file={file} path=retries", "ab" * 16)
+    assert wait_for(kernel, who="stdio", outcome="operation").target == f"file={file} path=retries.there"
+    assert not recorded(kernel, operation="noyalib_get")
+    kernel.call("noyalib_set", {"file": file, "path": "retries", "value": "5"})
+    assert wait_for(kernel, who="operator").peer == ""
+    shown = linckia(kernel.data_dir, "audit", "--who", "stdio", "--operation", "noyalib_*", "--failed", "--json")
+    assert [json.loads(line)["outcome"] for line in shown.stdout.splitlines()] == ["operation"]
+
+
+def test_each_step_of_a_composite_tool_has_a_line_and_one_trace(kernel: RunningKernel, file: str) -> None:
+    steps = [
+        {"op": "noyalib_set", "params": {"file": file, "path": "steps", "value": "1"}},
+        {"op": "yaml_delete", "params": {"file": file, "path": "steps"}},
+    ]
+    with stdio_client(kernel.data_dir) as client:
+        client.initialize()
+        client.call(1, "execute", operations=steps)
+    last = wait_for(kernel, operation="yaml_delete")
+    assert [entry.operation for entry in recorded(kernel, trace=last.trace)] == ["noyalib_set", "yaml_delete"]
+
+
+def test_a_hand_on_the_services_is_recorded(kernel: RunningKernel) -> None:
+    kernel.call("kernel_restart", {"service": "echo"})
+    line = wait_for(kernel, operation="kernel_restart")
+    assert (line.who, line.target, line.outcome) == ("operator", "service=echo", "ok")
+
+
+def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file: str) -> None:
+    """A limit on the size of files stands for the disk: the kernel's writes fail with EFBIG."""
+    pid = kernel.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    kernel.call("noyalib_set", {"file": file, "path": "before", "value": "1"})
+    wait_for(kernel, target=f"file={file} path=before")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (path_of(kernel.data_dir).stat().st_size + 10, hard))
+    try:
+        kernel.call("noyalib_set", {"file": file, "path": "during", "value": "1"})
+        for _ in polls(10):
+            state: dict[str, Any] = kernel.status()["audit"]
+            if state["problem"]:
+                break
+        assert state["problem"].endswith("audit.jsonl: File too large")
+        assert state["waiting"] >= 1
+        assert "audit.jsonl: File too large" in linckia(kernel.data_dir, "status").stdout
+        kernel.call("noyalib_set", {"file": file, "path": "during", "value": "2"})
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+    for _ in polls(10):
+        if len(recorded(kernel, target=f"file={file} path=during")) == 2:
+            break
+    assert len(recorded(kernel, target=f"file={file} path=during")) == 2
+    assert kernel.status()["audit"]["problem"] == ""
+
+
+def test_it_is_read_when_no_kernel_runs_and_says_where_none_is(tmp_path: Path) -> None:
+    nothing = linckia(tmp_path, "audit")
+    assert nothing.returncode == 1
+    assert "nothing was recorded" in nothing.stderr
