@@ -47,6 +47,8 @@ SEEDS = [
     b"[" + _call("t_string", {"colour": "blue"}) + b',{"jsonrpc":"2.0","id":2,"result":{}}]',
     b'{"jsonrpc":"2.0","id":4,"method":"x","params":"\\ud800"}',
     b'{"id":"\xb1"',
+    b'{"jsonrpc":"1.0","id":"\\ud800"}',
+    _call("t_pair", {"text": "x"}, _meta=META).replace(b"test", b"\x88"),
     b'{"id":"\x01"',
     b"data: {}\r\n\r\nevent: x\ndata: 1\ndata: 2\n\n",
 ]
