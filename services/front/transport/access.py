@@ -92,7 +92,7 @@ class Guard:
         if app is None:
             # A page of an allowed origin may read the answer, whatever it is.
             if origin is not None:
-                trusted = origin in self._origins or urllib.parse.urlsplit(origin).netloc == headers.get("host")
+                trusted = origin in self._origins or origin.partition("://")[2] == headers.get("host")
                 send = _with_cors(send, origin if self._names_origin(origin) else "*", credentials=trusted)
             app = _preflight(headers, origin) if scope["method"] == "OPTIONS" else None
         client = Client()
