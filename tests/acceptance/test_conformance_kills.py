@@ -30,10 +30,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    options, environment = ("--http", "127.0.0.1:0", "--with", "tests.conformance"), {"FRONTS_DIE": "1"}
-    with running(
-        tmp_path_factory.mktemp("data"), options=options, services=["echo"], environment=environment
-    ) as kernel:
+    options = ("--http", "127.0.0.1:0", "--with", "tests.conformance")
+    with running(tmp_path_factory.mktemp("data"), options=options, services=["front", "echo"]) as kernel:
         yield kernel
 
 

@@ -13,12 +13,14 @@ import argparse
 import json
 import multiprocessing
 import selectors
+import socket
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 from tests.bench._wire import Http, call_body, checked, whole
@@ -52,32 +54,48 @@ FLOODS: dict[str, Callable[[], bytes]] = {
 
 
 def flood(port: int, kind: str, connections: int, ready: Event, stop: Event) -> None:
-    """Until `stop`: requests one after the other on each of so many connections."""
+    """Until `stop`: requests one after the other on each of so many connections, which are opened again where the
+    server has closed them."""
     client = Http(port)
     if kind == "handshakes":
         client._headers = b""
     request = client._request(FLOODS[kind]())
+    client.close()
     with selectors.DefaultSelector() as selector:
-        left, received = {}, {}
-        for number in range(connections):
-            connection = client._socket(number)
-            connection.setblocking(False)
-            left[number], received[number] = memoryview(request), b""
-            selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, number)
+        for _ in range(connections):
+            _send(selector, _connected(port), request)
         ready.set()
         while not stop.is_set():
             for key, events in selector.select(0.2):
-                number = key.data
-                connection = client._socket(number)
-                if events & selectors.EVENT_WRITE and left[number]:
-                    left[number] = left[number][connection.send(left[number][: 256 * 1024]) :]
-                    if not left[number]:
-                        selector.modify(connection, selectors.EVENT_READ, number)
-                if events & selectors.EVENT_READ:
-                    received[number] += connection.recv(1 << 20)
-                    if whole(received[number]):
-                        left[number], received[number] = memoryview(request), b""
-                        selector.modify(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, number)
+                connection, (left, received) = cast("socket.socket", key.fileobj), key.data
+                try:
+                    if events & selectors.EVENT_READ:
+                        data = connection.recv(1 << 20)
+                        received += data
+                        if not data or whole(received):
+                            selector.unregister(connection)
+                            if not data:
+                                connection.close()
+                            _send(selector, connection if data else _connected(port), request)
+                            continue
+                    if events & selectors.EVENT_WRITE:
+                        left = left[connection.send(left[: 256 * 1024]) :]
+                    wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if left else 0)
+                    selector.modify(connection, wanted, (left, received))
+                except OSError:
+                    selector.unregister(connection)
+                    connection.close()
+                    _send(selector, _connected(port), request)
+
+
+def _connected(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setblocking(False)
+    return connection
+
+
+def _send(selector: selectors.BaseSelector, connection: socket.socket, request: bytes) -> None:
+    selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, (memoryview(request), b""))
 
 
 def measured(port: int, seconds: float) -> dict[str, list[float]]:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Hashable
 
 import trio
 
-EACH, TOTAL, QUICK_S = 16, 24, 0.05
+EACH, TOTAL, QUICK_S = 8, 16, 0.05
 """Requests of one client and of all that are begun at once, and how long one counts."""
 
 LARGE_BYTES = 512 * 1024
