@@ -16,9 +16,15 @@ from msgspec import Meta
 SERVICE = "front"
 """The service that fronts are instances of, and that owns what they answer themselves."""
 
+OFF = "off"
+"""As a token: HTTP asks for none."""
+
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 3000
 MIN_TOKEN_CHARACTERS = 16
 """A shorter one could be guessed."""
+
+TO_FRONTS = "front."
+"""Prefix of the topics of events that fronts tell one another; of no other service they are passed on."""
 
 MAX_PACKET_BYTES = 4096
 MAX_DESCRIPTORS = 3
@@ -31,8 +37,8 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
     port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
     """0 takes a free one."""
-    token: Annotated[str, Meta(min_length=MIN_TOKEN_CHARACTERS)] | None = None
-    """What clients must send as bearer token."""
+    token: str | None = None
+    """What clients must send as bearer token, unless it is `OFF`; without one, the kernel's own."""
     token_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     """Names besides its own that it may be asked for."""
@@ -69,9 +75,11 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a front serves.
 
     `ops_modules` declare operations beside those of `proto.ops`; those of `unserved` services are switched off.
+    `session_key` signs the ids of sessions over HTTP, which every generation of every front takes up.
     """
 
     version: str
+    session_key: Annotated[str, Meta(min_length=32)]
     http: Http | None = None
     prompt_folders: tuple[PromptFolder, ...] = ()
     ops_modules: tuple[str, ...] = ()

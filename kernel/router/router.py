@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from kernel.edge import Edge, contained
 from kernel.ports import Cause, ServiceState
@@ -27,6 +26,7 @@ from proto.channel import Channel, ProtocolViolation
 from proto.dispatch import ClientRequests
 from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
+from proto.front import TO_FRONTS
 from proto.grants import Grant
 from proto.link import LinkClosed
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
@@ -35,6 +35,9 @@ from proto.target import described
 
 CALLS_AT_ONCE = 1024
 """Calls that one process of a service may wait for at the same time."""
+
+MAX_QUESTION_BYTES = 1024 * 1024
+"""Of a service to a client; the kernel reads them."""
 
 LocalHandler = Callable[[Any, str], Awaitable[object]]
 """A kernel operation: parameters and caller to result."""
@@ -64,13 +67,13 @@ class _Living:
     def admit(self, call: Call) -> None:
         """Bound what it may have in hand.  Raises LinckiaError."""
         in_hand = 0
-        if len(memoryview(call.params)) > frames.PART_BYTES:
-            in_hand = sum(len(memoryview(made.params)) for _, made in self.made.values())
+        if len(call.params) > frames.PART_BYTES:
+            in_hand = sum(len(made.params) for _, made in self.made.values())
         if len(self.made) + len(self.asks) >= CALLS_AT_ONCE or in_hand > frames.MAX_MESSAGE_BYTES:
             text = f"service {self.service} has too many calls in hand, or too large ones"
             raise errors.Overloaded(text, retry_after_ms=100)
 
-    def answer(self, call_id: int, outcome: Raw | LinckiaError) -> None:
+    def answer(self, call_id: int, outcome: bytes | LinckiaError) -> None:
         if self.channel.is_behind and not isinstance(outcome, LinckiaError):
             unread = f"the result was dropped: service {self.service} does not read what it is sent"
             outcome = errors.Overloaded(unread, executed=Executed.MAYBE)
@@ -108,7 +111,8 @@ class Router:
         self._read_only = read_only
         self._table = table
         self.lanes = {
-            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake) for name, limit in limits.items()
+            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake, start=self._start)
+            for name, limit in limits.items()
         }
         """By service."""
         # By instance as well, since that is what the supervisor knows.
@@ -186,7 +190,7 @@ class Router:
             return await self._call_local(operation, params, caller, limit_s)
         lane = self._lane_of(operation)
         body = frames.pack_body(params)
-        if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
+        if len(body) > frames.MAX_MESSAGE_BYTES:
             raise errors.InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         waiting = Waiting(client_requests)
         routed = RoutedCall(
@@ -251,14 +255,14 @@ class Router:
 
     def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
         living = self._living.get((service, generation))
-        if isinstance(frame, Return | Fault | Progress):
+        if isinstance(frame, Return | Fault | frames.Unfinished | Progress):
             asked = living is not None and living.client is not None and living.client.answered(frame)
             if not asked:
                 self._lanes[service].frame(service, generation, frame)
             return
         match frame:
             case Event():
-                self._publish(frame)
+                self._publish(frame, living)
             case Call() if living is not None:
                 self._from_service(living, frame)
             case frames.Cancel(id=call_id) if living is not None:
@@ -335,7 +339,7 @@ class Router:
         # Also where it fails at once: what it wanted to do is still to be done.
         living.lane.was_busy(living.service)
 
-        def done(outcome: Raw | LinckiaError) -> None:
+        def done(outcome: bytes | LinckiaError) -> None:
             living.made.pop(call.id, None)
             self._records.routed(routed, outcome)
             living.lane.was_busy(living.service)
@@ -346,7 +350,7 @@ class Router:
 
         routed = RoutedCall(
             operation,
-            Raw(bytes(call.params)),
+            call.params,
             caller=caller,
             trace=call.trace,
             deadline=trio.current_time() + call.left_ms / 1000,
@@ -404,7 +408,7 @@ class Router:
         scope = trio.CancelScope()
 
         async def answer() -> None:
-            outcome: Raw | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
+            outcome: bytes | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
             with scope, Edge(f"{call.op} for service {living.service}"):
                 try:
                     outcome = frames.pack_body(await work())
@@ -443,9 +447,14 @@ class Router:
             raise errors.Unavailable(f"{owner} is not part of this system")
         return lane
 
-    def _publish(self, event: Event) -> None:
+    def _publish(self, event: Event, sender: _Living | None) -> None:
+        between_fronts = event.topic.startswith(TO_FRONTS)
+        if between_fronts and (sender is None or sender.client is None):
+            # Of clients' sessions no other service has anything to say.
+            return
         for living in self._living.values():
-            if living.client is not None and event.topic.startswith(mcp.PREFIX):
+            meant = living is not sender if between_fronts else event.topic.startswith(mcp.PREFIX)
+            if living.client is not None and meant:
                 living.post(event)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
@@ -468,7 +477,9 @@ async def _told(tell: Callable[..., None], operation: Operation[Any], work: Call
     return outcome
 
 
-def _as_question(params: Raw) -> frames.Question:
+def _as_question(params: bytes) -> frames.Question:
+    if len(params) > MAX_QUESTION_BYTES:
+        raise errors.InvalidParams(f"a question to a client is {MAX_QUESTION_BYTES} bytes long at most")
     try:
         question: frames.Question = _question(params)
     except msgspec.DecodeError as error:

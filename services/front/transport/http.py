@@ -22,27 +22,43 @@ from proto.operation import ALL, SURFACES
 from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard
-from services.front.transport.endpoint import Endpoint
+from services.front.transport.endpoint import Endpoint, Shared
+from services.front.transport.tokens import Tokens
 
 TRANSCRIPTS = "transcripts"
 
 
 @contextlib.asynccontextmanager
 async def open_http(
-    gateway: Gateway, settings: Http, *, routes: Sequence[BaseRoute] = (), ready: Callable[[], Awaitable[bool]]
+    gateway: Gateway,
+    settings: Http,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    ready: Callable[[], Awaitable[bool]],
+    session_key: bytes,
+    several: bool,
+    tokens: Tokens | None = None,
 ) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
     """The ASGI application, and what ends its open streams when the server is to end.
 
     Args:
         routes: others' (metrics, the operator's page), behind the same checks.
-        ready: what `/health` answers 200 for.
+        ready: what `/health` and `/readyz` answer 200 for.
+        session_key: signs the ids of sessions; all fronts have the same.
+        several: whether there are other fronts.
+        tokens: those that the operator has made.
     """
-    endpoints = {name: Endpoint(await gateway.server(name), settings.max_body_bytes) for name in SURFACES}
-    stateless = Endpoint(await gateway.server(TRANSCRIPTS), settings.max_body_bytes, stateless=True)
+    sessions = gateway.sessions(session_key, several=several)
+    limit, shared = settings.max_body_bytes, Shared()
+    endpoints = {name: Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
+    stateless = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
 
     async def health(request: Request) -> Response:
         up = await ready()
         return JSONResponse({"status": "ready" if up else "starting"}, status_code=200 if up else 503)
+
+    async def alive(request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
 
     async def surface(scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = endpoints.get(scope["path"].removeprefix("/mcp").strip("/") or ALL)
@@ -56,7 +72,8 @@ async def open_http(
         routes=[
             Route("/mcp", endpoint=_Whole(endpoints[ALL])),
             Route("/v1/mcp", endpoint=_Whole(stateless)),
-            Route("/health", endpoint=health, methods=["GET"]),
+            *(Route(path, endpoint=health, methods=["GET"]) for path in ("/health", "/readyz")),
+            Route("/livez", endpoint=alive, methods=["GET"]),
             Mount("/mcp", app=surface),
             *routes,
         ]
@@ -77,7 +94,10 @@ async def open_http(
     async with contextlib.AsyncExitStack() as stack:
         for endpoint in (*endpoints.values(), stateless):
             await stack.enter_async_context(endpoint.running())
-        yield Guard(front, settings), close_streams
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        await nursery.start(sessions.run)
+        yield Guard(front, settings, tokens or Tokens()), close_streams
+        nursery.cancel_scope.cancel()
 
 
 class _Whole:
@@ -97,6 +117,9 @@ async def serve_http(
     *,
     routes: Sequence[BaseRoute] = (),
     ready: Callable[[], Awaitable[bool]],
+    session_key: bytes,
+    several: bool = False,
+    tokens: Tokens | None = None,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -104,7 +127,10 @@ async def serve_http(
 
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
     """
-    async with open_http(gateway, settings, routes=routes, ready=ready) as (app, close_streams):
+    opened = open_http(
+        gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several, tokens=tokens
+    )
+    async with opened as (app, close_streams):
 
         async def until_shutdown() -> None:
             await shutdown()

@@ -18,8 +18,9 @@ import msgspec
 import trio
 from msgspec import UnsetType
 
-from proto.errors import MaybeExecuted
+from proto.errors import MaybeExecuted, Unavailable
 from proto.json_types import JsonObject
+from proto.operation import Access
 from services.front import scratchpad
 from services.front.peer import STDIO, current_peer
 from services.front.protocol import batch
@@ -38,6 +39,7 @@ from services.front.protocol.messages import (
     read_envelope,
     request_key,
 )
+from services.front.protocol.ways import Carrier, Way, way_of
 from services.front.transport.descriptors import Input, Output, non_blocking
 from services.front.transport.json_lines import LOST, Excess, Line, lines, readable_id
 from services.front.transport.session_memory import Kept, SessionMemory, id_of
@@ -54,6 +56,8 @@ DRAIN_S = 30.0
 _ABANDONED_POLL_S = 0.1
 
 _DIED = MaybeExecuted("the process that served this died while it was in flight; another one has taken over")
+
+_DIED_READING = Unavailable("every process that served this died while it was in flight; nothing was changed")
 
 REPEATS = 2
 """Times that what was in flight is asked again, since it may be what the fronts died of; then it is answered so."""
@@ -202,7 +206,9 @@ class _Session:
         request_id = id_of(message)
         if request_id is not None:
             answer = error_message(request_id, INTERNAL_ERROR, message_of(_DIED.failure))
-            answer = sdk.fast_path.failed(call, _DIED).message if call is not None else answer
+            if call is not None:
+                reads = call.operation.access is Access.READ
+                answer = sdk.fast_path.failed(call, _DIED_READING if reads else _DIED).message
             self._respond(correlation_key(request_id), answer)
 
     async def _bring_in_sdk(self, nursery: trio.Nursery) -> None:
@@ -268,7 +274,8 @@ class _Session:
             return
         sdk = self._sdk
         if sdk is None or not self._sdk_ready.is_set():
-            answer = self._handshake.answer(line.data)
+            greets = way_of(envelope, Carrier.LOADING) is Way.GREETING
+            answer = self._handshake.answer(line.data) if greets else None
             if answer:
                 self._post(answer)
             if answer is not None and envelope is not None and isinstance(envelope.method, str):
@@ -330,7 +337,11 @@ class _Session:
                 # The id was used again: an answer to it belongs to the later batch, and holds up no other.
                 other.drop()
             self._batched[key] = pending
-        call = None if envelope is None else sdk.recognise(envelope)
+        way = way_of(envelope, Carrier.STDIO)
+        if way is Way.GREETING and key is not None and (answer := self._handshake.answer(data)):
+            self._respond(key, answer)
+            return
+        call = sdk.recognise(envelope) if envelope is not None and way is Way.CALL else None
         if call is not None:
             nursery.start_soon(self._serve, sdk, call, nursery)
             return

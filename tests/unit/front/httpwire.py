@@ -10,14 +10,17 @@ from typing import Any
 
 import h11
 import trio
+from msgspec import structs
 from starlette.routing import BaseRoute
 
-from proto.front import Http
+from proto.front import OFF, Http
 from services.front.gateway import Gateway
 from services.front.transport.http import serve_http
+from services.front.transport.tokens import Tokens
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, MODERN, gateway_in_process
 
+KEY = b"k" * 32
 ACCEPT = "application/json, text/event-stream"
 
 
@@ -105,6 +108,25 @@ class HttpWire:
             message["params"] = params
         return await self.request("POST", path, json.dumps(message).encode(), {**sent, **(headers or {})})
 
+    async def messages(self, method: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The messages of the stream that a request is answered with, as they come."""
+        stream, connection = await self.connect()
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        async with stream:
+            await self.start(stream, connection, "POST", "/mcp", body, self.session)
+            buffer = b""
+            while True:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    connection.receive_data(await stream.receive_some(65536))
+                elif isinstance(event, h11.Data):
+                    *lines, buffer = (buffer + bytes(event.data)).split(b"\n")
+                    for line in lines:
+                        if line.startswith(b"data:") and line.strip() != b"data:":
+                            yield json.loads(line.removeprefix(b"data:"))
+                elif not isinstance(event, h11.Response):
+                    return
+
     async def initialize(
         self, version: str = "2025-11-25", path: str = "/mcp", capabilities: dict[str, Any] | None = None
     ) -> dict[str, Any]:
@@ -117,9 +139,19 @@ class HttpWire:
         return result
 
 
+def _open(settings: Http) -> Http:
+    """No token where the test names none."""
+    return settings if settings.token is not None else structs.replace(settings, token=OFF)
+
+
 @contextlib.asynccontextmanager
 async def served(
-    settings: Http | None = None, routes: Sequence[BaseRoute] = (), ready: bool = True
+    settings: Http | None = None,
+    routes: Sequence[BaseRoute] = (),
+    ready: bool = True,
+    *,
+    tokens: Tokens | None = None,
+    several: bool = False,
 ) -> AsyncIterator[tuple[HttpWire, Gateway, InProcess, trio.Event]]:
     """A server on a free port; the event shuts it down."""
     shutdown = trio.Event()
@@ -132,8 +164,8 @@ async def served(
 
         async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_http(
-                gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready,
-                shutdown=shutdown.wait, task_status=task_status,
+                gateway, _open(settings or Http(port=port)), listening, routes=routes, ready=is_ready, tokens=tokens,
+                session_key=KEY, several=several, shutdown=shutdown.wait, task_status=task_status,
             )  # fmt: skip
 
         await nursery.start(serve)

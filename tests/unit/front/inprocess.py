@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 import trio
 
+from kernel.sessions import SessionStates
 from proto.dispatch import ClientRequests
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, Level, pack_body
 from proto.operation import Operation, Params
+from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from services.front.scratchpad import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 from services.runtime.roots import Roots
@@ -34,6 +36,8 @@ class InProcess:
         self.withdrawn = trio.Event()
         self._receivers: list[Callable[[Event], Awaitable[None]]] = []
         self._nursery: trio.Nursery | None = None
+        self.states = SessionStates()
+        """What the kernel keeps; several may have the same."""
 
     async def call(
         self,
@@ -46,6 +50,12 @@ class InProcess:
         client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
+        # The kernel's, of which tests of calls know nothing.
+        if isinstance(params, KernelKeepSession):
+            self.states.keep(params.name, params.state)
+            return None
+        if isinstance(params, KernelKeptSession):
+            return self.states.kept(params.name)
         self.calls.append(operation.name)
         if operation.name in self.failing:
             raise self.failing[operation.name]
