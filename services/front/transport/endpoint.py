@@ -365,7 +365,7 @@ class _Body:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _admit(self, size: int) -> bool:
-        """Whether it may be so long.  What is declared is counted at once: of many that come together some are whole."""
+        """Whether it may be so long.  What is declared counts at once: of many that come together some are whole."""
         if size <= LARGE_BYTES or size <= self._counted:
             return True
         if not self._bodies.take(self._client, size - self._counted):
