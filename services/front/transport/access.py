@@ -73,7 +73,7 @@ class Guard:
         self._token = settings.token.encode() if settings.token else None
         self._is_open = settings.token == OFF
         self._tokens = tokens
-        tokens.changed = self._end_revoked
+        tokens.revoked = self._end_revoked
         # What is being answered, by the key of whose it is.
         self._serving: dict[str, set[trio.CancelScope]] = {}
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
@@ -138,8 +138,8 @@ class Guard:
                     self._serving.pop(client.key, None)
 
     def _end_revoked(self, keys: Collection[str]) -> None:
-        for key in self._serving.keys() - keys:
-            for scope in self._serving[key]:
+        for key in keys:
+            for scope in self._serving.get(key, ()):
                 scope.cancel()
 
     def _refusal(self, headers: Headers, origin: str | None) -> Response | None:
