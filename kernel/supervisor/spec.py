@@ -91,6 +91,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """SIGABRT only prints stacks and dies; a millisecond is usual."""
     memory_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
     """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit."""
+    disk_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
+    """Of its own folder and of files that it deleted and has open; past it the service is ended.  None: no limit."""
     in_flight: Annotated[int, Meta(ge=1)] = 64
     """Calls served at once; more only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256
@@ -115,6 +117,8 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How long a start waits for a zygote that is still loading, before the service is started from nothing."""
     load_timeout_s: Positive = 120.0
     """Loading torch and transformers from a cold, slow disk takes a minute; longer is a hang."""
+    stalled_s: Positive = 5.0
+    """Without any processor time while it loads, as one has that was stopped: then it is killed."""
     fork_timeout_s: Positive = 5.0
     """A fork takes 10 ms; 5 s leaves room for a swapping machine, then the zygote is replaced."""
 

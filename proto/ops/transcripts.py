@@ -20,7 +20,7 @@ from proto.ops.retrieve import Value
 SERVICE = "transcripts"
 
 tool = Family(SERVICE)
-served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
+served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surfaces=("transcripts",))
 operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 of the digits 0-9 and a-f")]

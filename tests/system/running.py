@@ -127,18 +127,20 @@ def running(
     command: Sequence[str] = (sys.executable, "-m", "kernel.cli", "serve"),
     services: Sequence[str] = (),
     all_ready: bool = True,
+    token: bool = False,
 ) -> Iterator[RunningKernel]:
     """Start a kernel and wait until it answers; at the end it is stopped in order, or killed if it does not end.
 
     Args:
         services: where some are named, there are no others (`tests.system.subset`).
+        token: whether it asks for one over HTTP.
     """
     if services:
         command = (sys.executable, "-m", "tests.system.subset", ",".join(services), "serve")
     process = subprocess.Popen(
         [*command, *map(str, roots), "--data", str(data_dir), *options],
         cwd=REPOSITORY,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **({} if token else {"LINCKIA_TOKEN": "off"}), **(environment or {})},
         stderr=subprocess.DEVNULL,
     )
     kernel = RunningKernel(process, data_dir)
