@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from kernel import reach
 from kernel.audit import AuditSettings
 from kernel.control.address import find_data_dir, given_data_dir
+from kernel.oauth import checked
 from kernel.settings import (
     REST_AFTER_S,
     ConfigError,
@@ -88,6 +90,13 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
             services[name] = services.get(name, {}) | table
     if key_file := services.get("llm", {}).get("key_file"):
         denied.append(str(key_file))
+    served = _served(http)
+    if served is not None and served.oauth is not None:
+        oauth = checked(served.oauth, roots)
+        served = structs.replace(served, oauth=oauth)
+        # It has the network; the front, which takes the tokens, has none.
+        told = {"issuer": oauth.issuer, "jwks_url": oauth.jwks_url or ""}
+        services["fetch"] = services.get("fetch", {}) | told
     places = reach.places(denied)
     reach.check_roots(roots, places)
     read_only = plain.get("read_only", False)
@@ -97,7 +106,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         read_only_roots=tuple(root for root, mode in roots.items() if read_only or mode == "read"),
         denied=places,
         denied_patterns=tuple(patterns),
-        http=_served(http),
+        http=served,
         audit=msgspec.convert(audit, AuditSettings),
         services=services,
         **prompts,
