@@ -6,9 +6,11 @@ name (recreated, or mounted), the services that use it are restarted in order; a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,12 @@ from proto.front import FrontSettings, PromptFolder
 from proto.json_types import Layer
 from proto.ops import Table
 
+SESSION_KEY: Final = "session.key"
+"""Name of the file in the data directory with what signs the ids of HTTP sessions."""
+
 LOOK_INTERVAL_S: Final = 1.0
+
+KEY_BYTES: Final = 32
 
 PROMPTS: Final = "prompts"
 """Name of the folder of prompts in the data directory and in each root."""
@@ -63,6 +70,22 @@ def _identity(path: str) -> str:
         # Gone, or out of reach for the moment.
         return ""
     return f"{status.st_dev}:{status.st_ino}"
+
+
+def session_key(data_dir: Path) -> str:
+    """What signs the ids of sessions over HTTP: made once, for the user alone, so that sessions outlive this kernel."""
+    path = data_dir / SESSION_KEY
+    with contextlib.suppress(OSError, ValueError):
+        if len(bytes.fromhex(found := path.read_text().strip())) >= KEY_BYTES:
+            return found
+    key = secrets.token_hex(KEY_BYTES)
+    try:
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key)
+    except OSError as error:
+        _log.warning("sessions over HTTP end with this kernel: %s cannot be written: %s", path, error.strerror)
+    return key
 
 
 @dataclass
@@ -146,7 +169,7 @@ class Births:
         modules = dict.fromkeys(module for entry in self.entries.values() for module in entry.ops_modules)
         told = FrontSettings(
             version=VERSION, http=config.http, prompt_folders=folders, ops_modules=tuple(modules),
-            unserved=tuple(self.unserved),
+            session_key=session_key(config.data_dir), unserved=tuple(self.unserved),
         )  # fmt: skip
         layer: Layer = msgspec.to_builtins(told)
         del layer["workers"]

@@ -18,6 +18,7 @@ from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
 from kernel.ports import CauseKind, ServiceState
 from kernel.router.router import LocalHandler, Router
+from kernel.sessions import SessionStates
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
 from proto.errors import Forbidden, OperationError, Unavailable
@@ -56,6 +57,7 @@ class KernelOperations:
     ) -> None:
         self._audit = audit
         self.http_url: str | None = None
+        self._sessions = SessionStates()
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
         self._config = config
         self._router = router
@@ -78,6 +80,8 @@ class KernelOperations:
             ops.KernelFiguresParams: self._figures,
             ops.KernelReady: self._ready,
             ops.KernelPageRestart: self._page_restart,
+            ops.KernelKeepSession: self._keep_session,
+            ops.KernelKeptSession: self._kept_session,
             ops.KernelRefused: self._refused,
         }
         for params, handler in handlers.items():
@@ -137,6 +141,12 @@ class KernelOperations:
 
     async def _ready(self, params: ops.KernelReady, caller: str) -> bool:
         return self.is_ready()
+
+    async def _keep_session(self, params: ops.KernelKeepSession, caller: str) -> None:
+        self._sessions.keep(params.name, params.state)
+
+    async def _kept_session(self, params: ops.KernelKeptSession, caller: str) -> str | None:
+        return self._sessions.kept(params.name)
 
     async def _figures(self, params: ops.KernelFiguresParams, caller: str) -> ops.KernelFigures:
         report = self._supervisor.status()

@@ -21,6 +21,9 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 3000
 MIN_TOKEN_CHARACTERS = 16
 """A shorter one could be guessed."""
 
+TO_FRONTS = "front."
+"""Prefix of the topics of events that fronts tell one another; of no other service they are passed on."""
+
 MAX_PACKET_BYTES = 4096
 MAX_DESCRIPTORS = 3
 
@@ -97,9 +100,11 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a front serves.
 
     `ops_modules` declare operations beside those of `proto.ops`; those of `unserved` services are switched off.
+    `session_key` signs the ids of sessions over HTTP, which every generation of every front takes up.
     """
 
     version: str
+    session_key: Annotated[str, Meta(min_length=32)]
     http: Http | None = None
     prompt_folders: tuple[PromptFolder, ...] = ()
     ops_modules: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from proto.channel import Channel, ProtocolViolation
 from proto.dispatch import ClientRequests
 from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
+from proto.front import TO_FRONTS
 from proto.grants import Grant
 from proto.link import LinkClosed
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
@@ -258,7 +259,7 @@ class Router:
             return
         match frame:
             case Event():
-                self._publish(frame)
+                self._publish(frame, living)
             case Call() if living is not None:
                 self._from_service(living, frame)
             case frames.Cancel(id=call_id) if living is not None:
@@ -443,9 +444,14 @@ class Router:
             raise errors.Unavailable(f"{owner} is not part of this system")
         return lane
 
-    def _publish(self, event: Event) -> None:
+    def _publish(self, event: Event, sender: _Living | None) -> None:
+        between_fronts = event.topic.startswith(TO_FRONTS)
+        if between_fronts and (sender is None or sender.client is None):
+            # Of clients' sessions no other service has anything to say.
+            return
         for living in self._living.values():
-            if living.client is not None and event.topic.startswith(mcp.PREFIX):
+            meant = living is not sender if between_fronts else event.topic.startswith(mcp.PREFIX)
+            if living.client is not None and meant:
                 living.post(event)
 
     def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:

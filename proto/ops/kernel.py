@@ -196,6 +196,24 @@ class KernelReady(Params[bool], frozen=True, kw_only=True):
     """Whether every service that is to run does."""
 
 
+SessionName = Annotated[str, Meta(min_length=1, max_length=64, description="Of a session over HTTP, among fronts")]
+
+
+@internal.write("kernel_keep_session", idempotent=True, deadline_s=5, callers=(FRONT,))
+class KernelKeepSession(Params[None], frozen=True, kw_only=True):
+    """Keep what a session over HTTP has come to, in place of what was kept before: for other fronts."""
+
+    name: SessionName
+    state: Annotated[str, Meta(max_length=8192)]
+
+
+@internal.read("kernel_kept_session", deadline_s=5, callers=(FRONT,))
+class KernelKeptSession(Params[str | None], frozen=True, kw_only=True):
+    """What was kept of a session; null where that is nothing."""
+
+    name: SessionName
+
+
 @internal.write("kernel_page_restart", idempotent=False, deadline_s=300, text="message", callers=(FRONT,))
 class KernelPageRestart(Params[Done], frozen=True, kw_only=True):
     """Restart a service for the operator's page, whose key only the command line prints."""

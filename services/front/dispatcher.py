@@ -25,9 +25,11 @@ LocalHandler = Callable[[Any, str], Awaitable[object]]
 
 
 class Events(Protocol):
-    """Where what services tell clients comes from."""
+    """Where what services tell clients comes from, and what fronts tell one another goes to."""
 
     def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None: ...
+
+    def publish(self, topic: str, body: object) -> None: ...
 
 
 def check_grant(operation: Operation[Any]) -> None:

@@ -30,6 +30,7 @@ from services.front.transport.stdio import DRAIN_S, serve_stdio
 if TYPE_CHECKING:
     from services.front.protocol.server import SurfaceServer
     from services.front.protocol.servers import Servers
+    from services.front.transport.http_sessions import Sessions
 
 SDK = "services.front.transport.sdk_session"
 """What loads it; a front that was forked has it already."""
@@ -111,6 +112,16 @@ class Gateway:
         await self.loaded.wait()
         assert self._servers is not None
         return self._servers.by_name[name]
+
+    def sessions(self, key: bytes, *, several: bool) -> Sessions:
+        """The sessions over HTTP, once the SDK is loaded."""
+        from services.front.transport.endpoint import hear
+        from services.front.transport.http_sessions import Sessions
+        from services.front.transport.peers import Peers
+        from services.front.transport.session_ids import SessionIds
+
+        peers = Peers(self._dispatcher, self._events, several=several)
+        return Sessions(SessionIds(key), peers, self._scratchpads, hear)
 
     async def attach(
         self,

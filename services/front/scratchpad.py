@@ -2,8 +2,10 @@
 
 A search of a large base would otherwise fill the client's context with text it does not need. The preview lets it
 choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the session: a local client's
-connection, or a session over HTTP. Requests over HTTP without a session share a scratchpad by their token, without a
-token by their host.
+connection, or a session over HTTP; where there are several fronts, each has them. They are lost with the process.
+
+Clients without a session have no list of entries, and read one by an id that is beyond guessing: who knows it was given
+it. They share the space.
 
 What a task serves belongs to the scratchpad in `current`, which the transports set.
 """
@@ -21,6 +23,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
+import trio
 
 from proto.errors import OperationError
 from proto.operation import Operation
@@ -33,6 +36,7 @@ from proto.ops.front import (
     ScratchpadStats,
 )
 from proto.surfaces.surface import caches
+from services.front.session import SessionState
 
 MIN_BYTES = 4096
 """Shorter answers are sent as they are."""
@@ -43,10 +47,16 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
 """Of all sessions together."""
 
-MAX_SHARED = 64
-"""Scratchpads kept for clients without a session."""
+MAX_UNCLAIMED = 1024
+"""Scratchpads of sessions that other fronts have told of, and of which no request has come here yet."""
+
+ON_THE_WAY_S = 0.5
+"""For an entry that another front has given away to arrive here."""
 
 ID_CHARS = 12
+
+LOOSE = "loose"
+"""What fronts call the entries of those who have no session."""
 
 current: ContextVar[Scratchpad | None] = ContextVar("scratchpad", default=None)
 
@@ -73,37 +83,53 @@ class Entry(msgspec.Struct, frozen=True):
 class Scratchpad:
     """The entries of one session, least recently used first. Made by `Scratchpads`."""
 
-    def __init__(self, pads: Scratchpads, session: str) -> None:
+    def __init__(self, pads: Scratchpads, session: str, state: SessionState) -> None:
         self._pads = pads
         self.session = session
         """What services know the session by."""
+        self.state = state
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self.size_bytes = 0
         self.used = 0
-        self.documents_session: str | None = None
-        """The last session of documents that was started from here, if it goes on: what `session` means by default."""
 
     def keep(self, tool: str, text: str) -> Entry | None:
         """Keep an answer; None where it is too long for that."""
         data = text.encode("utf-8", "surrogatepass")
         if len(data) > self._pads.max_bytes:
             return None
-        id_ = hashlib.sha256(data).hexdigest()[:ID_CHARS]
-        self._drop(id_)
-        entry = Entry(id_, tool, text, len(data), datetime.datetime.now(datetime.UTC))
+        entry = Entry(self._id_of(data), tool, text, len(data), datetime.datetime.now(datetime.UTC))
+        self.take(entry)
+        self._pads.kept(self.session, entry)
+        return entry
+
+    def _id_of(self, data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()[:ID_CHARS]
+
+    def take(self, entry: Entry) -> None:
+        """An entry that is new here."""
+        self._drop(entry.id)
+        id_ = entry.id
         self._entries[id_] = entry
         self.size_bytes += entry.size_bytes
         self._pads.touched(self)
         while self.size_bytes > self._pads.max_bytes:
             self.drop_oldest()
         self._pads.make_room()
-        return entry
 
     def read(self, id_: str) -> Entry | None:
         entry = self._entries.get(id_)
         if entry is not None:
             self._entries.move_to_end(id_)
             self._pads.touched(self)
+        return entry
+
+    async def found(self, id_: str) -> Entry | None:
+        """The same, also where another front has yet to tell of it."""
+        entry = self.read(id_)
+        if entry is None and self._pads.several:
+            with trio.move_on_after(ON_THE_WAY_S):
+                while (entry := self.read(id_)) is None:
+                    await self._pads.arrived.wait()
         return entry
 
     def drop_oldest(self) -> None:
@@ -134,32 +160,68 @@ class Scratchpad:
         )
 
 
+class _Loose(Scratchpad):
+    """The entries of all who have no session."""
+
+    def _id_of(self, data: bytes) -> str:
+        return secrets.token_hex(16)
+
+
+class _Passing(Scratchpad):
+    """Of one request without a session."""
+
+    def __init__(self, pads: Scratchpads, loose: Scratchpad) -> None:
+        super().__init__(pads, secrets.token_hex(16), SessionState())
+        self._loose = loose
+
+    def keep(self, tool: str, text: str) -> Entry | None:
+        return self._loose.keep(tool, text)
+
+    def read(self, id_: str) -> Entry | None:
+        return self._loose.read(id_)
+
+
 class Scratchpads:
-    """All scratchpads; one is gone with the last who holds it."""
+    """All scratchpads; one is gone with the last who holds it.
+
+    `several` says whether there are other fronts, `kept` is told of each new entry for them.
+    """
 
     def __init__(self, *, max_bytes: int = MAX_BYTES, max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
         self.max_bytes = max_bytes
         self._max_total_bytes = max_total_bytes
         self._all: weakref.WeakSet[Scratchpad] = weakref.WeakSet()
-        self._shared: OrderedDict[bytes, Scratchpad] = OrderedDict()
+        self._loose = _Loose(self, LOOSE, SessionState())
+        self._all.add(self._loose)
+        self._unclaimed: OrderedDict[str, Scratchpad] = OrderedDict()
+        self._named: weakref.WeakValueDictionary[str, Scratchpad] = weakref.WeakValueDictionary({LOOSE: self._loose})
         self._clock = 0
+        self.several = False
+        self.kept: Callable[[str, Entry], None] = lambda session, entry: None
+        self.arrived = trio.Event()
 
-    def open(self, session: str = "") -> Scratchpad:
-        """For a new session, which gets a name unless it has one."""
-        pad = Scratchpad(self, session or secrets.token_hex(16))
+    def open(self, session: str = "", state: SessionState | None = None) -> Scratchpad:
+        """For a session, which gets a name unless it has one."""
+        pad = self._unclaimed.pop(session, None) or Scratchpad(self, session or secrets.token_hex(16), SessionState())
+        pad.state = state or pad.state
         self._all.add(pad)
+        self._named[pad.session] = pad
         return pad
 
-    def shared(self, headers: Mapping[bytes, bytes], host: str) -> Scratchpad:
+    def passing(self) -> Scratchpad:
         """For a request over HTTP without a session."""
-        who = headers.get(b"authorization") or b"host:" + host.encode()
-        key = hashlib.sha256(who).digest()
-        pad = self._shared.get(key) or self.open(key.hex()[:32])
-        self._shared[key] = pad
-        self._shared.move_to_end(key)
-        if len(self._shared) > MAX_SHARED:
-            self._shared.popitem(last=False)
-        return pad
+        return _Passing(self, self._loose)
+
+    def arrive(self, session: str, entry: Entry) -> None:
+        """Another front has kept an entry."""
+        pad = self._named.get(session)
+        if pad is None:
+            pad = self._unclaimed[session] = self.open(session)
+            if len(self._unclaimed) > MAX_UNCLAIMED:
+                self._unclaimed.popitem(last=False)
+        pad.take(entry)
+        self.arrived.set()
+        self.arrived = trio.Event()
 
     def touched(self, pad: Scratchpad) -> None:
         self._clock += 1
@@ -274,7 +336,7 @@ def register(serve: Callable[[str, Callable[[Any, str], Any]], None]) -> None:
 
 async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
     pad = current.get()
-    entry = None if pad is None else pad.read(params.id)
+    entry = None if pad is None else await pad.found(params.id)
     if entry is None:
         raise OperationError(f"Scratchpad entry not found: {params.id}")
     return ScratchpadContent(text=entry.text)

@@ -54,6 +54,9 @@ class _Nothing:
     def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None:
         return
 
+    def publish(self, topic: str, body: object) -> None:
+        return
+
 
 async def rehearse() -> None:
     """Play the session.  Raises what goes wrong in it, trio.TooSlowError among that."""

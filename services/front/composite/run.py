@@ -107,18 +107,18 @@ async def session(params: Session, steps: Steps, call: CallStep, client_requests
     named = any(given.get(name) is not None for name in _NAMES_SESSION)
     if (
         pad is not None
-        and pad.documents_session is not None
+        and pad.state.documents is not None
         and not named
         and "session_id" in operation.params.__struct_fields__
     ):
-        given["session_id"] = pad.documents_session
+        given["session_id"] = pad.state.documents
     action = check(operation, params.action or "", {}, given, "session", chained=False)
     value = await call(operation, action.params({}), client_requests)
     if pad is not None and isinstance(value, dict) and isinstance(value.get("session_id"), str):
         if params.action == "start":
-            pad.documents_session = value["session_id"]
-        elif params.action == "stop" and pad.documents_session == value["session_id"]:
-            pad.documents_session = None
+            pad.state.documents = value["session_id"]
+        elif params.action == "stop" and pad.state.documents == value["session_id"]:
+            pad.state.documents = None
     return direct(operation, value)
 
 

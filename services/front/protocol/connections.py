@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,12 +24,12 @@ from pydantic import BaseModel, ValidationError
 
 from proto.errors import InvalidParams, OperationError
 from proto.json_types import JsonObject
-from services.front.protocol.client_requests import DEFAULT_LEVEL
+from services.front.session import SessionState
 
 Context = ServerRequestContext[Any, Any]
 
-LEVEL = "linckia.level"
-"""Key in `Connection.state`: the level that the client set for log lines."""
+STATE, KEEP = "linckia.state", "linckia.keep"
+"""Keys in `Connection.state`: what the session has come to (`SessionState`), and what keeps it after a change."""
 
 on_connection: ContextVar[Callable[[Connection], None] | None] = ContextVar("on_connection", default=None)
 """Set by a transport that wants to know the connection whose `initialize` it carries."""
@@ -49,8 +49,20 @@ def announce(connection: Connection) -> None:
 
 def level_of(connection: Connection) -> str:
     """The lowest level of log lines for a client with a handshake."""
-    level: str = connection.state.get(LEVEL, DEFAULT_LEVEL)
-    return level
+    return state_of(connection).level
+
+
+def state_of(connection: Connection) -> SessionState:
+    """What the session of this connection has come to."""
+    state: SessionState = connection.state.setdefault(STATE, SessionState())
+    return state
+
+
+async def changed(connection: Connection) -> None:
+    """Its state was changed: keep it, before the client is told."""
+    keep: Callable[[], Awaitable[None]] | None = connection.state.get(KEEP)
+    if keep is not None:
+        await keep()
 
 
 def reporting_level(ctx: Context) -> str | None:

@@ -8,6 +8,7 @@ seconds.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import msgspec
 import trio
@@ -39,8 +40,8 @@ _log = logging.getLogger("linckia.gateway")
 class _Interests:
     """The events that one connection receives."""
 
-    def __init__(self, lists: frozenset[str]) -> None:
-        self.uris: set[str] = set()
+    def __init__(self, lists: frozenset[str], uris: Collection[str]) -> None:
+        self.uris = uris
         self._lists = tuple(_LISTS[name] for name in lists)
 
     def admit(self, notice: ServerEvent) -> bool:
@@ -55,24 +56,16 @@ class News:
         self._nursery = nursery
         self._connections: dict[Connection, _Interests] = {}
 
-    def join(self, connection: Connection, lists: frozenset[str]) -> None:
+    def join(self, connection: Connection, lists: frozenset[str], uris: Collection[str]) -> None:
         """Tell this connection from now on until it ends.
 
         Args:
             lists: those that its surface has; of the others it was never told that they are there.
+            uris: the resources that it wants to be told of, at any time.
         """
         if connection not in self._connections:
-            self._connections[connection] = _Interests(lists)
+            self._connections[connection] = _Interests(lists, uris)
             connection.exit_stack.callback(self._connections.pop, connection, None)
-
-    def subscribe(self, connection: Connection, uri: str) -> None:
-        """Tell it of this resource, too; only a connection that has joined."""
-        if (interests := self._connections.get(connection)) is not None:
-            interests.uris.add(uri)
-
-    def unsubscribe(self, connection: Connection, uri: str) -> None:
-        if (interests := self._connections.get(connection)) is not None:
-            interests.uris.discard(uri)
 
     async def receive(self, event: Event) -> None:
         """An event of a service; one that is not in the form of its topic is logged and dropped."""

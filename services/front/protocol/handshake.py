@@ -1,16 +1,18 @@
-"""The first messages of a local client, answered while the SDK still loads.
+"""The first messages of a client, answered without the SDK: of a local one while it still loads.
 
 A client that starts Linckia waits for the answer of `initialize` (or, in 2026-07-28, `server/discover`) before it does
 anything, and the SDK takes a second to import.  What these answers say follows from the surface alone, so they are
 given here, in the SDK's own words; a test runs the same requests through both and compares.  Only what is beyond
 doubt is taken: a message that is malformed, or that means anything else, waits for the SDK.
 
-What was answered here must be told to the SDK as well once it is there (`taken`), whose answer is then dropped.
+What was answered here to a local client must be told to the SDK as well once it is there (`taken`), whose answer is
+then dropped.  Over HTTP nothing is remembered of a greeting: what it agreed on is in the session's id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -133,16 +135,92 @@ class Offered:
         return capabilities
 
 
+class Greeting(msgspec.Struct, frozen=True):
+    """A message that is answered here; `answer` is empty where it is a notification, `params` are as they came."""
+
+    method: str
+    id: RequestId | None
+    answer: bytes
+    params: dict[str, Any] = {}
+
+
+class Greeter:
+    """Answers the greetings of the clients of one surface."""
+
+    def __init__(self, surface: Surface, version: str) -> None:
+        self.surface = surface
+        self._info = {"name": NAME, "title": TITLE, "version": version}
+
+    def answer(self, data: bytes, *, greeted: bool, modern: bool = False) -> Greeting | None:
+        """The answer to a message; None where the SDK must see it first.
+
+        Args:
+            greeted: whether the client has opened its session, `modern` without a handshake.
+        """
+        if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
+            return None
+        try:
+            message = msgspec.json.decode(data, type=_Message)
+            if message.jsonrpc != "2.0":
+                return None
+            # As a whole and then by type: what a type passes over would not be looked at otherwise.
+            params = msgspec.json.decode(message.params)
+            if message.id is None:
+                # An `id` of null is none of ours to judge.
+                if message.method != "notifications/initialized" or not greeted or modern or b'"id"' in data:
+                    return None
+                msgspec.convert(params, _Nothing)
+                return Greeting(message.method, None, b"")
+            result = self._result(message.method, params, greeted, modern)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if result is None:
+            return None
+        return Greeting(message.method, message.id, result_message(message.id, result), params)
+
+    def _result(self, method: str, params: object, greeted: bool, modern: bool) -> dict[str, object] | None:
+        if method == "initialize" and not greeted:
+            return self._initialized(msgspec.convert(params, _Initialize).protocol_version)
+        if method == "ping" and greeted and not modern:
+            msgspec.convert(params, _Nothing)
+            return {}
+        if method == "server/discover" and not greeted:
+            asked = msgspec.convert(params, _Discover).meta.version
+            return self._discovered() if asked in MODERN_VERSIONS else None
+        return None
+
+    def _initialized(self, version: str) -> dict[str, object]:
+        return {
+            "protocolVersion": agreed(version),
+            "capabilities": Offered(self.surface).capabilities(),
+            "serverInfo": self._info,
+        }
+
+    def _discovered(self) -> dict[str, object]:
+        return {
+            "resultType": "complete",
+            "supportedVersions": list(MODERN_VERSIONS),
+            "capabilities": Offered(self.surface).capabilities(),
+            "ttlMs": LIST_FRESH_MS,
+            "cacheScope": "public",
+            "_meta": {"io.modelcontextprotocol/serverInfo": self._info},
+        }
+
+
+def agreed(version: object) -> str:
+    """The revision that is spoken with a client that asks for `version`."""
+    return version if isinstance(version, str) and version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
+
+
 class Handshake:
-    """The first messages of one client.
+    """The first messages of one local client.
 
     `taken` are the messages that the SDK has not seen yet, in order; `answered` are the ids of those requests
     among them that have their answer.
     """
 
     def __init__(self, surface: Surface, version: str) -> None:
-        self._surface = surface
-        self._info = {"name": NAME, "title": TITLE, "version": version}
+        self._greeter = Greeter(surface, version)
         self._greeted = False
         self._modern = False
         self.taken: list[bytes] = []
@@ -161,67 +239,18 @@ class Handshake:
         """Notifications for a client whose session goes on with another kernel, which may offer other things."""
         if not self._greeted or self._modern:
             return []
-        return [f"notifications/{name}/list_changed" for name in sorted(Offered(self._surface).lists)]
+        return [f"notifications/{name}/list_changed" for name in sorted(Offered(self._greeter.surface).lists)]
 
     def answer(self, data: bytes) -> bytes | None:
         """The answer to a message, empty for a notification; None where the SDK must see it first."""
-        if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
+        greeting = self._greeter.answer(data, greeted=self._greeted, modern=self._modern)
+        if greeting is None:
             return None
-        try:
-            message = msgspec.json.decode(data, type=_Message)
-            if message.jsonrpc != "2.0":
-                return None
-            # As a whole and then by type: what a type passes over would not be looked at otherwise.
-            params = msgspec.json.decode(message.params)
-            if message.id is None:
-                return self._notified(message, params, data)
-            return self._asked(message.method, message.id, params, data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-
-    def _notified(self, message: _Message, params: object, data: bytes) -> bytes | None:
-        if message.method != "notifications/initialized" or not self._greeted or self._modern:
-            return None
-        msgspec.convert(params, _Nothing)
-        # An `id` of null is none of ours to judge.
-        if b'"id"' in data:
-            return None
-        self.taken.append(data)
-        return b""
-
-    def _asked(self, method: str, request_id: RequestId, params: object, data: bytes) -> bytes | None:
-        if method == "initialize" and not self._greeted:
-            asked = msgspec.convert(params, _Initialize)
-            result = self._initialized(asked.protocol_version)
-        elif method == "ping" and self._greeted and not self._modern:
-            msgspec.convert(params, _Nothing)
-            # Of no consequence, so the SDK need not hear of it.
-            return result_message(request_id, {})
-        elif method == "server/discover" and not self._greeted:
-            if msgspec.convert(params, _Discover).meta.version not in MODERN_VERSIONS:
-                return None
-            result = self._discovered()
-            self._modern = True
-        else:
-            return None
-        self._greeted = True
-        self.taken.append(data)
-        self.answered.append(request_id)
-        return result_message(request_id, result)
-
-    def _initialized(self, version: str) -> dict[str, object]:
-        return {
-            "protocolVersion": version if version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
-            "capabilities": Offered(self._surface).capabilities(),
-            "serverInfo": self._info,
-        }
-
-    def _discovered(self) -> dict[str, object]:
-        return {
-            "resultType": "complete",
-            "supportedVersions": list(MODERN_VERSIONS),
-            "capabilities": Offered(self._surface).capabilities(),
-            "ttlMs": LIST_FRESH_MS,
-            "cacheScope": "public",
-            "_meta": {"io.modelcontextprotocol/serverInfo": self._info},
-        }
+        # A ping is of no consequence, so the SDK need not hear of it.
+        if greeting.method != "ping":
+            self._greeted = True
+            self._modern = self._modern or greeting.method == "server/discover"
+            self.taken.append(data)
+            if greeting.id is not None:
+                self.answered.append(greeting.id)
+        return greeting.answer

@@ -13,6 +13,7 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.caching import CacheableMethod, CacheHint
+from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
@@ -33,7 +34,14 @@ from services.front.prompts import SHOWN_ON, FilePrompts
 from services.front.protocol import calls
 from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from services.front.protocol.completion import Completer, completion_result
-from services.front.protocol.connections import LEVEL, SdkClient, announce, connection_of, reporting_level
+from services.front.protocol.connections import (
+    SdkClient,
+    announce,
+    changed,
+    connection_of,
+    reporting_level,
+    state_of,
+)
 from services.front.protocol.events import News
 from services.front.protocol.failures import (
     as_data,
@@ -43,7 +51,7 @@ from services.front.protocol.failures import (
     is_protocol_error,
     message_of,
 )
-from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Offered
+from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, Offered
 from services.front.scratchpad import Scratchpads
 
 Context = ServerRequestContext[Any, Any]
@@ -99,6 +107,7 @@ class SurfaceServer:
         # Shown where there are prompts at all.
         self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
         self.listening = ListenHandler(news.bus)
+        self.greeter = Greeter(surface, version)
         # Arguments of the library's own constructor, each a function of another type, which it checks.
         handlers: JsonObject = {
             "on_list_tools": self._list_tools,
@@ -140,10 +149,13 @@ class SurfaceServer:
     async def _on_message(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         result = await call_next(ctx)
         if ctx.method == "initialize":
-            connection = connection_of(ctx)
-            self.news.join(connection, self._lists)
-            announce(connection)
+            self.welcome(connection_of(ctx))
         return result
+
+    def welcome(self, connection: Connection) -> None:
+        """A client has opened its session, or goes on with it here."""
+        self.news.join(connection, self._lists, state_of(connection).uris)
+        announce(connection)
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         operation = self.surface.tools.get(name)
@@ -262,15 +274,18 @@ class SurfaceServer:
     async def _set_level(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         if params.level not in LEVELS:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown level; known levels: {', '.join(LEVELS)}")
-        connection_of(ctx).state[LEVEL] = params.level
+        state_of(connection_of(ctx)).level = params.level
+        await changed(connection_of(ctx))
         return types.EmptyResult()
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        self.news.subscribe(connection_of(ctx), str(params.uri))
+        state_of(connection_of(ctx)).subscribe(str(params.uri))
+        await changed(connection_of(ctx))
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        self.news.unsubscribe(connection_of(ctx), str(params.uri))
+        state_of(connection_of(ctx)).unsubscribe(str(params.uri))
+        await changed(connection_of(ctx))
         return types.EmptyResult()
 
 

@@ -29,16 +29,26 @@ TRANSCRIPTS = "transcripts"
 
 @contextlib.asynccontextmanager
 async def open_http(
-    gateway: Gateway, settings: Http, *, routes: Sequence[BaseRoute] = (), ready: Callable[[], Awaitable[bool]]
+    gateway: Gateway,
+    settings: Http,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    ready: Callable[[], Awaitable[bool]],
+    session_key: bytes,
+    several: bool,
 ) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
     """The ASGI application, and what ends its open streams when the server is to end.
 
     Args:
         routes: others' (metrics, the operator's page), behind the same checks.
         ready: what `/health` answers 200 for.
+        session_key: signs the ids of sessions; all fronts have the same.
+        several: whether there are other fronts.
     """
-    endpoints = {name: Endpoint(await gateway.server(name), settings.max_body_bytes) for name in SURFACES}
-    stateless = Endpoint(await gateway.server(TRANSCRIPTS), settings.max_body_bytes, stateless=True)
+    sessions = gateway.sessions(session_key, several=several)
+    limit = settings.max_body_bytes
+    endpoints = {name: Endpoint(await gateway.server(name), limit, sessions) for name in SURFACES}
+    stateless = Endpoint(await gateway.server(TRANSCRIPTS), limit)
 
     async def health(request: Request) -> Response:
         up = await ready()
@@ -77,7 +87,10 @@ async def open_http(
     async with contextlib.AsyncExitStack() as stack:
         for endpoint in (*endpoints.values(), stateless):
             await stack.enter_async_context(endpoint.running())
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        await nursery.start(sessions.run)
         yield Guard(front, settings), close_streams
+        nursery.cancel_scope.cancel()
 
 
 class _Whole:
@@ -97,6 +110,8 @@ async def serve_http(
     *,
     routes: Sequence[BaseRoute] = (),
     ready: Callable[[], Awaitable[bool]],
+    session_key: bytes,
+    several: bool = False,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -104,7 +119,8 @@ async def serve_http(
 
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
     """
-    async with open_http(gateway, settings, routes=routes, ready=ready) as (app, close_streams):
+    opened = open_http(gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several)
+    async with opened as (app, close_streams):
 
         async def until_shutdown() -> None:
             await shutdown()

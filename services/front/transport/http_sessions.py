@@ -1,21 +1,44 @@
-"""Sessions of clients with a handshake over HTTP: how many there are, how long they may idle, what each has in flight.
+"""Sessions of clients with a handshake over HTTP, which belong to no front: any that gets a good id serves it.
 
-The SDK keeps the sessions themselves.  Clients seldom say that they leave, and a kernel runs for weeks: a session that
-was not used for four hours is ended, and one more than `MAX_SESSIONS` ends the one that idled longest.  Its client is
-answered 404 and makes a new one, as the protocol has it.
+The id says what the handshake agreed on (`services.front.transport.session_ids`), so that opening a session costs no
+memory, and the kernel keeps what its client has said since (`services.front.session`).  A front makes the rest when the
+session is first used there: the SDK's part when a message needs the SDK.  What idled longest is given up for another,
+and so is what nobody used for hours; the next request makes it again.  Lost with a front are the calls in its hands,
+whose connections end, the entries of the scratchpad, and notices that no stream was open for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import secrets
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import trio
 from mcp.server.connection import Connection
+from mcp.server.runner import serve_connection
+from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.transport_context import TransportContext
+from mcp_types import InitializeRequestParams
 
-from services.front import scratchpad
+from services.front.protocol.connections import KEEP, STATE
+from services.front.protocol.server import SurfaceServer
+from services.front.scratchpad import LOOSE, Entry, Scratchpad, Scratchpads
+from services.front.session import SessionState, read_state
+from services.front.transport.peers import Cached, Changed, Peers, Said
+from services.front.transport.session_ids import Claims, SessionIds, is_owner
 
-MAX_SESSIONS = 512
+MAX_SESSIONS = 4096
+"""That a front has in memory."""
+
+MAX_SERVED = 512
+"""Those of them that have the SDK's part, which is four tasks."""
+
+MAX_ENDED = 4096
+"""Sessions that clients have ended, remembered here; the kernel remembers more."""
+
 IDLE_S = 4 * 3600.0
 _SWEEP_S = 60.0
 
@@ -23,12 +46,19 @@ _log = logging.getLogger("linckia.gateway")
 
 
 class HttpSession:
-    """One session: its connection, and its calls on the fast path by id."""
+    """One session as far as this front has it: its state, its calls on the fast path by id, the SDK's part."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.scratchpad = scratchpad.current.get()
+    def __init__(self, session_id: str, claims: Claims, server: SurfaceServer, state: SessionState) -> None:
+        self.id = session_id
+        self.claims = claims
+        self.server = server
+        self.state = state
+        self.written = state.written()
+        """What the kernel keeps of the state."""
+        self.scratchpad: Scratchpad = server.scratchpads.open(claims.name, state)
         self.calls: dict[int | str, trio.CancelScope] = {}
+        self.transport: StreamableHTTPServerTransport | None = None
+        self.starting = trio.Lock()
         self.in_flight = 0
         self.used_at = trio.current_time()
 
@@ -42,52 +72,195 @@ class HttpSession:
 
 
 class Sessions:
-    """The sessions of one surface, by id.
+    """The sessions of all surfaces.
 
     Args:
-        end: ends a session with the SDK, by id.
+        said: told what is no request and came to another front: the session, and the message.
     """
 
     def __init__(
-        self, end: Callable[[str], Awaitable[None]], *, limit: int = MAX_SESSIONS, idle_s: float = IDLE_S
+        self,
+        ids: SessionIds,
+        peers: Peers,
+        pads: Scratchpads,
+        said: Callable[[HttpSession, bytes], Awaitable[None]],
+        *,
+        limit: int = MAX_SESSIONS,
+        served: int = MAX_SERVED,
+        idle_s: float = IDLE_S,
     ) -> None:
-        self._end = end
+        self.ids = ids
+        self.peers = peers
+        self._pads = pads
+        self._said = said
         self._limit = limit
+        self._served = served
         self._idle_s = idle_s
         self._by_id: dict[str, HttpSession] = {}
+        self._by_name: dict[str, HttpSession] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._nursery: trio.Nursery | None = None
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._by_name)
 
-    def get(self, session_id: str | None) -> HttpSession | None:
-        return None if session_id is None else self._by_id.get(session_id)
+    # ---- life -----------------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
-        """A session was established; it is forgotten when its connection ends."""
-        session_id = connection.session_id
-        if session_id is None:
-            return
-        self._by_id[session_id] = HttpSession(connection)
-        connection.exit_stack.callback(self._by_id.pop, session_id, None)
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the SDK's parts of sessions, and give up what idles, until cancelled."""
+        self.peers.listen(self._receive)
+        self._pads.several = self.peers.several
+        self._pads.kept = self._tell_of_entry
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            while True:
+                await trio.sleep(min(_SWEEP_S, self._idle_s))
+                self._give_up(trio.current_time() - self._idle_s)
 
-    async def make_room(self) -> None:
-        """End the session that idled longest, if there are as many as may be."""
-        if len(self._by_id) < self._limit:
-            return
-        idle = [(session.used_at, session_id) for session_id, session in self._by_id.items() if not session.in_flight]
-        if idle:
-            await self._end_one(min(idle)[1], "to make room for another")
+    async def find(self, session_id: str, server: SurfaceServer) -> HttpSession | None:
+        """The session of that id, where it was given for this surface and goes on."""
+        known = self._by_id.get(session_id)
+        if known is not None and known.server is server and is_owner(known.claims):
+            return known
+        claims = self.ids.read(session_id)
+        if claims is None or claims.surface != server.surface.name or claims.name in self._ended:
+            return None
+        if claims.name not in self._by_name:
+            state = await self.peers.kept(claims.name)
+            if state.ended:
+                self._note_end(claims.name)
+                return None
+            # Another request of it may have been quicker.
+            if claims.name not in self._by_name and claims.name not in self._ended:
+                self._add(HttpSession(session_id, claims, server, state))
+        return self._by_name.get(claims.name)
 
-    async def sweep(self) -> None:
-        """End what idled too long, for as long as this runs."""
-        while True:
-            await trio.sleep(min(_SWEEP_S, self._idle_s))
-            oldest = trio.current_time() - self._idle_s
-            for session_id, session in list(self._by_id.items()):
-                if not session.in_flight and session.used_at <= oldest:
-                    await self._end_one(session_id, f"after idling for {self._idle_s:.0f} s")
+    def _add(self, session: HttpSession) -> None:
+        """It is used here for the first time."""
+        if len(self._by_name) >= self._limit:
+            idle = [each for each in self._by_name.values() if not each.in_flight]
+            # One of which nothing is lost goes first.
+            for other in sorted(idle, key=lambda each: (each.scratchpad.size_bytes > 0, each.used_at))[:1]:
+                self._forget(other)
+        self._by_name[session.claims.name] = self._by_id[session.id] = session
 
-    async def _end_one(self, session_id: str, why: str) -> None:
-        _log.info("ending an HTTP session %s", why)
-        await self._end(session_id)
-        self._by_id.pop(session_id, None)
+    async def end(self, session: HttpSession) -> None:
+        """Its client has no more use for it: no front serves it any more."""
+        session.state.ended = True
+        self._note_end(session.claims.name)
+        await self.keep(session)
+        self._forget(session)
+
+    async def keep(self, session: HttpSession) -> None:
+        """Have the kernel keep what was changed in the session's state, if anything was, and the others told."""
+        written = session.state.written()
+        if written != session.written:
+            session.written = written
+            await self.peers.keep(session.claims.name, session.state)
+
+    def _note_end(self, name: str) -> None:
+        self._ended[name] = None
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def _forget(self, session: HttpSession) -> None:
+        if self._by_name.get(session.claims.name) is session:
+            del self._by_name[session.claims.name], self._by_id[session.id]
+        for scope in session.calls.values():
+            scope.cancel()
+        if session.transport is not None and self._nursery is not None:
+            self._nursery.start_soon(session.transport.terminate)
+
+    def _give_up(self, used_before: float) -> None:
+        for session in list(self._by_name.values()):
+            if not session.in_flight and session.used_at <= used_before:
+                self._forget(session)
+
+    # ---- other fronts ---------------------------------------------------------------------------------------------
+
+    def _tell_of_entry(self, session: str, entry: Entry) -> None:
+        if self.peers.several and (session == LOOSE or session in self._by_name):
+            self.peers.tell(Cached(session, entry.id, entry.tool, entry.text, entry.size_bytes, entry.at))
+
+    async def _receive(self, what: Changed | Said | Cached) -> None:
+        session = self._by_name.get(what.name)
+        match what:
+            case Cached():
+                self._pads.arrive(what.name, Entry(what.id, what.tool, what.text, what.size_bytes, what.at))
+            case Changed():
+                state = read_state(what.state)
+                if state.ended:
+                    self._note_end(what.name)
+                    if session is not None:
+                        self._forget(session)
+                elif session is not None:
+                    session.state.become(state)
+                    session.written = what.state
+            case Said() if session is not None:
+                await self._said(session, what.message)
+
+    # ---- the SDK's part -------------------------------------------------------------------------------------------
+
+    async def transport(self, session: HttpSession) -> StreamableHTTPServerTransport:
+        """The SDK's part of a session that goes on.  Raises ValidationError: its client is none that the SDK knows."""
+        async with session.starting:
+            if session.transport is None:
+                claims = session.claims
+                said = {"name": "", "version": "", **claims.client}
+                client = InitializeRequestParams.model_validate(
+                    {"protocolVersion": claims.version, "capabilities": claims.capabilities, "clientInfo": said},
+                    by_name=False,
+                )
+                session.transport = await self._start(session, client)
+        return session.transport
+
+    async def open(self, session: HttpSession) -> StreamableHTTPServerTransport:
+        """The SDK's part of a session whose `initialize` it has yet to see."""
+        session.transport = await self._start(session, None)
+        return session.transport
+
+    async def _start(
+        self, session: HttpSession, client: InitializeRequestParams | None
+    ) -> StreamableHTTPServerTransport:
+        served = [each for each in self._by_name.values() if each.transport is not None]
+        if len(served) >= self._served:
+            idle = [each for each in served if not each.in_flight]
+            for other in sorted(idle, key=lambda each: each.used_at)[:1]:
+                assert other.transport is not None
+                await other.transport.terminate()
+        assert self._nursery is not None
+        transport: StreamableHTTPServerTransport = await self._nursery.start(self._serve, session, client)
+        return transport
+
+    async def _serve(
+        self,
+        session: HttpSession,
+        client: InitializeRequestParams | None,
+        *,
+        task_status: trio.TaskStatus[StreamableHTTPServerTransport],
+    ) -> None:
+        transport = StreamableHTTPServerTransport(session.id)
+        try:
+            async with transport.connect() as (incoming, outgoing):
+                dispatcher: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
+                    incoming, outgoing, inline_methods=frozenset({"initialize"})
+                )
+                # Of what fronts ask a session's client, no two may have the same id; the SDK has no way to say so.
+                dispatcher._next_id = secrets.randbits(40)
+                connection = Connection.for_loop(dispatcher, session_id=session.id)
+                connection.state |= {STATE: session.state, KEEP: lambda: self.keep(session)}
+                if client is not None:
+                    connection.client_params, connection.protocol_version = client, session.claims.version
+                    connection.initialized.set()
+                    session.server.welcome(connection)
+                task_status.started(transport)
+                await serve_connection(session.server.sdk, dispatcher, connection=connection, lifespan_state={})
+        except Exception:  # noqa: BLE001  # the edge: one session's defect must not end the others
+            _log.exception("an HTTP session failed")
+        finally:
+            if session.transport is transport:
+                session.transport = None
+            if not transport.is_terminated:
+                with trio.CancelScope(shield=True), contextlib.suppress(trio.ClosedResourceError):
+                    await transport.terminate()

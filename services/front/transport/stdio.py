@@ -38,6 +38,7 @@ from services.front.protocol.messages import (
     read_envelope,
     request_key,
 )
+from services.front.protocol.ways import Carrier, Way, way_of
 from services.front.transport.descriptors import Input, Output, non_blocking
 from services.front.transport.json_lines import LOST, Excess, Line, lines, readable_id
 from services.front.transport.session_memory import Kept, SessionMemory, id_of
@@ -268,7 +269,8 @@ class _Session:
             return
         sdk = self._sdk
         if sdk is None or not self._sdk_ready.is_set():
-            answer = self._handshake.answer(line.data)
+            greets = way_of(envelope, Carrier.LOADING) is Way.GREETING
+            answer = self._handshake.answer(line.data) if greets else None
             if answer:
                 self._post(answer)
             if answer is not None and envelope is not None and isinstance(envelope.method, str):
@@ -330,7 +332,11 @@ class _Session:
                 # The id was used again: an answer to it belongs to the later batch, and holds up no other.
                 other.drop()
             self._batched[key] = pending
-        call = None if envelope is None else sdk.recognise(envelope)
+        way = way_of(envelope, Carrier.STDIO)
+        if way is Way.GREETING and key is not None and (answer := self._handshake.answer(data)):
+            self._respond(key, answer)
+            return
+        call = sdk.recognise(envelope) if envelope is not None and way is Way.CALL else None
         if call is not None:
             nursery.start_soon(self._serve, sdk, call, nursery)
             return

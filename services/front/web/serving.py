@@ -40,4 +40,7 @@ async def serve(
 
     of_table = routes.routes(dispatcher, declared, settings.http.max_body_bytes, unserved=settings.unserved)
     every = [*of_table, *metrics.routes(dispatcher), *page.routes(dispatcher)]
-    await serve_http(gateway, settings.http, listening, routes=every, ready=ready, shutdown=ending.wait)
+    await serve_http(
+        gateway, settings.http, listening, routes=every, ready=ready, session_key=bytes.fromhex(settings.session_key),
+        several=settings.workers > 1, shutdown=ending.wait,
+    )  # fmt: skip

@@ -18,6 +18,7 @@ from services.front.transport.http import serve_http
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, MODERN, gateway_in_process
 
+KEY = b"k" * 32
 ACCEPT = "application/json, text/event-stream"
 
 
@@ -105,6 +106,25 @@ class HttpWire:
             message["params"] = params
         return await self.request("POST", path, json.dumps(message).encode(), {**sent, **(headers or {})})
 
+    async def messages(self, method: str, params: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The messages of the stream that a request is answered with, as they come."""
+        stream, connection = await self.connect()
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        async with stream:
+            await self.start(stream, connection, "POST", "/mcp", body, self.session)
+            buffer = b""
+            while True:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    connection.receive_data(await stream.receive_some(65536))
+                elif isinstance(event, h11.Data):
+                    *lines, buffer = (buffer + bytes(event.data)).split(b"\n")
+                    for line in lines:
+                        if line.startswith(b"data:") and line.strip() != b"data:":
+                            yield json.loads(line.removeprefix(b"data:"))
+                elif not isinstance(event, h11.Response):
+                    return
+
     async def initialize(
         self, version: str = "2025-11-25", path: str = "/mcp", capabilities: dict[str, Any] | None = None
     ) -> dict[str, Any]:
@@ -119,7 +139,7 @@ class HttpWire:
 
 @contextlib.asynccontextmanager
 async def served(
-    settings: Http | None = None, routes: Sequence[BaseRoute] = (), ready: bool = True
+    settings: Http | None = None, routes: Sequence[BaseRoute] = (), ready: bool = True, *, several: bool = False
 ) -> AsyncIterator[tuple[HttpWire, Gateway, InProcess, trio.Event]]:
     """A server on a free port; the event shuts it down."""
     shutdown = trio.Event()
@@ -132,8 +152,8 @@ async def served(
 
         async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_http(
-                gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready,
-                shutdown=shutdown.wait, task_status=task_status,
+                gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready, session_key=KEY,
+                several=several, shutdown=shutdown.wait, task_status=task_status,
             )  # fmt: skip
 
         await nursery.start(serve)

@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 import trio
 
+from kernel.sessions import SessionStates
 from proto.dispatch import ClientRequests
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, Level, pack_body
 from proto.operation import Operation, Params
+from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from services.front.scratchpad import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 from services.runtime.roots import Roots
@@ -34,6 +36,16 @@ class InProcess:
         self.withdrawn = trio.Event()
         self._receivers: list[Callable[[Event], Awaitable[None]]] = []
         self._nursery: trio.Nursery | None = None
+        self.states = SessionStates()
+        """What the kernel keeps; several may have the same."""
+
+        @self.handlers.handle(KernelKeepSession)
+        async def keep(params: KernelKeepSession, ctx: Context) -> None:
+            self.states.keep(params.name, params.state)
+
+        @self.handlers.handle(KernelKeptSession)
+        async def kept(params: KernelKeptSession, ctx: Context) -> str | None:
+            return self.states.kept(params.name)
 
     async def call(
         self,

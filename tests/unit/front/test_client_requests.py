@@ -137,24 +137,13 @@ async def test_a_client_with_a_handshake_is_asked_by_requests() -> None:
 async def test_a_client_with_a_handshake_is_asked_over_http_too() -> None:
     async with served() as (http, *_):
         await http.initialize(capabilities=ELICITATION)
-        stream, connection = await http.connect()
-        body = b'{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t_asks","arguments":{}}}'
-        replies = []
-
-        async def call() -> None:
-            async with stream:
-                await http.start(stream, connection, "POST", "/mcp", body, http.session)
-                replies.append(await http.finish(stream, connection))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(call)
-            # The SDK numbers its requests from 1.
-            for number, name in ((1, "Ada"), (2, "Lovelace")):
-                answer: dict[str, Any] = {"jsonrpc": "2.0", "id": number}
-                answer["result"] = {"action": "accept", "content": {"name": name}}
-                await trio.sleep(0.3)
-                await http.request(body=json.dumps(answer).encode(), headers=http.session)
-        assert replies[0].message["result"]["structuredContent"] == {"result": "Ada Lovelace"}
+        names = iter(["Ada", "Lovelace"])
+        async for message in http.messages("tools/call", {"name": "t_asks", "arguments": {}}):
+            if "method" in message:
+                result = {"action": "accept", "content": {"name": next(names)}}
+                answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+                assert (await http.request(body=json.dumps(answer).encode(), headers=http.session)).status == 202
+        assert message["result"]["structuredContent"] == {"result": "Ada Lovelace"}
 
 
 async def test_a_refused_question_fails_the_call_with_the_clients_words() -> None:

@@ -221,16 +221,23 @@ async def test_sessions_over_http_have_scratchpads_of_their_own() -> None:
 
 
 @pytest.mark.usefixtures("path", "http_table")
-async def test_requests_without_a_session_share_by_their_token() -> None:
+async def test_who_has_no_session_reads_by_an_id_beyond_guessing_and_sees_nothing_of_others() -> None:
+    """Others of the same token are other clients: an entry's id is all that leads to it."""
     async with served(Http(port=0, token="secret")) as (wire, _, _, _):
-        bearer = {"authorization": "Bearer secret"}
-        kept = await wire.rpc(
-            "tools/call", {"name": "k_read", "arguments": {"size": 5000}}, modern=True, headers=bearer
-        )
-        id_ = kept.message["result"]["structuredContent"]["cached"]["id"]
-        read = {"name": "scratchpad_read", "arguments": {"id": id_}}
-        again = await wire.rpc("tools/call", read, modern=True, headers=bearer)
-        assert said(again.message["result"]) == "x" * 5000
+
+        async def call(name: str, **arguments: object) -> Any:
+            params = {"name": name, "arguments": arguments}
+            headers = {"authorization": "Bearer secret"}
+            return (await wire.rpc("tools/call", params, modern=True, headers=headers)).message["result"]
+
+        ids = [(await call("k_read", size=5000))["structuredContent"]["cached"]["id"] for _ in range(2)]
+        # No hash of what another may know as well.
+        assert len({*ids, hashlib.sha256(b"x" * 5000).hexdigest()[:12]}) == 3
+        assert all(len(id_) == 32 for id_ in ids)
+        assert said(await call("scratchpad_read", id=ids[0])) == "x" * 5000
+        assert (await call("scratchpad_list"))["structuredContent"]["entries"] == []
+        guessed = hashlib.sha256(b"x" * 5000).hexdigest()[:12]
+        assert (await call("scratchpad_read", id=guessed))["isError"]
 
 
 def test_least_recently_used_goes_first() -> None:
@@ -261,17 +268,6 @@ def test_all_sessions_together_are_bounded_and_ended_ones_hold_nothing() -> None
     assert two.size_bytes == 400
     del two
     assert sum(pad.size_bytes for pad in pads._all) == 0
-
-
-def test_clients_without_session_are_told_apart_by_token_then_host() -> None:
-    pads = Scratchpads()
-    token = {b"authorization": b"Bearer a"}
-    assert pads.shared(token, "h") is pads.shared(token, "g")
-    assert pads.shared(token, "h") is not pads.shared({b"authorization": b"Bearer b"}, "h")
-    assert pads.shared({}, "h") is not pads.shared({}, "g")
-    for n in range(200):
-        pads.shared({}, str(n))
-    assert len(pads._shared) == scratchpad.MAX_SHARED
 
 
 def test_preview_of_a_text_is_its_beginning_and_its_headings() -> None:

@@ -1,84 +1,324 @@
-"""Sessions over HTTP are limited in number and age, and one in use is never ended."""
+"""Sessions over HTTP belong to no front: a good id is served by any, and one that is forged by none."""
 
 from __future__ import annotations
 
+import contextlib
+import string
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
 import pytest
 import trio
 import trio.testing
-from mcp.server.connection import Connection, NotifyOnlyOutbound
 
-from services.front.transport.http_sessions import Sessions
-from tests.unit.front.httpwire import HttpWire, served
+from kernel.sessions import SessionStates
+from proto import grants
+from proto.frames import Event, pack_body
+from proto.grants import Grant
+from services.front.scratchpad import Scratchpads
+from services.front.session import MAX_SUBSCRIPTIONS, SessionState, read_state
+from services.front.transport import session_ids
+from services.front.transport.http_sessions import HttpSession, Sessions
+from services.front.transport.peers import Peers
+from services.front.transport.session_ids import SessionIds
+from tests.unit.front.httpwire import HttpWire, Reply, served
+from tests.unit.front.inprocess import InProcess
+from tests.unit.front.wire import gateway_in_process
 
-
-class Fake:
-    """Sessions over connections without a client, and which were ended."""
-
-    def __init__(self, limit: int = 3, idle_s: float = 100.0) -> None:
-        self.ended: list[str] = []
-        self.sessions = Sessions(self.end, limit=limit, idle_s=idle_s)
-
-    async def end(self, session_id: str) -> None:
-        self.ended.append(session_id)
-
-    def open(self, session_id: str) -> Connection:
-        outbound = NotifyOnlyOutbound(None)  # type: ignore[arg-type]  # nothing is sent
-        connection = Connection(outbound, protocol_version="2025-11-25", session_id=session_id)
-        self.sessions.opened(connection)
-        return connection
+STRING = {"name": "t_string", "arguments": {}}
+CLIENT = {"name": "test", "version": "1"}
 
 
-async def test_room_is_made_by_ending_the_one_that_idled_longest(autojump_clock: trio.testing.MockClock) -> None:
-    fake = Fake()
-    for name in "abc":
-        fake.open(name)
-        await trio.sleep(1)
-    session = fake.sessions.get("a")
-    assert session is not None
-    with session:
-        await trio.sleep(1)
-    await fake.sessions.make_room()
-    assert fake.ended == ["b"]
-    await fake.sessions.make_room()
-    assert fake.ended == ["b"]
+def given(**capabilities: Any) -> str:
+    return SessionIds(b"k" * 32).give("all", "2025-11-25", capabilities, CLIENT)
 
 
-async def test_one_in_use_is_not_ended(autojump_clock: trio.testing.MockClock) -> None:
-    fake = Fake(limit=1, idle_s=10)
-    fake.open("a")
-    session = fake.sessions.get("a")
-    assert session is not None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fake.sessions.sweep)
-        with session:
-            await trio.sleep(1000)
-            await fake.sessions.make_room()
-            assert fake.ended == []
-        await trio.sleep(21)
-        assert fake.ended == ["a"]
+# ---- ids ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_id_says_what_the_handshake_agreed_on() -> None:
+    claims = SessionIds(b"k" * 32).read(given(sampling={}, roots={"listChanged": True}))
+    assert claims is not None
+    assert (claims.surface, claims.version, claims.client) == ("all", "2025-11-25", CLIENT)
+    assert claims.capabilities == {"sampling": {}, "roots": {"listChanged": True}}
+    assert len({given() for _ in range(100)}) == 100
+
+
+def test_an_altered_id_is_none() -> None:
+    ids, good = SessionIds(b"k" * 32), given()
+    assert ids.read(good) is not None
+    assert SessionIds(b"l" * 32).read(good) is None
+    letters = string.ascii_letters + string.digits + "-_."
+    for at, old in enumerate(good):
+        for new in {letters[at % len(letters)], letters[(at * 7 + 3) % len(letters)], ""} - {old}:
+            assert ids.read(good[:at] + new + good[at + 1 :]) is None, at
+    for bad in ("", ".", "0" * 32, good + "=", good + ".", f"{good}\n", good.partition(".")[0], "é", "x" * 100_000):
+        assert ids.read(bad) is None
+
+
+def test_an_id_is_of_the_grant_that_opened_the_session() -> None:
+    ids, anyones = SessionIds(b"k" * 32), given()
+    with contextlib.ExitStack() as stack:
+        stack.callback(grants.current.reset, grants.current.set(Grant("ada")))
+        adas = given()
+        assert ids.read(adas) is not None
+        assert ids.read(anyones) is None
+        grants.current.set(Grant("bob"))
+        assert ids.read(adas) is None
+    assert ids.read(adas) is None
+    assert ids.read(anyones) is not None
+
+
+def test_an_id_is_taken_up_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = given()
+    later = time.time() + session_ids.LIFETIME_S + 1
+    monkeypatch.setattr(session_ids, "now", lambda: later)
+    assert SessionIds(b"k" * 32).read(good) is None
+
+
+@pytest.mark.parametrize(
+    "capabilities",
+    [
+        {"roots": {}, "experimental": {f"x{n}": {"a": "b" * 50} for n in range(40)}},
+        {"roots": {"listChanged": True}, "sampling": {"context": {"y": "é" * 2000}}},
+        {"elicitation": {}, "💥" * 1000: {}},
+    ],
+)
+def test_an_id_is_short_whatever_the_client_says_of_itself(capabilities: dict[str, Any]) -> None:
+    talkative = {"name": "💥" * 5000, "version": "é" * 5000, "title": "t" * 5000}
+    session_id = SessionIds(b"k" * 32).give("transcripts", "2025-11-25", capabilities, talkative)
+    assert len(session_id) <= session_ids.MAX_CHARACTERS
+    claims = SessionIds(b"k" * 32).read(session_id)
+    assert claims is not None
+    assert claims.capabilities.keys() == capabilities.keys() & {"roots", "sampling", "elicitation"}
+
+
+def test_what_is_kept_of_a_session_is_bounded() -> None:
+    state = SessionState()
+    for n in range(5000):
+        state.subscribe(f"test://{n}")
+    assert len(state.uris) == MAX_SUBSCRIPTIONS
+    kept = read_state(state.written())
+    assert len(state.written()) <= 8192
+    assert kept.uris == state.uris[-len(kept.uris) :]
+    states = SessionStates(max_bytes=10_000)
+    for n in range(100):
+        states.keep(str(n), "x" * 1000)
+        assert states.kept("0") is not None or n > 7
+    assert states.kept("99") == "x" * 1000
+    assert states.kept("50") is None
+
+
+# ---- sessions -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def sessions(**limits: Any) -> AsyncIterator[tuple[Sessions, Any]]:
+    """Sessions of a surface without HTTP."""
+
+    async def said(session: HttpSession, message: bytes) -> None:
+        raise AssertionError("there is no other front")
+
+    async with gateway_in_process() as (gateway, dispatcher), trio.open_nursery() as nursery:
+        server = await gateway.server("all")
+        peers = Peers(dispatcher, dispatcher, several=False)
+        made = Sessions(SessionIds(b"k" * 32), peers, Scratchpads(), said, **limits)
+        await nursery.start(made.run)
+        yield made, server
         nursery.cancel_scope.cancel()
 
 
-async def test_a_session_is_forgotten_with_its_connection() -> None:
-    fake = Fake()
-    connection = fake.open("a")
-    await connection.exit_stack.aclose()
-    assert len(fake.sessions) == 0
-    assert fake.sessions.get("a") is None
+async def used(sessions: Sessions, server: Any, session_id: str) -> HttpSession:
+    session = await sessions.find(session_id, server)
+    assert session is not None
+    return session
 
 
-async def test_one_session_too_many_ends_the_idlest_for_its_client_and_for_the_sdk(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    defaults = Sessions.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "limit", 2)
+async def test_what_idled_longest_is_given_up_and_made_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with sessions(limit=3, served=2) as (made, server):
+        first, *others = [given() for _ in range(6)]
+        session = await used(made, server, first)
+        session.state.level = "error"
+        await made.keep(session)
+        await made.transport(session)
+        for other in others:
+            await trio.sleep(1)
+            with session:
+                await made.transport(await used(made, server, other))
+        assert len(made) == 3
+        assert await made.find(first, server) is session, "it was in use"
+        for other in others:
+            await trio.sleep(1)
+            await used(made, server, other)
+        again = await used(made, server, first)
+        assert again is not session
+        assert again.state.level == "error"
+
+
+async def test_one_with_a_scratchpad_stays_before_one_without(autojump_clock: trio.testing.MockClock) -> None:
+    async with sessions(limit=2) as (made, server):
+        session = await used(made, server, given())
+        session.scratchpad.keep("t", "x" * 5000)
+        for _ in range(5):
+            await trio.sleep(1)
+            await used(made, server, given())
+        assert await made.find(session.id, server) is session
+
+
+async def test_what_nobody_uses_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    async with sessions(idle_s=10) as (made, server):
+        session = await used(made, server, given())
+        with session:
+            await trio.sleep(1000)
+            assert len(made) == 1
+        await trio.sleep(21)
+        assert len(made) == 0
+        assert await made.find(session.id, server) is not None
+
+
+# ---- over HTTP ----------------------------------------------------------------------------------------------------
+
+
+async def test_six_hundred_who_open_sessions_end_nobodys() -> None:
     async with served() as (http, *_):
-        clients = [HttpWire(http.port) for _ in range(3)]
-        for client in clients:
-            await client.initialize()
-        call = {"name": "t_string", "arguments": {}}
-        statuses = [(await client.rpc("tools/call", call)).status for client in clients]
-        assert statuses == [404, 200, 200]
-        statuses = [(await client.rpc("tools/list")).status for client in clients]
-        assert statuses == [404, 200, 200]
+        await http.initialize()
+        assert (await http.rpc("logging/setLevel", {"level": "error"})).status == 200
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
+        opening = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        head = b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: */*\r\ncontent-type: application/json\r\n"
+        request = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(opening), opening)
+        stream, _ = await http.connect()
+        answers = b""
+        async with stream:
+            await stream.send_all(600 * request)
+            while answers.count(b'"protocolVersion"') < 600:
+                answers += await stream.receive_some(1 << 20)
+        assert answers.count(b"mcp-session-id: ") == 600
+        assert (await http.rpc("tools/call", STRING)).status == 200
+        assert (await http.rpc("tools/list")).status == 200
+
+
+async def test_an_id_is_of_one_surface() -> None:
+    async with served() as (http, *_):
+        await http.initialize()
+        assert (await http.rpc("tools/call", STRING, path="/mcp/all")).status == 200
+        assert (await http.rpc("tools/call", STRING, path="/mcp/yaml")).status == 404
+
+
+async def test_a_refused_handshake_opens_nothing() -> None:
+    async with served() as (http, *_):
+        wrong = {"protocolVersion": "2025-11-25", "capabilities": {"roots": 5}, "clientInfo": CLIENT}
+        refused = await http.rpc("initialize", wrong)
+        assert "error" in refused.message
+        headers = {"mcp-session-id": refused.headers.get("mcp-session-id", "none")}
+        assert (await http.rpc("tools/call", STRING, headers=headers)).status == 404
+
+
+async def test_a_handshake_in_an_unusual_form_opens_a_session_too() -> None:
+    """One that the shortcut leaves to the SDK."""
+    async with served() as (http, *_):
+        icons = [{"src": "https://127.0.0.1/icon.png"}]
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {**CLIENT, "icons": icons}}
+        opened = await http.rpc("initialize", params)
+        assert opened.message["result"]["protocolVersion"] == "2025-11-25"
+        headers = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        assert (await http.rpc("tools/call", STRING, headers=headers)).status == 200
+        assert (await http.rpc("tools/list", headers=headers)).message["result"]["tools"]
+
+
+class Two:
+    """Two fronts of one kernel, and a client's session that both may serve."""
+
+    def __init__(self, one: HttpWire, other: HttpWire) -> None:
+        self.one, self.other = one, other
+
+    async def initialize(self, **capabilities: Any) -> None:
+        await self.one.initialize(capabilities=capabilities)
+        self.other.session = self.one.session
+
+    async def calls(self, wire: HttpWire, name: str, **arguments: Any) -> Any:
+        return (await wire.rpc("tools/call", {"name": name, "arguments": arguments})).message["result"]
+
+
+@pytest.fixture
+def bridged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one front tells the others, and what the kernel keeps for them."""
+    every: list[InProcess] = []
+    states = SessionStates()
+    begin = InProcess.__init__
+
+    def init(self: InProcess) -> None:
+        begin(self)
+        self.states = states
+        every.append(self)
+
+    def publish(self: InProcess, topic: str, body: object) -> None:
+        for other in every:
+            for receive in other._receivers if other is not self else ():
+                assert other._nursery is not None
+                other._nursery.start_soon(receive, Event(topic, pack_body(body)))
+
+    monkeypatch.setattr(InProcess, "__init__", init)
+    monkeypatch.setattr(InProcess, "publish", publish)
+
+
+@contextlib.asynccontextmanager
+async def two() -> AsyncIterator[Two]:
+    async with served(several=True) as (one, *_), served(several=True) as (other, *_):
+        yield Two(one, other)
+
+
+@pytest.mark.usefixtures("bridged")
+async def test_a_session_is_the_same_at_every_front() -> None:
+    async with two() as both:
+        await both.initialize()
+        for wire in (both.one, both.other):
+            assert (await both.calls(wire, "t_string"))["isError"] is False
+            assert (await wire.rpc("tools/list")).message["result"]["tools"]
+        # What is said to one holds at the other, whether that has the session already or takes it up.
+        assert (await both.other.rpc("logging/setLevel", {"level": "error"})).status == 200
+        assert [len((await lines(wire)).messages) for wire in (both.one, both.other)] == [1, 1]
+        assert (await both.one.rpc("logging/setLevel", {"level": "debug"})).status == 200
+        assert [len((await lines(wire)).messages) for wire in (both.one, both.other)] == [3, 3]
+        assert (await both.other.request("DELETE", headers=both.other.session)).status == 200
+        for wire in (both.one, both.other):
+            assert (await wire.rpc("tools/call", STRING)).status == 404
+
+
+async def lines(wire: HttpWire) -> Reply:
+    """A call that says a line of level `info`, and one of level `debug`."""
+    return await wire.rpc("tools/call", {"name": "t_progress", "arguments": {"steps": 1}})
+
+
+@pytest.mark.usefixtures("bridged")
+async def test_an_answer_that_comes_to_another_front_reaches_the_call_that_asked() -> None:
+    async with two() as both:
+        await both.initialize(elicitation={})
+        names = iter(["Ada", "Lovelace"])
+        async for message in both.one.messages("tools/call", {"name": "t_asks", "arguments": {}}):
+            if "method" in message:
+                result = {"action": "accept", "content": {"name": next(names)}}
+                answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+                headers = both.other.session
+                body = msgspec.json.encode(answer)
+                assert (await both.other.request(body=body, headers=headers)).status == 202
+        assert message["result"]["structuredContent"] == {"result": "Ada Lovelace"}
+
+
+@pytest.mark.usefixtures("bridged")
+async def test_a_call_is_withdrawn_through_another_front() -> None:
+    async with two() as both:
+        await both.initialize()
+        async with trio.open_nursery() as nursery:
+            replies: list[Reply] = []
+
+            async def wait() -> None:
+                replies.append(await both.one.rpc("tools/call", {"name": "t_wait", "arguments": {}}, id=7))
+
+            nursery.start_soon(wait)
+            while not replies:
+                await trio.sleep(0.05)
+                await both.other.rpc("notifications/cancelled", {"requestId": 7}, id=None)
+        assert replies[0].message["error"]["message"] == "Request cancelled"

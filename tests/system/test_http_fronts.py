@@ -1,0 +1,244 @@
+"""Sessions over HTTP go on when a front dies, and are the same at each front of a pool, with the SDK's own client."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+import pytest
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.system.cli.clients import data_directory
+from tests.system.running import RunningKernel, running
+
+HTTP = ("--http", "127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def one_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    with (
+        data_directory(tmp_path_factory.mktemp("one")) as data,
+        running(data, options=HTTP, services=["echo"]) as kernel,
+    ):
+        yield kernel
+
+
+@pytest.fixture(scope="module")
+def two_fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "root").mkdir()
+    for n in range(12):
+        (folder / "root" / f"note-{n}.md").write_text(f"# Note {n}\n\n" + "The sea star grows an arm back.\n" * 200)
+    with (
+        data_directory(folder / "data") as data,
+        running(
+            data,
+            [folder / "root"],
+            options=HTTP,
+            services=["echo", "knowledge", "watch"],
+            environment={"LINCKIA_SERVICES__FRONT__WORKERS": "2"},
+        ) as kernel,
+    ):
+        yield kernel
+
+
+class Repeating(httpx2.AsyncHTTPTransport):
+    """Asks again what was cut off, as a client may whose calls are idempotent; counts how often, and what it opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut = 0
+        self.initialized = 0
+        self.statuses: set[int] = set()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "POST":
+            self.initialized += b'"initialize"' in await request.aread()
+        while True:
+            try:
+                response = await super().handle_async_request(request)
+                if request.method == "POST":
+                    await response.aread()
+                self.statuses.add(response.status_code)
+                return response
+            except httpx2.TransportError:
+                self.cut += 1
+                await anyio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def session(url: str) -> AsyncIterator[tuple[ClientSession, Repeating]]:
+    transport = Repeating()
+    async with (
+        httpx2.AsyncClient(transport=transport, timeout=60) as client,
+        streamable_http_client(url, http_client=client) as (read, write),
+        ClientSession(read, write) as opened,
+    ):
+        await opened.initialize()
+        yield opened, transport
+
+
+def url_of(kernel: RunningKernel, surface: str = "all") -> str:
+    return f"{kernel.status()['http_url']}/{surface}"
+
+
+def test_sessions_go_on_through_the_deaths_of_a_front(one_front: RunningKernel) -> None:
+    """Calls on both ways, the fast path's and the SDK's, while fronts die under them."""
+    kernel, deaths = one_front, 6
+    over = anyio.Event
+
+    async def client(done: anyio.Event, counted: list[int]) -> None:
+        async with session(url_of(kernel)) as (opened, transport):
+            number = 0
+            while not done.is_set() or number < 20:
+                number += 1
+                result = await opened.call_tool("mcp.echo", {"message": str(number)})
+                assert result.structured_content == {"message": str(number)}
+                assert (await opened.list_tools()).tools
+            assert transport.initialized == 1
+            assert transport.statuses <= {200, 202}
+            counted.append(number)
+
+    async def main() -> None:
+        done, counted = over(), list[int]()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as clients:
+                for _ in range(2):
+                    clients.start_soon(client, done, counted)
+                for _ in range(deaths):
+                    await anyio.sleep(0.2)
+                    await anyio.to_thread.run_sync(kernel.wait_ready, "front")
+                    await anyio.to_thread.run_sync(kernel.kill, "front")
+                done.set()
+        assert len(counted) == 2
+
+    anyio.run(main, backend="asyncio")
+    kernel.wait_ready("front")
+    assert kernel.service("front")["deaths"] == {"signal": deaths}
+
+
+class Wire:
+    """Raw requests, each on a connection of its own, which the system hands to any front."""
+
+    def __init__(self, kernel: RunningKernel, surface: str = "all") -> None:
+        parts = urlsplit(url_of(kernel, surface))
+        self.where, self.path = parts.netloc, parts.path
+        self.session: dict[str, str] = {}
+
+    def request(self, method: str, message: dict[str, Any] | None = None) -> tuple[int, Any, dict[str, str]]:
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", **self.session}
+        with contextlib.closing(http.client.HTTPConnection(self.where, timeout=20)) as connection:
+            body = None if message is None else json.dumps({"jsonrpc": "2.0", **message})
+            connection.request(method, self.path, body, headers)
+            response = connection.getresponse()
+            text = response.read().decode()
+            lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
+            read = json.loads(lines[-1] if lines else text) if (lines or text[:1] == "{") else None
+            return response.status, read, {name.lower(): value for name, value in response.getheaders()}
+
+    def initialize(self) -> None:
+        client = {"name": "raw", "version": "1"}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+        _, answer, headers = self.request("POST", {"id": 0, "method": "initialize", "params": params})
+        assert answer["result"]["serverInfo"]["name"] == "linckia"
+        self.session = {"mcp-session-id": headers["mcp-session-id"]}
+
+    def call(self, name: str, **arguments: object) -> tuple[int, Any]:
+        status, answer, _ = self.request(
+            "POST", {"id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        )
+        return status, answer
+
+
+def test_what_a_client_has_set_holds_after_a_death_and_an_end_is_an_end(one_front: RunningKernel) -> None:
+    one, other = Wire(one_front), Wire(one_front)
+    for wire in (one, other):
+        wire.initialize()
+        assert wire.call("mcp.echo", message="a")[0] == 200
+    assert other.request("DELETE")[0] == 200
+    altered = Wire(one_front)
+    text = one.session["mcp-session-id"]
+    altered.session = {"mcp-session-id": text[:-1] + ("A" if text[-1] != "A" else "B")}
+    for _ in range(2):
+        assert one.call("mcp.echo", message="a")[0] == 200
+        assert other.call("mcp.echo", message="a")[0] == 404
+        assert altered.call("mcp.echo", message="a")[0] == 404
+        one_front.kill("front")
+        one_front.wait_ready("front")
+    key = one_front.data_dir / "session.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert key.read_text() not in json.dumps(one_front.status())
+
+
+def test_twenty_clients_of_two_fronts_find_their_session_at_both(two_fronts: RunningKernel) -> None:
+    kernel = two_fronts
+    assert {"front", "front-2"} <= set(kernel.services())
+
+    async def client() -> None:
+        async with session(url_of(kernel)) as (opened, transport):
+            for number in range(15):
+                result = await opened.call_tool("mcp.echo", {"message": str(number)})
+                assert result.structured_content == {"message": str(number)}
+                if number % 5 == 0:
+                    assert (await opened.list_tools()).tools
+                    # Another connection, which another front may take.
+                    await anyio.sleep(0.02)
+            assert (transport.initialized, transport.cut) == (1, 0)
+            assert transport.statuses <= {200, 202}
+
+    async def main() -> None:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as clients:
+                for _ in range(20):
+                    clients.start_soon(client)
+
+    anyio.run(main, backend="asyncio")
+
+
+def test_what_one_front_is_told_the_other_knows(two_fronts: RunningKernel) -> None:
+    """The scratchpad's entries, a session's end: each request on a connection of its own."""
+    wire = Wire(two_fronts, "knowledge")
+    wire.initialize()
+    cached = 0
+    for number in range(12):
+        _, answer = wire.call("read_node_content", id=f"note-{number}")
+        result = answer["result"]
+        assert result["isError"] is False
+        if "cached" in result["structuredContent"]:
+            cached += 1
+            for _ in range(3):
+                _, read = wire.call("scratchpad_read", id=result["structuredContent"]["cached"]["id"])
+                assert read["result"]["isError"] is False, read
+    assert cached == 12
+    assert wire.request("DELETE")[0] == 200
+    assert {wire.call("mcp.echo", message="a")[0] for _ in range(12)} == {404}
+
+
+def test_one_front_dies_and_the_other_goes_on_with_its_sessions(two_fronts: RunningKernel) -> None:
+    wires = [Wire(two_fronts) for _ in range(8)]
+    for wire in wires:
+        wire.initialize()
+        assert wire.call("mcp.echo", message="a")[0] == 200
+    two_fronts.kill("front-2")
+    for wire in wires:
+        assert wire.call("mcp.echo", message="a")[0] == 200
+
+
+def test_a_key_that_is_no_key_is_made_again(tmp_path: Path) -> None:
+    from kernel.births import session_key
+
+    (tmp_path / "session.key").write_text("short")
+    made = session_key(tmp_path)
+    assert len(bytes.fromhex(made)) == 32
+    assert session_key(tmp_path) == made
+    assert stat.S_IMODE((tmp_path / "session.key").stat().st_mode) == 0o600
+    assert session_key(tmp_path / "missing") != made
