@@ -28,6 +28,8 @@ MAX_PACKET_BYTES = 4096
 MAX_DESCRIPTORS = 3
 
 
+_Audience = Annotated[str, Meta(min_length=1, max_length=2048)]
+
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms (RFC 7518, RFC 8037) by which whoever can check a signature cannot make one."""
 
@@ -45,8 +47,8 @@ class OAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     issuer: Annotated[str, Meta(min_length=1, max_length=2048)]
     """Its identifier, an URL, exactly as it stands in its tokens (`iss`)."""
-    audience: Annotated[str, Meta(min_length=1, max_length=2048)]
-    """What its tokens for this server name (`aud`)."""
+    audience: _Audience | Annotated[tuple[_Audience, ...], Meta(min_length=1, max_length=16)]
+    """What its tokens for this server name (`aud`): one of these."""
     scopes: dict[str, ScopeGrant] = {}
     """By name; of several that a token has, the first here counts."""
     jwks_url: Annotated[str, Meta(max_length=2048)] | None = None

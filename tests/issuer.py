@@ -1,6 +1,6 @@
 """An issuer of OAuth tokens that tests run: its keys, its tokens, and the metadata that leads to them, over real HTTP.
 
-`serve` answers on the loopback until its context ends; `authorize` and `token` are those of the authorization code
+`in_a_thread` serves until its context ends; `authorize` and `token` are those of the authorization code
 grant with PKCE, for a client that follows the whole way.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import queue
 import secrets
 import socket
+import threading
 import time
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any
 
 import jwt
@@ -48,6 +50,8 @@ class Issuer:
         self.private: dict[str, tuple[str, Any]] = {}
         self.read = 0
         self.down = False
+        self.asked: list[dict[str, str]] = []
+        """What clients asked users to agree to."""
         self._codes: dict[str, dict[str, str]] = {}
 
     def add(self, kid: str, algorithm: str = "ES256") -> None:
@@ -71,25 +75,30 @@ class Issuer:
 
     # ---- over HTTP ------------------------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def serve(self) -> AsyncIterator[Issuer]:
+    @contextlib.contextmanager
+    def in_a_thread(self) -> Iterator[Issuer]:
+        """Serve on the loopback, beside what the test does."""
         listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        started: queue.Queue[tuple[trio.lowlevel.TrioToken, trio.Event]] = queue.Queue()
+        thread = threading.Thread(target=trio.run, args=(self._serve, listening, started))
+        thread.start()
+        token, ended = started.get(timeout=30)
+        yield self
+        token.run_sync_soon(ended.set)
+        thread.join(30)
+
+    async def _serve(
+        self, listening: socket.socket, started: queue.Queue[tuple[trio.lowlevel.TrioToken, trio.Event]]
+    ) -> None:
         paths = {
             "/.well-known/oauth-authorization-server": self._metadata, "/keys": self._jwks, "/register": self._register,
             "/authorize": self._authorize, "/token": self._token,
         }  # fmt: skip
         app = Starlette(routes=[Route(path, answer, methods=["GET", "POST"]) for path, answer in paths.items()])
-        async with trio.open_nursery() as nursery:
-            ended = trio.Event()
-
-            async def serve(task_status: trio.TaskStatus[None]) -> None:
-                settings = Http()
-                await http_server.serve(app, settings, listening, shutdown=ended.wait, task_status=task_status)
-
-            await nursery.start(serve)
-            yield self
-            ended.set()
+        ended = trio.Event()
+        started.put((trio.lowlevel.current_trio_token(), ended))
+        await http_server.serve(app, Http(), listening, shutdown=ended.wait)
 
     async def _metadata(self, request: Request) -> Response:
         endpoints = {
@@ -114,6 +123,7 @@ class Issuer:
         """The user agrees at once."""
         code = secrets.token_urlsafe()
         self._codes[code] = dict(request.query_params)
+        self.asked.append(self._codes[code])
         answer = urllib.parse.urlencode({"code": code, "state": request.query_params["state"]})
         return RedirectResponse(f"{request.query_params['redirect_uri']}?{answer}")
 
@@ -122,5 +132,5 @@ class Issuer:
         asked = self._codes.pop(form["code"])
         digest = hashlib.sha256(form["code_verifier"].encode()).digest()
         assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == asked["code_challenge"]
-        token = self.token(next(iter(self.private)), aud=asked["resource"], scope=asked.get("scope"))
+        token = self.token(next(iter(self.private)), scope=asked.get("scope"))
         return JSONResponse({"access_token": token, "token_type": "Bearer", "expires_in": 600})
