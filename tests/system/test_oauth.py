@@ -15,9 +15,8 @@ import pytest
 import trio
 from mcp.client import Client
 from mcp.client.auth import OAuthClientProvider
-from mcp.client.auth.oauth2 import AuthorizationCodeResult
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
 from kernel.audit import Entry, entries, files_of
