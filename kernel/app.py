@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import trio
+from msgspec import structs
 
-from kernel import catalog
+from kernel import catalog, tokens
 from kernel.audit import Audit
 from kernel.births import Births, RootFolders
 from kernel.catalog import Entry, Roots
@@ -60,7 +61,8 @@ async def run(
         packages: serve the services of these Python packages as well (`catalog.from_package`).
         on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
-    Raises ConfigError: a setting names no service or a pool of no possible size, or HTTP cannot listen there.
+    Raises ConfigError: a setting names no service or a pool of no possible size, HTTP cannot listen there, or a file
+    of tokens cannot be read.
     """
     entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
     kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None)
@@ -76,6 +78,13 @@ class _Kernel:
     def __init__(
         self, config: Config, listener: socket.socket, all_entries: tuple[Entry, ...], linger_s: float | None
     ) -> None:
+        try:
+            if config.http is not None and config.http.token is None:
+                http = structs.replace(config.http, token=tokens.own(config.data_dir))
+                config = structs.replace(config, http=http)
+            self.tokens = tokens.Announced(config.data_dir)
+        except tokens.CannotRead as error:
+            raise ConfigError(str(error)) from None
         self.config = config
         self.listener = listener
         self.linger_s = linger_s
@@ -115,7 +124,7 @@ class _Kernel:
         await nursery.start(self.router.run)
         await nursery.start(self.handoff.run)
         operations = KernelOperations(
-            self.config, self.router, self.supervisor,
+            self.config, self.router, self.supervisor, self.tokens,
             clients=lambda: self.handoff.clients, shut_down=self.stop.set, audit=self.audit,
         )  # fmt: skip
         if self.config.http is not None:

@@ -20,7 +20,7 @@ import msgspec
 import trio
 
 from kernel import VERSION, catalog, users
-from kernel.catalog import Entry, Roots
+from kernel.catalog import DISK_LIMIT, Entry, Roots
 from kernel.config import Config
 from kernel.supervisor.spec import ServiceSpec
 from proto.birth import Birth, Confinement
@@ -100,7 +100,8 @@ class Births:
 
     def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> Birth:
         config, entry = self.config, self.entries[spec.name]
-        settings = config.services.get(entry.service, {})
+        # The kernel's own to read.
+        settings = {key: value for key, value in config.services.get(entry.service, {}).items() if key != DISK_LIMIT}
         if entry.pooled:
             # How many it is one of, so that they share the cores out among themselves.
             workers = sum(other.service == entry.service for other in self.entries.values())
@@ -133,6 +134,7 @@ class Births:
             environment=catalog.named_variables(entry, settings),
             ops_modules=entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
+            disk_limit_bytes=spec.disk_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
                 # landlock adds up the rights of a root and of one inside it; the code tells them apart.

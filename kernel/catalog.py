@@ -21,6 +21,12 @@ from proto.machine import HEAPS, usable_cores
 
 GIB = 1024**3
 
+SCRATCH = GIB // 4
+"""Of the disk, for services that keep nothing but temporary files.  What holds a user's data has no limit."""
+
+DISK_LIMIT = "disk_limit_bytes"
+"""The setting of every service that is another limit; 0: none."""
+
 
 _COSTLY = frozenset({"torch"})
 """Zygotes of over a hundred megabytes, whose loading a search would wait for."""
@@ -114,6 +120,8 @@ def _model_spec(name: str, **more: Any) -> ServiceSpec:
         hang_timeout_s=15.0,
         # Batches that are computed side by side take and free megabytes all the time; all else shares a heap.
         env={HEAPS: str(usable_cores() + 1)},
+        # Models in the form that the backend `onnx` reads.
+        disk_limit_bytes=32 * GIB,
         **more,
     )
 
@@ -122,15 +130,22 @@ ENTRIES = (
     # Its load is that of clients, whose messages may be long; where there are few cores, one is as fast as several.
     Entry(
         _spec(
-            FRONT, 2 * GIB, zygote="front", in_flight=256, handoff=True, standby_first_s=4.0, standby_rests_after_s=None
+            FRONT,
+            2 * GIB,
+            zygote="front",
+            in_flight=256,
+            handoff=True,
+            standby_first_s=4.0,
+            standby_rests_after_s=None,
+            disk_limit_bytes=SCRATCH,
         ),
         roots=Roots.READ,
         connections=True,
         pooled=True,
     ),
-    Entry(_spec("echo", GIB // 2), rests=True),
+    Entry(_spec("echo", GIB // 2, disk_limit_bytes=SCRATCH), rests=True),
     # 64 MB files are edited as trees of Python objects.
-    Entry(_spec("yaml", 4 * GIB), roots=Roots.WRITE, rests=True),
+    Entry(_spec("yaml", 4 * GIB, disk_limit_bytes=SCRATCH), roots=Roots.WRITE, rests=True),
     # A million vectors with their text are 2 GB; the page cache does not count. A search is work for one core, in many
     # small steps: more than eight at once would only make all of them late. Three more wait for a collection that is
     # begun again.
@@ -153,10 +168,16 @@ ENTRIES = (
         pooled=True,
     ),
     Entry(_spec("graph", 4 * GIB), rests=True),
-    # Each call holds a connection and a file; more at once would only share one line.
-    Entry(_spec("fetch", GIB // 2, in_flight=16), network=True, rests=True),
+    # Each call holds a connection and a file, of up to 4 GiB; more at once would only share one line.
+    Entry(_spec("fetch", GIB // 2, in_flight=16, disk_limit_bytes=32 * GIB), network=True, rests=True),
     Entry(_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
-    Entry(_spec("llm", GIB // 2), network=True, reads_files=("key_file",), reads_environment=("key_env",), rests=True),
+    Entry(
+        _spec("llm", GIB // 2, disk_limit_bytes=SCRATCH),
+        network=True,
+        reads_files=("key_file",),
+        reads_environment=("key_env",),
+        rests=True,
+    ),
     # The store is on disk; a gigabyte goes through in pieces.
     Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
@@ -164,7 +185,7 @@ ENTRIES = (
     Entry(_spec("files", 2 * GIB), roots=Roots.WRITE),
     # A rescan goes on without it, only slower.
     Entry(
-        _spec("compare", GIB // 2, module="services.files.index.comparing", in_flight=8),
+        _spec("compare", GIB // 2, module="services.files.index.comparing", in_flight=8, disk_limit_bytes=SCRATCH),
         roots=Roots.READ,
         rests=True,
         pooled=True,
@@ -172,10 +193,10 @@ ENTRIES = (
     # Each reader has one call waiting for news.
     Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ),
     # The decoder asks for the bytes of each file that waits for it.
-    Entry(_spec("media", GIB, in_flight=256), roots=Roots.READ, rests=True),
+    Entry(_spec("media", GIB, in_flight=256, disk_limit_bytes=8 * GIB), roots=Roots.READ, rests=True),
     # It dies of hostile files, and is back at once; it gets their bytes, and opens none. The other calls wait in the
     # kernel: its death is not the fault of a file that it had not begun, and the router tells which file it died of.
-    Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1), rests=True),
+    Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1, disk_limit_bytes=SCRATCH), rests=True),
 )
 """The services of every system, in start order."""
 
@@ -202,7 +223,7 @@ ZYGOTES = (
 
 def from_package(package: str) -> Entry:
     """A service from outside: `PACKAGE.operations` declares its operations, `PACKAGE.main` has its `open_service`."""
-    spec = _spec(package.rpartition(".")[2], GIB // 2, module=f"{package}.main")
+    spec = _spec(package.rpartition(".")[2], GIB // 2, module=f"{package}.main", disk_limit_bytes=GIB)
     return Entry(spec, ops_modules=(f"{package}.operations",))
 
 
@@ -217,9 +238,19 @@ def pools(
     found = {}
     for entry in served(entries, settings):
         own = settings.get(entry.service, {})
-        processes = (resting(each, rest_after_s, own, standby=standbys) for each in pool(entry, workers(entry, own)))
+        limited = _limited(entry, own)
+        processes = (resting(each, rest_after_s, own, standby=standbys) for each in pool(limited, workers(entry, own)))
         found[entry.service] = tuple(map(_after_fronts, processes))
     return found
+
+
+def _limited(entry: Entry, settings: Mapping[str, object]) -> Entry:
+    """With the limit of its disk that the settings name.  Raises ConfigError."""
+    limit = settings.get(DISK_LIMIT, entry.spec.disk_limit_bytes or 0)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        what = f"services.{entry.service}.{DISK_LIMIT} is {limit!r}"
+        raise ConfigError(f"settings: {what}; it is a number of bytes, or 0 for no limit")
+    return structs.replace(entry, spec=structs.replace(entry.spec, disk_limit_bytes=limit or None))
 
 
 def _after_fronts(entry: Entry) -> Entry:

@@ -28,7 +28,7 @@ from kernel.settings import (
     from_flags,
     from_other_names,
 )
-from proto.front import DEFAULT_HOST, MIN_TOKEN_CHARACTERS, Http
+from proto.front import DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http
 from proto.json_types import Layer
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
@@ -182,6 +182,10 @@ def _root(given: str, folder: Path, origin: str) -> Path:
 def _with_token(http: Layer, folder: Path, origin: str) -> Layer:
     """A layer of `[http]` with the token that its file holds."""
     if (token_file := http.get("token_file")) is None:
+        token = http.get("token", OFF)
+        if token != OFF and len(token) < MIN_TOKEN_CHARACTERS:
+            short = f"it has fewer than {MIN_TOKEN_CHARACTERS} characters"
+            raise ConfigError(f"{origin}: http.token: {short}; leave it out for a token of Linckia's own, or say off")
         return http
     if "token" in http:
         raise ConfigError(f"{origin}: http.token and http.token_file are both set; leave one of them")
@@ -199,7 +203,7 @@ def _served(layer: Layer) -> Http | None:
     http = msgspec.convert(layer, Http)
     if not http.enabled:
         return None
-    if not http.is_loopback and http.token is None:
+    if not http.is_loopback and http.token in (None, OFF):
         raise ConfigError(
             f"HTTP on {http.host} can be reached from other machines, and no token is set: set LINCKIA_TOKEN or "
             f"http.token_file, or listen on {DEFAULT_HOST}"

@@ -6,6 +6,7 @@ import datetime
 import hmac
 import os
 import secrets
+import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -21,8 +22,11 @@ from kernel.router.router import LocalHandler, Router
 from kernel.sessions import SessionStates
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
+from kernel.tokens import Announced, CannotRead
 from proto.errors import Forbidden, OperationError, Unavailable
+from proto.front import OFF
 from proto.front import SERVICE as FRONT
+from proto.grants import TokenTable
 from proto.http import CONTENT_PATH
 from proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
 from proto.ops import kernel as ops
@@ -50,6 +54,7 @@ class KernelOperations:
         config: Config,
         router: Router,
         supervisor: Supervisor,
+        tokens: Announced,
         *,
         clients: Callable[[], int],
         shut_down: Callable[[], None],
@@ -62,6 +67,7 @@ class KernelOperations:
         self._config = config
         self._router = router
         self._supervisor = supervisor
+        self._tokens = tokens
         self._clients = clients
         self._shut_down = shut_down
         self._started_at = datetime.datetime.now(datetime.UTC)
@@ -79,6 +85,8 @@ class KernelOperations:
             ops.KernelCall: self._call,
             ops.KernelFiguresParams: self._figures,
             ops.KernelReady: self._ready,
+            ops.KernelTokens: self._tokens_after,
+            ops.KernelTokensChanged: self._tokens_changed,
             ops.KernelPageRestart: self._page_restart,
             ops.KernelKeepSession: self._keep_session,
             ops.KernelKeptSession: self._kept_session,
@@ -105,6 +113,8 @@ class KernelOperations:
             http_url=self.http_url,
             # With it one may restart services.
             page_url=self.page_url if caller == OPERATOR else None,
+            token=self._token if caller == OPERATOR else None,
+            open=self._is_open,
             clients=self._clients(),
             audit=None if self._audit is None else _as(ops.AuditStatus, self._audit.state),
             rss_bytes=processes.resident_bytes(pid) or 0,
@@ -131,8 +141,19 @@ class KernelOperations:
 
     @property
     def page_url(self) -> str | None:
-        """The operator's page, with its key."""
-        return None if self.http_url is None else f"{self.http_url.removesuffix('/mcp')}/#{self._page_key}"
+        """The operator's page, with its key and the token, behind the #: a browser sends neither anywhere."""
+        if self.http_url is None:
+            return None
+        token = "" if self._token is None else f".{urllib.parse.quote(self._token, safe='').replace('.', '%2E')}"
+        return f"{self.http_url.removesuffix('/mcp')}/#{self._page_key}{token}"
+
+    @property
+    def _is_open(self) -> bool:
+        return self._config.http is not None and self._config.http.token == OFF
+
+    @property
+    def _token(self) -> str | None:
+        return None if self._config.http is None or self._is_open else self._config.http.token
 
     def is_ready(self) -> bool:
         """Whether every service that is to run does."""
@@ -141,6 +162,16 @@ class KernelOperations:
 
     async def _ready(self, params: ops.KernelReady, caller: str) -> bool:
         return self.is_ready()
+
+    async def _tokens_after(self, params: ops.KernelTokens, caller: str) -> TokenTable:
+        return await self._tokens.after(params.version, params.front)
+
+    async def _tokens_changed(self, params: ops.KernelTokensChanged, caller: str) -> ops.Done:
+        try:
+            taken_up = await self._tokens.read_again()
+        except CannotRead as error:
+            raise OperationError(str(error)) from None
+        return ops.Done(message="in force" if taken_up else "in force, once a front that does not answer is replaced")
 
     async def _keep_session(self, params: ops.KernelKeepSession, caller: str) -> None:
         self._sessions.keep(params.name, params.state)

@@ -23,6 +23,7 @@ class CauseKind(enum.StrEnum):
     OOM = "oom"
     HANG = "hang"
     MEMORY = "memory"
+    DISK = "disk"
     STARTUP_TIMEOUT = "startup_timeout"
     PROTOCOL = "protocol"
     SPAWN = "spawn"

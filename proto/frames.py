@@ -1,8 +1,9 @@
 """The wire frames: everything that crosses the link between the kernel and a service.
 
-Frames are msgpack arrays with an integer tag first.  Bodies (`params`, `body`) travel as msgpack inside `Raw`, so
-that the kernel passes them on without decoding.  A frame larger than `PART_BYTES` is cut into `Part`s by the channel
-and put together again at the other end; no handler ever sees a part.
+Frames are msgpack arrays with an integer tag first.  Bodies (`params`, `body`) travel as bytes that hold msgpack, so
+that the kernel passes them on without decoding, or even looking for their end: what is in them costs it nothing.  A
+frame larger than `PART_BYTES` is cut into `Part`s by the channel and put together again at the other end; no handler
+ever sees a part.
 
 The types bound what they hold (numbers that may be, names and texts of a length), and `decode` is the one place where
 foreign bytes become frames: what does not fit is a violation of the protocol, which ends its sender.
@@ -105,7 +106,7 @@ class Call(Frame, frozen=True, tag=3):
 
     id: Number
     op: Name
-    params: Raw
+    params: bytes
     left_ms: Annotated[int, Meta(ge=0, le=MAX_LEFT_MS)]
     trace: Trace
     caller: Name
@@ -122,7 +123,7 @@ class Return(Frame, frozen=True, tag=4):
     """The result of a call, its last frame."""
 
     id: Number
-    body: Raw
+    body: bytes
 
 
 class Fault(Frame, frozen=True, tag=5):
@@ -152,7 +153,7 @@ class Event(Frame, frozen=True, tag=10):
     """Something happened in a service that others subscribed to (`topic`); in order."""
 
     topic: Name
-    body: Raw
+    body: bytes
 
 
 class Log(Frame, frozen=True, tag=11):
@@ -255,19 +256,18 @@ _EXTENSION_MARKS = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 """First bytes of a msgpack extension."""
 
 
-def pack_body(value: object) -> Raw:
+def pack_body(value: object) -> bytes:
     """A parameter Struct or a result as the body of a frame."""
     if isinstance(value, Written):
         value = msgspec.msgpack.Ext(WRITTEN, value.json)
-    return Raw(encode(value))
+    return encode(value)
 
 
-def written(body: Raw) -> Raw | None:
+def written(body: bytes) -> Raw | None:
     """The JSON of a body that is `Written`; None of any other.  Raises msgspec.DecodeError."""
-    view = memoryview(body)
-    if not view or view[0] not in _EXTENSION_MARKS:
+    if not body or body[0] not in _EXTENSION_MARKS:
         return None
-    extension = _extension(view)
+    extension = _extension(body)
     if extension.code != WRITTEN:
         raise msgspec.DecodeError(f"a body of the unknown extension {extension.code}")
     json = bytes(extension.data)
@@ -279,7 +279,7 @@ def written(body: Raw) -> Raw | None:
     return Raw(json)
 
 
-def read_body(body: Raw, tp: Any = Any) -> Any:
+def read_body(body: bytes, tp: Any = Any) -> Any:
     """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
     # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).
     json = written(body)

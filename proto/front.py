@@ -17,6 +17,9 @@ from proto.hosts import is_loopback
 SERVICE = "front"
 """The service that fronts are instances of, and that owns what they answer themselves."""
 
+OFF = "off"
+"""As a token: HTTP asks for none."""
+
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 3000
 MIN_TOKEN_CHARACTERS = 16
 """A shorter one could be guessed."""
@@ -67,8 +70,8 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(min_length=1)] = DEFAULT_HOST
     port: Annotated[int, Meta(ge=0, le=65535)] = DEFAULT_PORT
     """0 takes a free one."""
-    token: Annotated[str, Meta(min_length=MIN_TOKEN_CHARACTERS)] | None = None
-    """What clients must send as bearer token."""
+    token: str | None = None
+    """What clients must send as bearer token, unless it is `OFF`; without one, the kernel's own."""
     token_file: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     """Names besides its own that it may be asked for."""

@@ -7,6 +7,8 @@ the control socket, the kernel's own token.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Annotated
 
@@ -32,8 +34,41 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     read_only: bool = False
 
 
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that the operator has made, as it is kept; times are seconds since 1970."""
+
+    name: str
+    sha256: str
+    created: float
+    expires: float | None = None
+    surfaces: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    read_only: bool = False
+
+    @property
+    def grant(self) -> Grant:
+        return Grant(self.name, self.surfaces, self.roots, self.read_only)
+
+
+class TokenTable(msgspec.Struct, frozen=True):
+    """All of them, and a number that tells these from others."""
+
+    version: int
+    tokens: tuple[Token, ...] = ()
+
+
 current: ContextVar[Grant | None] = ContextVar("grant", default=None)
 """Of the client that this task serves; threads that it waits for inherit it."""
+
+
+@contextlib.contextmanager
+def lifted() -> Iterator[None]:
+    """For what a service does for itself while it serves a client."""
+    before = current.set(None)
+    try:
+        yield
+    finally:
+        current.reset(before)
 
 
 def roots() -> tuple[str, ...]:

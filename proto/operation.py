@@ -210,7 +210,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
 
     @cached_property
-    def decoders(self) -> tuple[Callable[[msgspec.Raw], R_co], Callable[[msgspec.Raw], R_co]]:
+    def decoders(self) -> tuple[Callable[[bytes], R_co], Callable[[msgspec.Raw], R_co]]:
         """What reads its result and takes nothing else, from msgpack and from JSON.  For `proto.results`."""
         return msgspec.msgpack.Decoder(self.result).decode, msgspec.json.Decoder(self.result).decode
 

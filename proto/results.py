@@ -19,7 +19,7 @@ from proto.operation import Operation
 R = TypeVar("R")
 
 
-def typed(operation: Operation[R], body: Raw) -> R:
+def typed(operation: Operation[R], body: bytes) -> R:
     """The result as the type that the operation declares.  Raises Internal."""
     try:
         return _checked(operation, body, frames.written(body))
@@ -27,7 +27,7 @@ def typed(operation: Operation[R], body: Raw) -> R:
         _refuse(operation, error)
 
 
-def plain(operation: Operation[Any], body: Raw, *, written: bool = False) -> object:
+def plain(operation: Operation[Any], body: bytes, *, written: bool = False) -> object:
     """The result as plain data; with `written`, as JSON (`msgspec.Raw`) where its service wrote it as such.
 
     Raises Internal.
@@ -44,7 +44,7 @@ def plain(operation: Operation[Any], body: Raw, *, written: bool = False) -> obj
         _refuse(operation, error)
 
 
-def _checked(operation: Operation[R], body: Raw, json: Raw | None) -> R:
+def _checked(operation: Operation[R], body: bytes, json: Raw | None) -> R:
     of_msgpack, of_json = operation.decoders
     return frames.decoded(of_msgpack, body) if json is None else frames.decoded(of_json, json)
 

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
 
 # Tests start hundreds of processes. Where this is set, each compiles every module that it imports: a second of a core
 # for each kernel.
@@ -29,6 +30,22 @@ for service in ("EMBED", "RERANK"):
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", settings.get_profile("steady"), max_examples=10)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "steady")
+
+
+TOGETHER = ("tests/acceptance/", "tests/unit/embed/")
+"""Folders whose tests share what is slow to start across files: a kernel, a model's library."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _ByWhatIsShared(config, log)
+
+
+class _ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]  # its base has no types
+    """Tests of one file run in one process, and so do those of each folder of `TOGETHER`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
 
 @pytest.fixture

@@ -16,14 +16,18 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel import VERSION, users
+from kernel import VERSION, tokens, users
 from kernel.cli.terminal import show_answer
+from kernel.config import load
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
+from kernel.settings import ConfigError, Flags
+from proto.front import OFF
 from proto.json_types import JsonObject
 
 LOW_SPACE_BYTES = 1 * 2**30
@@ -108,6 +112,8 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield Finding("system", Verdict.BAD if old else Verdict.OK, system, needed)
     yield _data_dir(data_dir)
     yield from _kernel(data_dir)
+    yield _token(data_dir)
+    yield from _tokens(data_dir)
     yield _memory()
     yield _descriptors()
     yield _landlock()
@@ -156,6 +162,36 @@ def _audit(state: JsonObject | None) -> Finding:
         found = f"{state['problem']}; {state['waiting']} lines wait; {lost}".removesuffix("; ")
         return Finding("audit log", Verdict.BAD, found, "make room on the disk")
     return _either("audit log", not lost, state["path"], f"{state['path']}, {lost}")
+
+
+def _token(data_dir: Path) -> Finding:
+    """Whether HTTP asks for one, as the kernel that runs has it, else as the settings do."""
+    try:
+        with Client(data_dir) as client:
+            is_open = bool(client.call("kernel_status", {}, timeout_s=5)["open"])
+    except ControlError:
+        try:
+            http = load(Flags(data_dir=str(data_dir)), os.environ).http
+        except ConfigError as error:
+            return Finding("settings", Verdict.BAD, str(error))
+        is_open = http is not None and http.token == OFF
+    every = "off: every user, program and service with a network of this machine has what a client has"
+    return _either("token", not is_open, "HTTP asks for one", every, "take out http.token, or LINCKIA_TOKEN")
+
+
+def _tokens(data_dir: Path) -> Iterator[Finding]:
+    try:
+        there = tokens.listed(data_dir)
+    except tokens.CannotRead as error:
+        yield Finding("tokens", Verdict.BAD, str(error))
+        return
+    now = time.time()
+    for why, named in (
+        ("never expire", [each.name for each in there if each.expires is None]),
+        ("have expired", [each.name for each in there if each.expires is not None and each.expires <= now]),
+    ):
+        if named:
+            yield Finding("tokens", Verdict.NOTE, f"{why}: {', '.join(named)}", f"linckia token revoke {named[0]}")
 
 
 def _memory() -> Finding:

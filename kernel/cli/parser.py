@@ -70,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
-    for family in (_kernel, _calls, _notes, _transcripts, _documents, _files, _services, _machine):
+    for family in (_kernel, _calls, _notes, _transcripts, _documents, _files, _services, _access, _machine):
         family(command)
     return parser
 
@@ -326,6 +326,31 @@ def _services(command: _AddCommand) -> None:
     _json(audit, help="the lines as they are written, one object each")
     for one in (logs, audit):
         one.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+
+
+TOKEN_EPILOG = """\
+examples:
+  linckia token create ci --surface files --root ~/notes --read-only --expires 30d
+  linckia token list
+  linckia token revoke ci
+
+A client sends its token as `Authorization: Bearer TOKEN`. Only a hash is kept, so it is printed once. A token that is
+revoked is worth nothing from then on, in sessions that are open as well.
+"""
+
+
+def _access(command: _AddCommand) -> None:
+    token = command("token", "token", "make, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
+    token.add_argument("action", choices=("create", "list", "revoke"), help="what to do")
+    token.add_argument("name", metavar="NAME", nargs="?", help="of the token to create or to revoke")
+    surface_help = "only operations on this surface, at its URL; may be repeated (default: all)"
+    token.add_argument("--surface", metavar="SURFACE", dest="surfaces", action="append", help=surface_help)
+    root_help = "only files at or below this folder, of those below the roots; may be repeated (default: all)"
+    token.add_argument("--root", metavar="PATH", dest="roots", action="append", help=root_help)
+    token.add_argument("--read-only", action="store_true", help="only what changes nothing")
+    expires_help = "when it ends: after a span (30d, 12h, 4w), or with the beginning of a day (default: never)"
+    token.add_argument("--expires", metavar="WHEN", help=expires_help)
+    _json(token, help="as JSON")
 
 
 COMPLETION_EPILOG = """\

@@ -23,6 +23,7 @@ from kernel.config import Config, load
 from kernel.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
 from kernel.control.client import CallFailed, Client, ControlError
 from kernel.settings import ConfigError, Flags
+from proto.front import OFF
 
 MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536
 """Open files of the kernel: at rest it has 180."""
@@ -157,14 +158,26 @@ def flags_of(arguments: argparse.Namespace) -> Flags:
     )
 
 
+def _token(config: Config) -> str:
+    if config.http is None:
+        return "-"
+    if config.http.token == OFF:
+        return "off: every user and program of this machine has what a client has"
+    return "`linckia status` shows it; more of them: `linckia token --help`"
+
+
 def announce(config: Config, http_url: str | None, page_url: str | None) -> None:
     """Tell people, once clients can be served, where."""
     shown = (f"{root} (read only)" if root in config.read_only_roots else str(root) for root in config.roots)
     roots = ", ".join(shown) or "none: operations on files are refused"
+    if page_url is not None and not sys.stderr.isatty():
+        # A log may be read by others: what is behind the # lets in.
+        page_url = page_url.partition("#")[0]
     print(
         f"Linckia {VERSION} is ready (process {os.getpid()})\n"
         f"  MCP over HTTP   {http_url or 'off'}\n"
         f"  operator's page {page_url or 'off'}\n"
+        f"  token           {_token(config)}\n"
         f"  MCP over stdio  linckia stdio --data {config.data_dir}\n"
         f"  control         {socket_path(config.data_dir)}\n"
         f"  roots           {roots}\n"

@@ -64,11 +64,19 @@ def heading(answer: Mapping[str, Any]) -> str:
         f"Linckia {answer['version']}{mode}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
         f"{memory(answer)}, stdio clients: {answer['clients']}\n"
         f"http   {answer['http_url'] or 'off'}\n"
+        f"token  {token(answer)}\n"
         f"page   {answer.get('page_url') or 'off'}\n"
         f"roots  {roots}\n"
         f"data   {answer['data_dir']}"
         f"{_audit(answer.get('audit'))}"
     )
+
+
+def token(answer: Mapping[str, Any]) -> str:
+    """What a client over HTTP has to send."""
+    if answer.get("open"):
+        return "off: every user and program of this machine has what a client has"
+    return f"Authorization: Bearer {answer['token']}" if answer.get("token") else "-"
 
 
 def _audit(state: Mapping[str, Any] | None) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from proto import frames, results
 from proto.dispatch import ClientRequests
@@ -17,9 +15,9 @@ from proto.frames import Progress
 from proto.grants import Grant
 from proto.operation import Operation
 
-_given: Callable[[Raw], dict[str, object]] = frames.reader(dict[str, object])
+_given: Callable[[bytes], dict[str, object]] = frames.reader(dict[str, object])
 
-Done = Callable[[Raw | LinckiaError], None]
+Done = Callable[[bytes | LinckiaError], None]
 """Called once, with the result's body or the failure."""
 
 
@@ -27,7 +25,7 @@ class RoutedCall(msgspec.Struct, eq=False):
     """A call in the queue or in flight.  All callbacks are synchronous and never block."""
 
     op: Operation[Any]
-    params: Raw
+    params: bytes
     caller: str
     trace: str
     deadline: float
@@ -68,20 +66,16 @@ class RoutedCall(msgspec.Struct, eq=False):
             return False
         return all(given.get(name) is None for name in self.op.once_with)
 
-    def digest(self) -> bytes:
-        """Names the request by what it asks, so that the same one asked again is known."""
-        return hashlib.blake2b(self.op.name.encode() + b"\0" + bytes(self.params), digest_size=16).digest()
-
 
 class Waiting:
     """What comes back to a caller in the kernel's own process, until the end of its call."""
 
     def __init__(self, client_requests: ClientRequests | None) -> None:
         self.finished = trio.Event()
-        self.outcome: Raw | LinckiaError | None = None
+        self.outcome: bytes | LinckiaError | None = None
         self._client_requests = client_requests
 
-    def done(self, outcome: Raw | LinckiaError) -> None:
+    def done(self, outcome: bytes | LinckiaError) -> None:
         self.outcome = outcome
         self.finished.set()
 

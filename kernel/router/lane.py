@@ -16,14 +16,15 @@ import collections
 import math
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from kernel.edge import Edge
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
+from kernel.router.quarantine import LONG_BYTES, QUARANTINE_S, Quarantine, Start, digest
 from proto import errors
 from proto.channel import Channel, ProtocolViolation
 from proto.errors import Executed, LinckiaError
@@ -36,13 +37,6 @@ REPLAYS_AFTER_CRASH = 1
 
 REPLAYS_AFTER_KILL = 3
 """A kill from outside says nothing against the calls in flight; the bound keeps a killer from making them immortal."""
-
-QUARANTINE_S = 600.0
-"""For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
-
-QUARANTINE_ENTRIES = 1024
-"""Convictions kept for one service; the oldest goes first."""
-
 
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
@@ -82,6 +76,7 @@ class Lane:
 
     Args:
         wake: called with the name of an instance that rests, or is about to, where it is wanted.
+        start: begins a task beside the calls.
     """
 
     def __init__(
@@ -91,6 +86,7 @@ class Lane:
         instances: Sequence[str] = (),
         *,
         wake: Callable[[str], None] = lambda instance: None,
+        start: Start,
     ) -> None:
         self.service = service
         self._start_resting = wake
@@ -100,7 +96,8 @@ class Lane:
         self._in_flight: dict[int, RoutedCall] = {}
         self._queue: collections.deque[RoutedCall] = collections.deque()
         self._suspects: collections.deque[RoutedCall] = collections.deque()
-        self._convicted: collections.OrderedDict[bytes, float] = collections.OrderedDict()
+        self._start = start
+        self._quarantine = Quarantine(start)
         self.calls = 0
         self.replays = 0
         self.failures: collections.Counter[str] = collections.Counter()
@@ -142,9 +139,28 @@ class Lane:
         """Send the call now or queue it.
 
         Raises LinckiaError, and will not call `done`, where neither can be: the service is failed or stopped, the queue
-        is full, the request is quarantined.
+        is full, the request is quarantined.  A long request that looks like one that is refused is read first, in a
+        task: then `done` tells.
         """
-        self._refuse_convicted(call)
+        if not self._quarantine.may_refuse(call):
+            self._admit(call)
+        elif len(call.params) <= LONG_BYTES:
+            self._refuse_convicted(call, digest(call))
+            self._admit(call)
+        else:
+            self._start(partial(self._submit_read, call))
+
+    async def _submit_read(self, call: RoutedCall) -> None:
+        """Submit a long call once it is known whether it is refused."""
+        name = await trio.to_thread.run_sync(digest, call)
+        if not call.withdrawn:
+            try:
+                self._refuse_convicted(call, name)
+                self._admit(call)
+            except LinckiaError as error:
+                self._finish(call, error)
+
+    def _admit(self, call: RoutedCall) -> None:
         if (error := self._unavailable(call)) is not None:
             self.failures["unavailable"] += 1
             raise call.op.failure(error)
@@ -227,9 +243,7 @@ class Lane:
         from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
         if not from_outside:
             if call.suspect:
-                self._convicted[call.digest()] = trio.current_time() + QUARANTINE_S
-                while len(self._convicted) > QUARANTINE_ENTRIES:
-                    self._convicted.popitem(last=False)
+                self._quarantine.convict(call)
                 return errors.Quarantined(
                     f"{text}, for the second time; this request is refused for {QUARANTINE_S / 60:.0f} minutes",
                     retry_after_ms=int(QUARANTINE_S * 1000),
@@ -270,7 +284,7 @@ class Lane:
             instance.busy_at = trio.current_time()
         self._pump()
 
-    def _finish(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
+    def _finish(self, call: RoutedCall, outcome: bytes | LinckiaError) -> None:
         if isinstance(outcome, LinckiaError):
             self.failures[outcome.kind.value] += 1
             outcome = call.op.failure(outcome)
@@ -362,13 +376,8 @@ class Lane:
                     waiting.remove(call)
                     self._finish(call, error)
 
-    def _refuse_convicted(self, call: RoutedCall) -> None:
-        if not self._convicted:
-            return
-        digest = call.digest()
-        left = self._convicted.get(digest, -math.inf) - trio.current_time()
-        if left <= 0:
-            self._convicted.pop(digest, None)
+    def _refuse_convicted(self, call: RoutedCall, name: bytes) -> None:
+        if not (left := self._quarantine.left_s(call, name)):
             return
         self.failures["quarantined"] += 1
         raise errors.Quarantined(

@@ -13,7 +13,6 @@ import datetime
 from typing import Any, Protocol
 
 import trio
-from msgspec import Raw
 
 from kernel.audit import Entry, now
 from kernel.router.call import RoutedCall
@@ -47,7 +46,7 @@ class Records:
     def __init__(self, log: AuditLog | None) -> None:
         self._log = log
 
-    def routed(self, call: RoutedCall, outcome: Raw | LinckiaError) -> None:
+    def routed(self, call: RoutedCall, outcome: bytes | LinckiaError) -> None:
         """A call that a service was to answer has come to its end."""
         if self._log is not None and _concerns(call.op, call.caller, outcome):
             self.put(

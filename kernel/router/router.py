@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from kernel.edge import Edge, contained
 from kernel.ports import Cause, ServiceState
@@ -36,6 +35,9 @@ from proto.target import described
 
 CALLS_AT_ONCE = 1024
 """Calls that one process of a service may wait for at the same time."""
+
+MAX_QUESTION_BYTES = 1024 * 1024
+"""Of a service to a client; the kernel reads them."""
 
 LocalHandler = Callable[[Any, str], Awaitable[object]]
 """A kernel operation: parameters and caller to result."""
@@ -65,13 +67,13 @@ class _Living:
     def admit(self, call: Call) -> None:
         """Bound what it may have in hand.  Raises LinckiaError."""
         in_hand = 0
-        if len(memoryview(call.params)) > frames.PART_BYTES:
-            in_hand = sum(len(memoryview(made.params)) for _, made in self.made.values())
+        if len(call.params) > frames.PART_BYTES:
+            in_hand = sum(len(made.params) for _, made in self.made.values())
         if len(self.made) + len(self.asks) >= CALLS_AT_ONCE or in_hand > frames.MAX_MESSAGE_BYTES:
             text = f"service {self.service} has too many calls in hand, or too large ones"
             raise errors.Overloaded(text, retry_after_ms=100)
 
-    def answer(self, call_id: int, outcome: Raw | LinckiaError) -> None:
+    def answer(self, call_id: int, outcome: bytes | LinckiaError) -> None:
         if self.channel.is_behind and not isinstance(outcome, LinckiaError):
             unread = f"the result was dropped: service {self.service} does not read what it is sent"
             outcome = errors.Overloaded(unread, executed=Executed.MAYBE)
@@ -109,7 +111,8 @@ class Router:
         self._read_only = read_only
         self._table = table
         self.lanes = {
-            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake) for name, limit in limits.items()
+            name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake, start=self._start)
+            for name, limit in limits.items()
         }
         """By service."""
         # By instance as well, since that is what the supervisor knows.
@@ -187,7 +190,7 @@ class Router:
             return await self._call_local(operation, params, caller, limit_s)
         lane = self._lane_of(operation)
         body = frames.pack_body(params)
-        if len(memoryview(body)) > frames.MAX_MESSAGE_BYTES:
+        if len(body) > frames.MAX_MESSAGE_BYTES:
             raise errors.InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         waiting = Waiting(client_requests)
         routed = RoutedCall(
@@ -336,7 +339,7 @@ class Router:
         # Also where it fails at once: what it wanted to do is still to be done.
         living.lane.was_busy(living.service)
 
-        def done(outcome: Raw | LinckiaError) -> None:
+        def done(outcome: bytes | LinckiaError) -> None:
             living.made.pop(call.id, None)
             self._records.routed(routed, outcome)
             living.lane.was_busy(living.service)
@@ -347,7 +350,7 @@ class Router:
 
         routed = RoutedCall(
             operation,
-            Raw(bytes(call.params)),
+            call.params,
             caller=caller,
             trace=call.trace,
             deadline=trio.current_time() + call.left_ms / 1000,
@@ -405,7 +408,7 @@ class Router:
         scope = trio.CancelScope()
 
         async def answer() -> None:
-            outcome: Raw | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
+            outcome: bytes | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
             with scope, Edge(f"{call.op} for service {living.service}"):
                 try:
                     outcome = frames.pack_body(await work())
@@ -474,7 +477,9 @@ async def _told(tell: Callable[..., None], operation: Operation[Any], work: Call
     return outcome
 
 
-def _as_question(params: Raw) -> frames.Question:
+def _as_question(params: bytes) -> frames.Question:
+    if len(params) > MAX_QUESTION_BYTES:
+        raise errors.InvalidParams(f"a question to a client is {MAX_QUESTION_BYTES} bytes long at most")
     try:
         question: frames.Question = _question(params)
     except msgspec.DecodeError as error:

@@ -1,8 +1,8 @@
 """One generation of one service, from its start to its death: hello, ready, pings, limits, and the kill ladder.
 
 READY is told once, after a hello that names this very generation; a death is noticed at once, and so are a hang, too
-much memory, a slow start and nonsense on the link; every frame that had arrived is delivered before the death is told;
-and the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all that it spawned) ends any process in bounded time.
+much memory or disk, a slow start and nonsense on the link; every frame that had arrived is delivered before the death
+is told; and the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all that it spawned) ends any process in bounded time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import enum
 import logging
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import trio
 
 from kernel.ports import Cause, CauseKind, GenerationSink
+from kernel.supervisor import disk
 from kernel.supervisor.placement import Exit, Placement, Running, SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
@@ -151,7 +153,7 @@ class Generation:
             cause = self._cause or Cause(CauseKind.STOPPED, None, "ended before it was started")
             return Ended(cause=cause, noticed_at=trio.current_time())
         try:
-            return await self._watch_until_dead(self.running)
+            return await self._watch_until_dead(self.running, birth.data_dir)
         except BaseException:
             self.running.kill()
             with trio.CancelScope(shield=True):
@@ -160,13 +162,14 @@ class Generation:
         finally:
             self.running.close()
 
-    async def _watch_until_dead(self, running: Running) -> Ended:
+    async def _watch_until_dead(self, running: Running, data_dir: str) -> Ended:
         channel = Channel(running.link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
             nursery.start_soon(self._read, channel, running)
             nursery.start_soon(self._watch, channel, running)
             nursery.start_soon(self._descend, channel, running)
+            nursery.start_soon(self._watch_disk, running, Path(data_dir))
             ended = await running.wait()
             noticed_at = trio.current_time()
             with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
@@ -286,6 +289,11 @@ class Generation:
         if limit is not None and used is not None and used > limit:
             text = f"uses {used / 2**20:.0f} MiB of memory, its limit is {limit / 2**20:.0f} MiB"
             self.end(Cause(CauseKind.MEMORY, None, text), Rung.KILL if used > limit * RUNAWAY else Rung.DRAIN)
+
+    async def _watch_disk(self, running: Running, folder: Path) -> None:
+        if self.spec.disk_limit_bytes is not None:
+            text = await disk.overflow(folder, running.pid, self.spec.disk_limit_bytes)
+            self.end(Cause(CauseKind.DISK, None, text), Rung.TERM)
 
     async def _descend(self, channel: Channel, running: Running) -> None:
         """Once asked to end it, go from rung to rung until it is dead (and this is cancelled)."""

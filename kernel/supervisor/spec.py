@@ -91,6 +91,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """SIGABRT only prints stacks and dies; a millisecond is usual."""
     memory_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
     """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit."""
+    disk_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
+    """Of its own folder and of files that it deleted and has open; past it the service is ended.  None: no limit."""
     in_flight: Annotated[int, Meta(ge=1)] = 64
     """Calls served at once; more only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from proto.operation import Family, Params
 
-tool = Family("echo", surfaces=("documents", "compact"))
+tool = Family("echo", surfaces=("documents", "compact"), within_roots=True)
 
 
 class Echo(msgspec.Struct, frozen=True, kw_only=True):

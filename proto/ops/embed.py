@@ -12,7 +12,7 @@ from msgspec import Meta
 from proto.errors import InvalidParams
 from proto.operation import CLIENT, Family, Params, Role
 
-internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT))
+internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 
 ITEM_BYTES = {"|u1": 1, "|i1": 1, "<f2": 2, "<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "<u4": 4, "<u8": 8}
 """The dtypes that may cross, little-endian, by numpy's own names, with the bytes of one item."""

@@ -24,10 +24,11 @@ SCRATCHPAD_SURFACES = ("knowledge",)
 MAX_STEPS = 100
 MAX_OPERATIONS = 1000
 
-tool = Family(SERVICE, surfaces=SURFACES, both_spellings=True)
-step = Family(SERVICE, role=Role.STEP, surfaces=("documents",))
-scratchpad = Family(SERVICE, surfaces=SCRATCHPAD_SURFACES)
-prompt = Family(SERVICE, role=Role.PROMPT, surfaces=SURFACES)
+# Of files they hold nothing: what their steps are is refused by itself, and a scratchpad is its session's own.
+tool = Family(SERVICE, surfaces=SURFACES, both_spellings=True, within_roots=True)
+step = Family(SERVICE, role=Role.STEP, surfaces=("documents",), within_roots=True)
+scratchpad = Family(SERVICE, surfaces=SCRATCHPAD_SURFACES, within_roots=True)
+prompt = Family(SERVICE, role=Role.PROMPT, surfaces=SURFACES, within_roots=True)
 
 _STEP = {"op": {"type": "string"}, "params": {"type": "object"}}
 

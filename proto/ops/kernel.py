@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.front import SERVICE as FRONT
+from proto.grants import TokenTable
 from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "kernel"
@@ -75,6 +76,8 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     read_only: Annotated[bool, Meta(description="Whether clients may change nothing at all")] = False
     http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
     page_url: Annotated[str | None, Meta(description="The operator's page, with its key, for the command line")] = None
+    token: Annotated[str | None, Meta(description="The token of this kernel over HTTP, for the command line")] = None
+    open: Annotated[bool, Meta(description="Whether HTTP asks for no token")] = False
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
     audit: Annotated[AuditStatus | None, Meta(description="None where it is switched off")] = None
     rss_bytes: int
@@ -113,6 +116,19 @@ class KernelStop(Params[Done], frozen=True, kw_only=True):
     """Stop a service in order; it stays stopped until it is started by hand."""
 
     service: ServiceName
+
+
+@operator.write("kernel_tokens_changed", idempotent=True, deadline_s=10, text="message")
+class KernelTokensChanged(Params[Done], frozen=True, kw_only=True):
+    """Take up what `linckia token` has changed; answers once it is in force."""
+
+
+@internal.read("kernel_tokens", deadline_s=60, callers=(FRONT,))
+class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
+    """The operator's tokens once they are others than those of `version`, or after a while."""
+
+    front: Annotated[str, Meta(max_length=200, description="Name of the process that asks")]
+    version: int
 
 
 class LogLines(msgspec.Struct, frozen=True, kw_only=True):

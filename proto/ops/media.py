@@ -19,7 +19,7 @@ from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 SERVICE = "media"
 
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("files", OPERATOR))
-served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
+served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surfaces=("files",), within_roots=True)
 lent = Family(SERVICE, role=Role.INTERNAL, callers=("decode",))
 
 

@@ -51,7 +51,7 @@ def place(uri: str, params: Paged, count: int, total: int) -> Place:
 
 
 def resource(
-    name: str, uri: str, title: str, *, mime_type: str = JSON, deadline_s: float = 30
+    name: str, uri: str, title: str, *, mime_type: str = JSON, deadline_s: float = 30, within_roots: bool = False
 ) -> Callable[[type[P]], type[P]]:
     """Declare the decorated `Params[Result]` as the resource `title` at `synthesis://` and `uri`, of the service that
     the operation's name begins with."""
@@ -62,7 +62,7 @@ def resource(
         service, _, _ = name.partition("_")
         declared = operation(
             name, service=service, access=Access.READ, deadline_s=deadline_s, role=Role.RESOURCE,
-            surfaces=("files",), resource=at,
+            surfaces=("files",), resource=at, within_roots=within_roots,
         )  # fmt: skip
         return declared(params)
 

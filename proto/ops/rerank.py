@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from proto.operation import CLIENT, Family, Params, Role
 
-internal = Family("rerank", role=Role.INTERNAL, callers=("retrieve", CLIENT))
+internal = Family("rerank", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from proto.ops.retrieve import Value
 SERVICE = "transcripts"
 
 tool = Family(SERVICE)
-served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR))
+served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surfaces=("transcripts",))
 operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 of the digits 0-9 and a-f")]
@@ -119,12 +119,8 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
         int, Meta(ge=-(2**31), le=2**31, description="Number of results; absent or not above 0, it is 5")
     ] = 5
     role: Annotated[str, Meta(max_length=64, description="Only turns of this role")] = ""
-    since: Annotated[
-        Instant | None, Meta(description="Only turns of this time or later (RFC 3339, a date, or Unix seconds)")
-    ] = None
-    until: Annotated[
-        Instant | None, Meta(description="Only turns of this time or earlier; a date means the whole day")
-    ] = None
+    since: Annotated[Instant | None, Meta(description="Only turns since then: RFC 3339, a date, Unix seconds")] = None
+    until: Annotated[Instant | None, Meta(description="Only turns until then; a date means the whole day")] = None
     agent: Annotated[str, Meta(max_length=256, description="Only turns recorded under this name of an agent")] = ""
     project: Annotated[str, Meta(max_length=1024, description="Only turns of this project")] = ""
     distinct: Annotated[bool, Meta(description="One hit a conversation: its best")] = False
@@ -187,8 +183,7 @@ class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
     search_pending: Annotated[
         int,
         Meta(
-            description="Entries that files of the search index still hold, since it is away or takes its time; they "
-            "are not answered meanwhile, and go without being asked for again"
+            description="Entries that files of the search index still hold; they are not answered, and go by themselves"
         ),
     ]
 
@@ -202,10 +197,7 @@ class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
 
     hash: Hash
     descendants: Annotated[bool, Meta(description="Delete all turns that follow it as well, on every branch")] = False
-    bar: Annotated[
-        bool,
-        Meta(description="Keep the content out from now on, also where a client repeats it as part of its history"),
-    ] = False
+    bar: Annotated[bool, Meta(description="Keep the content out from now on, also where a client repeats it")] = False
 
 
 class Form(enum.StrEnum):
@@ -233,9 +225,7 @@ class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
     """A conversation up to a turn, as messages that a model's API takes, to resume it from there."""
 
     hash: Hash
-    form: Annotated[
-        Form | None, Meta(description="The API to write the messages for; by default that of the provider it was with")
-    ] = None
+    form: Annotated[Form | None, Meta(description="The API to write for; by default that of its provider")] = None
 
 
 # What the HTTP routes answer with

@@ -17,8 +17,8 @@ _CODES = {
     -32602: "An argument is missing, unknown or of the wrong type",
 }
 
-tool = Family("yaml", surfaces=("yaml",), codes=_CODES)
-text_tool = Family("yaml", surfaces=("yaml",), codes=_CODES, text="text")
+tool = Family("yaml", surfaces=("yaml",), codes=_CODES, within_roots=True)
+text_tool = Family("yaml", surfaces=("yaml",), codes=_CODES, within_roots=True, text="text")
 
 File: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=4096, description="Path to the YAML file on disk, below the roots")

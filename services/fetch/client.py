@@ -206,7 +206,8 @@ def parse(url: str) -> httpx2.URL:
         InvalidParams: says what is wrong with it.
     """
     try:
-        parsed = httpx2.URL(url)
+        # The path is measured once it is written out.
+        parsed = httpx2.URL(url).copy_with(fragment=None)
     except (httpx2.InvalidURL, ValueError) as error:
         raise InvalidParams(f"`url` is none: {error}", field="url") from None
     if parsed.scheme not in ("http", "https"):
@@ -215,7 +216,7 @@ def parse(url: str) -> httpx2.URL:
         raise InvalidParams("`url` names no host", field="url")
     if parsed.userinfo:
         raise InvalidParams("`url` holds a user or a password, which would be stored with the document", field="url")
-    return parsed.copy_with(fragment=None)
+    return parsed
 
 
 def _next(url: httpx2.URL, location: str) -> httpx2.URL:

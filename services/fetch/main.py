@@ -204,7 +204,7 @@ def _from_header(disposition: str) -> str:
     if match := _EXTENDED.search(disposition):
         try:
             return urllib.parse.unquote(match["name"], encoding=match["charset"], errors="strict")
-        except (LookupError, UnicodeDecodeError):
+        except (LookupError, UnicodeError):
             return ""
     if match := _QUOTED.search(disposition):
         return re.sub(r"\\(.)", r"\1", match["name"])

@@ -114,6 +114,11 @@ class FileRoots:
         self.paths = tuple(map(to_text, roots))
         self.denied = tuple(map(to_text, roots.denied))
 
+    @property
+    def reachable(self) -> tuple[str, ...]:
+        """Those that the client which is served may reach."""
+        return tuple(map(to_text, self.all.reachable))
+
     def real(self, path: str, field: str) -> str:
         """The real path of a clean path, every link followed; what is not there is taken as it is written. Raises
         InvalidParams where it leads out of the roots, Denied where it may not be read."""
@@ -128,8 +133,9 @@ class FileRoots:
         return self._checked(as_folder(real) + name, path, field)
 
     def _checked(self, real: str, path: str, field: str) -> str:
-        if not is_within(real, self.paths):
-            there = ", ".join(self.paths) or "none; start with a folder, `linckia serve PATH`"
+        reachable = self.reachable
+        if not is_within(real, reachable):
+            there = ", ".join(reachable) or "none; start with a folder, `linckia serve PATH`"
             raise InvalidParams(f"`{field}`: {shown(path)} is outside the roots ({there})", field=field)
         self.all.check(to_os(real), field=field)
         return real

@@ -54,7 +54,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             from services.front.web.serving import serve
 
             assert settings.http is not None
-            await serve(gateway, dispatcher, every, settings, listening, env.ending)
+            await serve(gateway, dispatcher, every, settings, listening, env.ending, front=env.service)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(told.run)

@@ -15,17 +15,20 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
 
+from proto import grants
 from proto.front import PromptFolder
 from proto.json_types import JsonObject
 from proto.mcp import Message, PromptResult, Text
 from proto.operation import ALL
 from proto.ops.front import SURFACES, Depth, Research, ReviewChanges, SearchCodebase, SummarizeDocument
-from services.runtime.roots import OutsideRoots, Roots
+from services.runtime.roots import OutsideRoots, Roots, is_below
+
+R = TypeVar("R")
 
 SHOWN_ON = frozenset({ALL, *SURFACES})
 """Surfaces with prompts."""
@@ -88,10 +91,14 @@ class FilePrompts:
         self._changes = 0
 
     async def current(self) -> dict[str, FilePrompt]:
-        """The prompts by name, as they are now."""
+        """The prompts by name, as they are now; of the roots that the client may reach."""
         if not self._folders:
             return {}
-        return await trio.to_thread.run_sync(self._scan, limiter=self._limiter)
+        found = await trio.to_thread.run_sync(_for_all, self._scan, limiter=self._limiter)
+        limited = grants.roots()
+        if not limited:
+            return found
+        return {name: each for name, each in found.items() if each.is_own or is_below(str(each.path), limited)}
 
     async def get(self, name: str, *, own: bool) -> JsonObject | None:
         """The result of `prompts/get`; None where there is no such file among the user's `own`, or in the roots."""
@@ -99,7 +106,7 @@ class FilePrompts:
         if prompt is None or prompt.is_own is not own:
             return None
         folder = next(f for f in self._folders if f.path == prompt.path.parent)
-        read = await trio.to_thread.run_sync(_read, prompt.path, folder.roots, limiter=self._limiter)
+        read = await trio.to_thread.run_sync(_for_all, _read, prompt.path, folder.roots, limiter=self._limiter)
         if read is None:
             return None
         _, text = read
@@ -137,6 +144,12 @@ class FilePrompts:
             self._changes += 1
         self._found = found
         return found
+
+
+def _for_all(work: Callable[..., R], *args: object) -> R:
+    """In a thread: work whose result is kept for all clients, not as one of them may see it."""
+    grants.current.set(None)
+    return work(*args)
 
 
 def _candidates(folder: Path) -> list[Path]:

@@ -71,7 +71,7 @@ def _absolute(path: str, roots: Roots) -> str:
     """A relative path is one below the first root that has such an entry."""
     if os.path.isabs(path):
         return path
-    candidates = [os.path.join(root, path) for root in roots]
+    candidates = [os.path.join(root, path) for root in roots.reachable]
     return next((each for each in candidates if os.path.lexists(each)), "/")
 
 

@@ -222,11 +222,8 @@ def _vectors_of(db: apsw.Connection, hashes: set[bytes], model: Model | None) ->
 def _for_each(
     db: apsw.Connection, query: str, values: Sequence[int] | Sequence[bytes], *first: int | str
 ) -> Iterator[Any]:
-    """The rows of `query` for all of `values`, some hundred at a time: `{marks}` in it stands for these.
-
-    Args:
-        first: bindings that stand before them.
-    """
+    """The rows of `query` for all of `values`, some hundred at a time: `{marks}` in it stands for these, and the
+    bindings `first` stand before them."""
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
         yield from db.execute(query.replace("{marks}", ", ".join("?" * len(some))), (*first, *some))
@@ -314,7 +311,7 @@ def items(db: apsw.Connection, ids: Sequence[int], full: int | None = None) -> d
     }
     columns = "item_id, id, key, title, heading, text, groups.metadata, items.metadata"
     for row in _for_each(db, f"SELECT {columns} {tables}", whole):
-        found[row[0]] = Found(*row[:-2], *map(_metadata, row[-2:]))
+        found[row[0]] = Found(*row[:-2], *(msgspec.json.decode(stored, type=Metadata) for stored in row[-2:]))
     return found
 
 
@@ -322,19 +319,15 @@ def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Foun
     """For items that are no more, what their group holds instead: the piece under the same heading, else the first."""
     there: dict[int, int] = {}
     for item_id, found in gone.items():
-        row = db.execute(
+        successor = db.execute(
             "SELECT item_id FROM items JOIN groups ON groups.group_id = items.group_id WHERE groups.id = ? "
             "ORDER BY heading = ? DESC, position LIMIT 1",
             (found.group, found.heading),
-        ).fetchone()
-        if row is not None:
-            there[item_id] = int(row[0])
+        ).get
+        if successor is not None:
+            there[item_id] = successor
     now = items(db, list(there.values()))
     return {item_id: now[other] for item_id, other in there.items()}
-
-
-def _metadata(stored: bytes) -> Metadata:
-    return msgspec.json.decode(stored, type=Metadata)
 
 
 def meta(db: apsw.Connection, key: str) -> str | None:

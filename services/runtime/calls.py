@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import msgspec
 import trio
-from msgspec import Raw
 
 from proto import frames, results
 from proto.channel import Channel
@@ -74,7 +73,7 @@ class Outgoing:
     async def raw(
         self,
         op: str,
-        params: Raw,
+        params: bytes,
         *,
         limit_s: float,
         parent: int | None = None,
@@ -85,7 +84,7 @@ class Outgoing:
         target: str = "",
         peer: str = "",
         client_requests: ClientRequests | None = None,
-    ) -> Raw:
+    ) -> bytes:
         """The same with bodies left as they are.
 
         Args:
@@ -95,7 +94,7 @@ class Outgoing:
             target: what the call is about, and `peer`, where that client is: for the audit log.
             client_requests: the way back to that client, for the progress, log lines and questions of the call.
         """
-        if len(memoryview(params)) > frames.MAX_MESSAGE_BYTES:
+        if len(params) > frames.MAX_MESSAGE_BYTES:
             raise InvalidParams(f"{op}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         left_ms = max(1, int(min(limit_s * 1000, frames.MAX_LEFT_MS)))
         call_id = next(self._ids)

@@ -249,7 +249,7 @@ class ServiceLoop:
         try:
             with context.scope:
                 answer = Return(call.id, frames.pack_body(await served.handler(params, context)))
-                if len(memoryview(answer.body)) > frames.MAX_MESSAGE_BYTES:
+                if len(answer.body) > frames.MAX_MESSAGE_BYTES:
                     answer = Internal(f"{call.op}: the result is larger than the link carries")
         except LinckiaError as error:
             answer = error

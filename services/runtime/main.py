@@ -25,7 +25,7 @@ from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, SocketLink
 from proto.machine import give_back_at_rest
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
-from services.runtime.memory import bound_memory, end_out_of_memory
+from services.runtime.memory import bound_files, bound_memory, end_out_of_memory
 from services.runtime.privileges import KernelGone, die_with, require_parent
 from services.runtime.sandbox import confine
 from services.runtime.standby import stand_by
@@ -60,6 +60,7 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         info: dict[str, str] = {}
         bound_memory(birth)
+        bound_files(birth)
         if birth.confinement is not None:
             # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
             # children.

@@ -33,6 +33,12 @@ def bound_memory(birth: Birth) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
+def bound_files(birth: Birth) -> None:
+    """No file is to be larger than the disk that the service may hold; those of roots are not its own."""
+    if birth.disk_limit_bytes is not None and len(birth.read_only) == len(birth.roots):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (birth.disk_limit_bytes, birth.disk_limit_bytes))
+
+
 def end_out_of_memory(doing: str) -> NoReturn:
     """End at once: what else is in hand would fail of it as well, here and there."""
     _log.error("%s needed more memory than the system allows this process", doing)

@@ -56,12 +56,14 @@ _SYSTEM_FOLDERS = (
 )  # fmt: skip
 """Read only: shared libraries, time zones, certificates, what torch reads of the processor.  Not the rest of /etc,
 which holds secrets where the kernel runs as root, nor other processes under /proc."""
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-"""Not /dev/shm nor /tmp, where what a process leaves fills memory or a disk that others need."""
+_DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
+"""Not /dev/shm nor /tmp, where what a process leaves fills memory or a disk that others need; nor /dev/zero, whose
+memory is shared and counted nowhere."""
 _GPU_DEVICES = "nvidia*"
 
-MAX_FILES = 65_536
-"""Open files: FAISS segments, SQLite and thousands of watched folders fit; a leak is stopped before the machine is."""
+MAX_FILES = 8192
+"""Open files: FAISS segments, SQLite and thousands of clients fit; a leak is stopped before the machine is, and what
+pairs of sockets hold, which counts as no process's memory, is two gigabytes at most."""
 
 
 def landlock_version() -> int:

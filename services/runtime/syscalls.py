@@ -29,7 +29,7 @@ _BASE = """
     fsync/74/82 fdatasync/75/83 sync/162/81 syncfs/306/267 sync_file_range/277/84 truncate/76/45 ftruncate/77/46
     fallocate/285/47 fadvise64/221/223 readahead/187/213 sendfile/40/71 copy_file_range/326/285 rename/82/-
     renameat/264/38 renameat2/316/276 link/86/- linkat/265/37 symlink/88/- symlinkat/266/36 unlink/87/- unlinkat/263/35
-    mkdir/83/- mkdirat/258/34 rmdir/84/- umask/95/166 memfd_create/319/279 inotify_init/253/- inotify_init1/294/26
+    mkdir/83/- mkdirat/258/34 rmdir/84/- umask/95/166 inotify_init/253/- inotify_init1/294/26
     inotify_add_watch/254/27 inotify_rm_watch/255/28 getxattr/191/8 lgetxattr/192/9 fgetxattr/193/10 listxattr/194/11
     llistxattr/195/12 flistxattr/196/13 getxattrat/464/464 listxattrat/465/465 cachestat/451/451 file_getattr/468/468
 
@@ -76,9 +76,9 @@ _NETWORK = "socket/41/198 connect/42/203 sendmmsg/307/269"
 _CONNECTIONS = "accept/43/202 accept4/288/242 listen/50/201"
 """Clients of listening sockets that it is handed; asyncio calls `listen` on those again."""
 
-_GPU = "socket/41/198 bind/49/200 listen/50/201 accept4/288/242"
-"""CUDA listens on a socket for other processes that share memory with it.  Without `connect` it reaches none by that;
-on packets in sequence, so that nothing can be sent to an address either."""
+_GPU = "memfd_create/319/279 socket/41/198 bind/49/200 listen/50/201 accept4/288/242"
+"""CUDA has memory, and a socket on which it listens, for other processes that share memory with it.  Without `connect`
+it reaches none by that; on packets in sequence, so that nothing can be sent to an address either."""
 
 _ATTRIBUTES = """
     fchmod/91/52 fchown/93/55 fchownat/260/54 utimensat/280/88 fsetxattr/190/7 fremovexattr/199/16 mknodat/259/33
@@ -99,7 +99,8 @@ _ANY_FLAGS = 0xFFFFFFFF ^ 0o2004000
 _FASTOPEN = 0x20000000
 _SETOWN, _SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
-_PDEATHSIG = 1
+_PDEATHSIG, _DUMPABLE = 1, 4
+_SHARED_ANONYMOUS = 0x21
 _FORMAT, _FIFO = 0o170000, 0o010000
 
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -130,7 +131,7 @@ def numbers(machine: str, **purposes: bool) -> dict[str, int]:
     return {entry[0]: int(entry[column]) for entry in entries if len(entry) == 3 and entry[column] != "-"}
 
 
-def _checks(own_pid: int, *, network: bool) -> dict[str, tuple[_Check, ...]]:
+def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check, ...]]:
     """What the arguments of a call must be; all other calls are admitted whatever theirs are."""
     own, own_or_0 = (_Check(0, (own_pid,)),), (_Check(0, (0, own_pid)),)
     # Which kind of number the next one is: here, that of a process.
@@ -143,8 +144,8 @@ def _checks(own_pid: int, *, network: bool) -> dict[str, tuple[_Check, ...]]:
         **dict.fromkeys(("prlimit64", "move_pages", "migrate_pages", "get_robust_list"), own_or_0),
         **{name: (_Check(0, (kind,)), _Check(1, (0, own_pid))) for name, kind in of_processes.items()},
         "clone": (_Check(0, (_THREAD,), _THREAD | _NAMESPACES),),
-        # The tie to the kernel's life.
-        "prctl": (_Check(0, (_PDEATHSIG,), wanted=False),),
+        # The tie to the kernel's life, and its look at what is open here.
+        "prctl": (_Check(0, (_PDEATHSIG, _DUMPABLE), wanted=False),),
         # The owner of a descriptor is sent a signal, any signal, whoever it is.
         "fcntl": (_Check(1, (_SETOWN, _SETOWN_EX), wanted=False),),
         # Likewise; and typing into a terminal.
@@ -154,6 +155,9 @@ def _checks(own_pid: int, *, network: bool) -> dict[str, tuple[_Check, ...]]:
         "socket": (_Check(0, families), _Check(1, types, _ANY_FLAGS)),
         "mknodat": (_Check(2, (_FIFO,), _FORMAT),),
     }
+    if not gpu:
+        # Memory that no bound and no count has: it stays while it is in no process's address space.
+        checks["mmap"] = (_Check(3, (_SHARED_ANONYMOUS,), _SHARED_ANONYMOUS, wanted=False),)
     if not network:
         checks |= {
             "sendto": (_Check(4, (0,)), _Check(4, (0,), upper=True), _Check(3, (0,), _FASTOPEN)),
@@ -169,7 +173,7 @@ def program(machine: str, own_pid: int, **purposes: bool) -> tuple[int, bytes]:
     works out once, when the filter is installed (5.11 and newer): they cost nothing afterwards.
     """
     allowed = numbers(machine, **purposes)
-    checks = _checks(own_pid, network=purposes.get("network", False))
+    checks = _checks(own_pid, network=purposes.get("network", False), gpu=purposes.get("gpu", False))
     code = [_instruction(_LOAD, 4), _instruction(_EQUAL, _ARCH[machine], 1, 0), _instruction(_RETURN, _REFUSE)]
     code.append(_instruction(_LOAD, 0))
     for name in sorted(checks.keys() & allowed.keys()):

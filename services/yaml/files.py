@@ -22,7 +22,7 @@ def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
     Raises YamlError (-32000), and Denied where it may not be read, or not be written.
     """
     reason = "there are no roots"
-    for root in roots:
+    for root in roots.reachable:
         try:
             real = Path(root, file).resolve(strict=True)
         except OSError as fault:
@@ -31,7 +31,7 @@ def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
             reason = str(fault)
         else:
             if not roots.holds(str(real)):
-                raise YamlError(Code.IO, f"{file} is outside the roots: {', '.join(roots)}")
+                raise YamlError(Code.IO, f"{file} is outside the roots: {', '.join(roots.reachable)}")
             roots.check(str(real), write=write, field="file")
             return real
     raise YamlError(Code.IO, f"{file!r} cannot be read: {reason}")

@@ -27,7 +27,7 @@ class Front:
         self.stdio = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     root = tmp_path_factory.mktemp("root")
     options = ("--http", "127.0.0.1:0", "--with", "tests.conformance")

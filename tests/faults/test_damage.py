@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -59,15 +60,18 @@ async def test_damage_of_any_file_is_served_rebuilt_or_named(name: str, tmp_path
     databases = [path.relative_to(tmp_path / "first") for path in files_in(tmp_path / "first" / "data", "**/*.db")]
     assert databases
     kinds = [(each, label) for each in databases for label in damages_of(tmp_path / "first" / each)]
-    for number, (relative, label) in enumerate(kinds):
-        folder = tmp_path / str(number)
-        await write_first(subject, folder)
+    folder, whole = tmp_path / "first", tmp_path / "whole"
+    folder.rename(whole)
+    for relative, label in kinds:
+        # At the same path, which is in the databases too.
+        shutil.copytree(whole, folder, symlinks=True)
         damages_of(folder / relative)[label]()
         try:
             await lives_with_damage(subject, folder)
         except BaseException as error:
             error.add_note(f"damaged: {relative}, {label}")
             raise
+        shutil.rmtree(folder)
 
 
 async def lives_with_damage(subject: Subject, folder: Path) -> None:

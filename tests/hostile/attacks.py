@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import io
 import json
+import mmap
 import os
 import resource
 import signal
@@ -192,6 +194,82 @@ def _reaped(pid: int) -> str:
 def run_program() -> object:
     """Any."""
     return os.posix_spawn("/bin/true", ["true"], {})
+
+
+# ---- memory and disk that count nowhere ----------------------------------------------------------------------------
+
+
+def memory_without_a_name() -> object:
+    """A file in memory is no process's until it is mapped."""
+    return os.memfd_create("x")
+
+
+def shared_memory() -> object:
+    """Likewise what is shared, once it was written and let go of."""
+    with mmap.mmap(-1, 4096) as memory:
+        return len(memory)
+
+
+def shared_memory_of_a_device() -> object:
+    """The same from /dev/zero."""
+    with open("/dev/zero", "r+b") as file, mmap.mmap(file.fileno(), 4096) as memory:
+        return len(memory)
+
+
+def file_in_memory_of_all(folder: str) -> object:
+    """In /dev/shm or /tmp, where it stays."""
+    fd = os.open(f"{folder}/linckia-hostile", os.O_CREAT | os.O_WRONLY)
+    os.close(fd)
+    return "made"
+
+
+def hide_from_kernel() -> object:
+    """/proc/self becomes root's, so that what is open here is not seen."""
+    if _libc.prctl(4, 0, 0, 0, 0) < 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    return "hidden"
+
+
+def fill(how: str, megabytes: int) -> object:
+    """Take so much of the disk, in the one folder that may be written to."""
+    at = os.environ["TMPDIR"]
+    match how:
+        case "one file":
+            _write(f"{at}/one", megabytes << 20)
+        case "a hole":
+            with open(f"{at}/hole", "wb") as file:
+                os.truncate(file.fileno(), 1 << 40)
+        case "several files":
+            for number in range(megabytes):
+                _write(f"{at}/several-{number}", 1 << 20)
+        case "deleted files":
+            for number in range(megabytes):
+                _kept.append(open(f"{at}/deleted-{number}", "wb", buffering=0))  # noqa: SIM115
+                os.unlink(f"{at}/deleted-{number}")
+                _kept[-1].write(bytes(1 << 20))
+        case "empty files":
+            for number in range(megabytes * 160):
+                os.close(os.open(f"{at}/empty-{number}", os.O_CREAT | os.O_WRONLY))
+        case "a closed folder":
+            os.mkdir(f"{at}/closed", 0o300)
+            for number in range(megabytes):
+                _write(f"{at}/closed/{number}", 1 << 20)
+        case "a deep folder":
+            os.chdir(at)
+            for _ in range(40):
+                os.mkdir("x" * 200)
+                os.chdir("x" * 200)
+            _write("one", megabytes << 20)
+    return "taken"
+
+
+_kept: list[io.FileIO] = []
+
+
+def _write(path: str, size: int) -> None:
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

@@ -43,16 +43,16 @@ def reachable_interpreter() -> str | None:
     return None
 
 
-def command_for_others(uid: int | None = None) -> tuple[str, ...]:
-    """`linckia serve` by an interpreter that every user may run, as user `uid`, if one is given."""
+def command_for_others(services: Sequence[str], uid: int | None = None) -> tuple[str, ...]:
+    """`linckia serve` with these services, by an interpreter that every user may run, as user `uid` if one is given."""
     found = reachable_interpreter()
     assert found is not None
     become = f"os.setgroups(()); os.setgid({uid}); os.setuid({uid}); " if uid is not None else ""
     purelib = sysconfig.get_path("purelib")
     # Of its own modules, and of its children's.
     paths = f"sys.path[:0] = ['.', {purelib!r}]; os.environ['PYTHONPATH'] = {purelib!r}"
-    code = f"import os, sys; {become}{paths}; from kernel.cli.__main__ import main; main()"
-    return (found, "-P", "-c", code, "serve")
+    code = f"import os, sys; {become}{paths}; from tests.system.subset import run; run()"
+    return (found, "-P", "-c", code, ",".join(services), "serve")
 
 
 class RunningKernel:
@@ -127,18 +127,20 @@ def running(
     command: Sequence[str] = (sys.executable, "-m", "kernel.cli", "serve"),
     services: Sequence[str] = (),
     all_ready: bool = True,
+    token: bool = False,
 ) -> Iterator[RunningKernel]:
     """Start a kernel and wait until it answers; at the end it is stopped in order, or killed if it does not end.
 
     Args:
         services: where some are named, there are no others (`tests.system.subset`).
+        token: whether it asks for one over HTTP.
     """
     if services:
         command = (sys.executable, "-m", "tests.system.subset", ",".join(services), "serve")
     process = subprocess.Popen(
         [*command, *map(str, roots), "--data", str(data_dir), *options],
         cwd=REPOSITORY,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **({} if token else {"LINCKIA_TOKEN": "off"}), **(environment or {})},
         stderr=subprocess.DEVNULL,
     )
     kernel = RunningKernel(process, data_dir)

@@ -3,6 +3,7 @@
     python -m tests.system.subset SERVICE,… ARGUMENT…
 
 The others are switched off as `transcripts` may be in any system (`enabled` in its settings), with their operations.
+The front has a zygote only where it is named: that is for the second front on, and takes as long to load as the first.
 """
 
 from __future__ import annotations
@@ -16,15 +17,22 @@ from kernel import catalog
 from kernel.cli.__main__ import main
 from proto.front import SERVICE as FRONT
 
-if __name__ == "__main__":
-    wanted = {FRONT, *sys.argv.pop(1).split(",")}
+
+def run() -> None:
+    """`linckia` with the services that the first argument names."""
+    named = sys.argv.pop(1).split(",")
+    wanted = {FRONT, *named}
     entries = tuple(structs.replace(entry, optional=True) for entry in catalog.ENTRIES)
-    # Its zygote is for the second front on, and takes as long to load as the first front.
-    front = next(entry for entry in entries if entry.service == FRONT)
-    alone = structs.replace(front, spec=structs.replace(front.spec, zygote=None))
-    entries = tuple(alone if entry is front else entry for entry in entries)
+    if FRONT not in named:
+        front = next(entry for entry in entries if entry.service == FRONT)
+        alone = structs.replace(front, spec=structs.replace(front.spec, zygote=None))
+        entries = tuple(alone if entry is front else entry for entry in entries)
     setattr(catalog, "ENTRIES", entries)  # noqa: B010  # its type says how many they are
     names = {entry.service for entry in entries}
     assert names.issuperset(wanted), f"there is no service {set(wanted) - names}"
     os.environ.update({f"LINCKIA_SERVICES__{name.upper()}__ENABLED": "false" for name in names.difference(wanted)})
     sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run()

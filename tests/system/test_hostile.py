@@ -5,8 +5,10 @@ Each attack is tried under a kernel that root runs, and under one of an ordinary
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +25,8 @@ from kernel.control.peers import ancestry
 from tests.system.running import ORDINARY, RunningKernel, command_for_others, polls, reachable_interpreter, running
 
 SECRET = "sk-of-another-program"
+
+DISK_LIMIT = 4 << 20
 
 WALLS = ("EPERM", "EACCES", "ENOSYS")
 
@@ -47,12 +51,16 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[RunningKernel]:
         data.mkdir(0o700)
         outside.write_text("the user's")
         outside.chmod(0o600)
-        command: tuple[str, ...] = (sys.executable, "-m", "kernel.cli", "serve")
+        command: tuple[str, ...] = (sys.executable, "-m", "tests.system.subset", "echo", "serve")
         if not request.param and os.geteuid() == 0:
             for path in (data, outside):
                 os.chown(path, ORDINARY, ORDINARY)
-            command = command_for_others(ORDINARY)
-        environment = {"SECRET_KEY": SECRET, "HTTPS_PROXY": f"http://me:{SECRET}@proxy"}
+            command = command_for_others(["echo"], ORDINARY)
+        environment = {
+            "SECRET_KEY": SECRET,
+            "HTTPS_PROXY": f"http://me:{SECRET}@proxy",
+            "LINCKIA_SERVICES__HOSTILE__DISK_LIMIT_BYTES": str(DISK_LIMIT),
+        }
         options = ("--no-http", "--with", "tests.hostile")
         with running(data, options=options, environment=environment, command=command, all_ready=False) as found:
             found.wait_ready("hostile")
@@ -98,6 +106,41 @@ def test_no_service_touches_the_kernel_or_makes_a_process(kernel: RunningKernel,
     assert kernel.status()["pid"] == kernel.process.pid
 
 
+@pytest.mark.parametrize(
+    "name", ["memory_without_a_name", "shared_memory", "shared_memory_of_a_device", "hide_from_kernel"]
+)
+def test_no_service_has_memory_that_counts_nowhere(kernel: RunningKernel, name: str) -> None:
+    assert_refused(attack(kernel, name))
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm", "/var/tmp"])
+def test_no_service_leaves_files_where_they_are_everybodys(kernel: RunningKernel, folder: str) -> None:
+    assert_refused(attack(kernel, "file_in_memory_of_all", folder=folder))
+
+
+@pytest.mark.parametrize("how", ["one file", "a hole"])
+def test_no_file_is_larger_than_the_disk_that_its_service_may_hold(kernel: RunningKernel, how: str) -> None:
+    assert attack(kernel, "fill", how=how, megabytes=DISK_LIMIT >> 19)["refused"] == "EFBIG"
+
+
+@pytest.mark.parametrize("how", ["several files", "deleted files", "empty files", "a closed folder", "a deep folder"])
+def test_service_that_holds_too_much_of_the_disk_is_ended(kernel: RunningKernel, how: str) -> None:
+    deaths = kernel.service("hostile")["deaths"].get("disk", 0)
+    # What is hidden is too much, however little it is.
+    megabytes = 1 if how == "a deep folder" else 2 * DISK_LIMIT >> 20
+    with contextlib.suppress(CallFailed):
+        assert attack(kernel, "fill", how=how, megabytes=megabytes)["got"] == "taken"
+    give_up = time.monotonic() + 30
+    while kernel.service("hostile")["deaths"].get("disk", 0) == deaths:
+        assert time.monotonic() < give_up, kernel.service("hostile")
+        time.sleep(0.05)
+    kernel.call("kernel_stop", {"service": "hostile"})
+    for path in (kernel.data_dir / "services" / "hostile" / "tmp").iterdir():
+        subprocess.run(["rm", "-r", "--", path], check=True)
+    kernel.call("kernel_start", {"service": "hostile"})
+    kernel.wait_ready("hostile")
+
+
 @pytest.mark.parametrize("name", ["change_mode", "change_times", "mark", "change_mode_of_what_it_may_read"])
 def test_no_plain_service_changes_the_users_files(kernel: RunningKernel, name: str) -> None:
     outside = kernel.data_dir.parent / "outside"
@@ -128,7 +171,7 @@ def test_no_process_of_the_kernels_sees_what_else_stands_in_its_environment(kern
         if kernel.process.pid in ancestry(pid):
             try:
                 seen[pid] = Path(f"/proc/{pid}/environ").read_bytes()
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue
     assert len(known & seen.keys()) > 3
     assert not [pid for pid, names in seen.items() if SECRET.encode() in names]

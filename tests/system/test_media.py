@@ -36,13 +36,14 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
         yield started
 
 
-@pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[RunningKernel]:
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     """A kernel that has little patience with files."""
-    (tmp_path / "root").mkdir()
+    folder = tmp_path_factory.mktemp("hasty")
+    (folder / "root").mkdir()
     environment = {"LINCKIA_SERVICES__DECODE__TIME_LIMIT_S": "1.5"}
     services = ("media", "decode")
-    with running(tmp_path / "data", [tmp_path / "root"], environment=environment, services=services) as started:
+    with running(folder / "data", [folder / "root"], environment=environment, services=services) as started:
         yield started
 
 
@@ -167,7 +168,9 @@ def test_file_that_takes_too_long_is_told_so_and_harms_no_other(hasty: RunningKe
 
 def test_limit_holds_also_where_nobody_waits_any_more(hasty: RunningKernel) -> None:
     slow = root_of(hasty) / "slow.pdf"
-    slow.write_bytes(bombs.pdf_of_a_slow_shade())
+    # Another content than that of the test above, of which the answer is known.
+    slow.write_bytes(bombs.pdf_of_a_slow_shade(300_000))
+    hasty.wait_ready("decode")
     before = hasty.service("decode")
     with pytest.raises(CallFailed, match=r"0\.5 s"):
         hasty.call("media_inspect", {"path": str(slow)}, timeout_s=0.5)

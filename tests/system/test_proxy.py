@@ -16,14 +16,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import brotli  # type: ignore[import-untyped]  # it ships neither types nor stubs
-import openai
 import pytest
 import zstandard
 
 from tests.system.running import REPOSITORY, RunningKernel, running
+
+if TYPE_CHECKING:
+    import openai
 
 KEY = "sk-proj-" + "a1B2c3D4" * 6
 
@@ -150,6 +152,8 @@ def proxy(data_dir: Path, upstream: str) -> Iterator[openai.OpenAI]:
         assert process.stdout is not None
         with process.stdout as lines:
             address = lines.readline().split()[0]
+            import openai
+
             with openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0) as client:
                 yield client
     finally:
@@ -212,6 +216,8 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
         with running(data_dir, services=["transcripts"]) as kernel:
             until(lambda: turns(kernel) == 4)
             until(lambda: not list(spool.glob("*")))
+            import openai
+
             with pytest.raises(openai.InternalServerError, match="no"):
                 ask(client, [], "fail", stream=False)
             # The service dies under it, and every turn repeats what went before.

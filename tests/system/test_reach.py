@@ -40,7 +40,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kernel(home: Path) -> Iterator[RunningKernel]:
-    with running(home / ".local" / "linckia", [home]) as started:
+    services = ("documents", "files", "graph", "knowledge", "media", "retrieve", "watch", "yaml")
+    with running(home / ".local" / "linckia", [home], services=services) as started:
         started.call("documents_add", {"content": 'roots = ["/"]\n', "name": "linckia.toml", "collection": "evil"})
         started.call(
             "documents_add", {"content": "x", "name": ".local/linckia/services/graph/graph.db", "collection": "evil"}
@@ -156,7 +157,7 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
         (folder / "note.md").write_text("# Note\n")
         (folder / "f.yaml").write_text("a: 1\n")
     (data / "linckia.toml").write_text(f'roots = [{{path = "{read}", mode = "read"}}, "{write}"]\n')
-    with running(data) as kernel:
+    with running(data, services=("documents", "files", "knowledge", "yaml")) as kernel:
         assert kernel.status()["read_only_roots"] == [str(read)]
         kernel.call("documents_add", {"content": "x", "name": "x", "collection": "all"})
         for name, params in (

@@ -33,7 +33,7 @@ def data() -> Iterator[Path]:
 
 def kernel(data: Path, root: Path, own_users: str = "true") -> AbstractContextManager[RunningKernel]:
     with_setting = {"LINCKIA_OWN_USERS": own_users}
-    return running(data, [root], environment=with_setting, command=command_for_others(), all_ready=False)
+    return running(data, [root], environment=with_setting, command=command_for_others(QUICK), all_ready=False)
 
 
 def owner(kernel: RunningKernel, name: str) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Params
-from proto.ops.files.shared import Path, tool
+from proto.ops.files.shared import Path, tool, within
 from proto.ops.pages import Paged
 
 MAX_ITEMS = 10_000
@@ -58,7 +58,7 @@ class Relocations(Outcomes, frozen=True, kw_only=True):
     results: list[RelocationOutcome]
 
 
-@tool.write("rename-files", idempotent=False, deadline_s=3600)
+@within.write("rename-files", idempotent=False, deadline_s=3600)
 class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     """Rename files or directories; never overwrites. The index follows: sizes of all directories above, and
     resource sets. Items are done in the order given."""
@@ -67,7 +67,7 @@ class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"
     dry_run: DryRun = False
 
 
-@tool.write("move-files", idempotent=False, deadline_s=86_400)
+@within.write("move-files", idempotent=False, deadline_s=86_400)
 class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
     """Move files or directories to a new path; never overwrites. To another file system they are copied, verified, and
     only then deleted. The index follows: sizes of all directories above, and resource sets. Items are done in the
@@ -93,7 +93,7 @@ class Deletions(Outcomes, frozen=True, kw_only=True):
     results: list[DeletionOutcome]
 
 
-@tool.destroy("delete-files", idempotent=False, deadline_s=86_400)
+@within.destroy("delete-files", idempotent=False, deadline_s=86_400)
 class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
     """Delete files or directories, a directory that is not empty only with `force`. Of a symbolic link the link is
     deleted. Where the trash is on, what was deleted can be had back by restore-files."""

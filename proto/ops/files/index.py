@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import OPERATOR, Family, Params, Role
-from proto.ops.files.shared import Path, tool
+from proto.ops.files.shared import Path, tool, within
 
 COMPARE = "compare"
 """The service that looks at folders beside a scan: looking at a million files takes longer than all else that a rescan
@@ -40,7 +40,7 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 
 
-@tool.write("index", idempotent=True, deadline_s=86_400)
+@within.write("index", idempotent=True, deadline_s=86_400)
 class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
     """Scan a file or directory with all below it into the index, or leave it where the last scan is younger than
     `maxAge` seconds. Answers a job at once, or with `async` false what was found. Symbolic links are listed, not

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.operation import Params
-from proto.ops.files.shared import Kind, Offset, Path, Summary, tool
+from proto.ops.files.shared import Kind, Offset, Path, Summary, tool, within
 
 
 class NavigateEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -35,7 +35,7 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     ] = None
 
 
-@tool.read("navigate", deadline_s=30)
+@within.read("navigate", deadline_s=30)
 class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
     """List what is directly in an indexed directory, as `ls` does, page by page."""
 
@@ -82,7 +82,7 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
 
 
-@tool.read("inspect", deadline_s=60)
+@within.read("inspect", deadline_s=60)
 class Inspect(Params[InspectResult], frozen=True, kw_only=True):
     """Say all that is known of an indexed file or directory, with what was made from it: thumbnail, frames of a
     video, metadata."""

@@ -11,6 +11,8 @@ from proto.operation import Family
 from proto.ops.pages import Offset
 
 tool = Family("files", surfaces=("files",))
+within = Family("files", surfaces=("files",), within_roots=True)
+"""Those that answer of the paths that they are given, and of what lies below them."""
 
 Path = Annotated[str, Meta(min_length=1, max_length=32768, description="Absolute path")]
 """A path. Bytes that are not UTF-8 are characters from U+10FE80 to U+10FEFF: 0x10FE00 and the byte."""

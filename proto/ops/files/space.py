@@ -9,14 +9,14 @@ from msgspec import Meta
 
 from proto.mcp import Content
 from proto.operation import Params
-from proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, tool
+from proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, within
 
 Measure = Annotated[
     Literal["apparent", "disk"], Meta(description="Bytes as files say (apparent), or as they take on the disk")
 ]
 
 
-@tool.read("disk-treemap", deadline_s=60)
+@within.read("disk-treemap", deadline_s=60)
 class DiskTreemap(Params[Content], frozen=True, kw_only=True, rename="camel"):
     """Draw what an indexed directory holds as a map of rectangles, each as large as its share of the bytes."""
 
@@ -40,7 +40,7 @@ class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     summary: str | None = None
 
 
-@tool.read("top-files", deadline_s=30)
+@within.read("top-files", deadline_s=30)
 class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest files below an indexed directory."""
 
@@ -50,7 +50,7 @@ class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     measure: Measure = "apparent"
 
 
-@tool.read("top-directories", deadline_s=30)
+@within.read("top-directories", deadline_s=30)
 class TopDirectories(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest directories below an indexed directory, each with all that is in it."""
 
@@ -83,7 +83,7 @@ class DuplicateGroups(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     summary: str | None = None
 
 
-@tool.read("find-duplicates", deadline_s=3600)
+@within.read("find-duplicates", deadline_s=3600)
 class FindDuplicates(Params[DuplicateGroups], frozen=True, kw_only=True, rename="camel"):
     """Find files with the same content below an indexed directory: same size, then same ends, then same hash of all."""
 
@@ -121,7 +121,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     scans: Annotated[list[str], Meta(description="When scans ended that can be compared, newest first")]
 
 
-@tool.read("compare-scans", deadline_s=60)
+@within.read("compare-scans", deadline_s=60)
 class CompareScans(Params[Comparison], frozen=True, kw_only=True, rename="camel"):
     """Say how an indexed directory and those below it grew or shrank since an earlier scan. After each scan that was
     asked for, the sizes of its directories are kept."""
@@ -156,7 +156,7 @@ class FileSystems(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     file_systems: list[FileSystem]
 
 
-@tool.read("disk-free", deadline_s=30)
+@within.read("disk-free", deadline_s=30)
 class DiskFree(Params[FileSystems], frozen=True, kw_only=True, rename="camel"):
     """Say how much room each file system has that this server's roots reach."""
 
@@ -183,7 +183,7 @@ class SpaceSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     more_extensions: Annotated[int, Meta(description="Extensions left out")] = 0
 
 
-@tool.read("space-summary", deadline_s=60)
+@within.read("space-summary", deadline_s=60)
 class SpaceSummaryOf(Params[SpaceSummary], frozen=True, kw_only=True, rename="camel"):
     """Sum up the files below an indexed directory by age, media type and extension."""
 

@@ -31,14 +31,14 @@ class Nodes(Paged, Params[NodePage], frozen=True, kw_only=True):
     """All entries of the index, directory by directory; `?offset=` and `?limit=` lead through them."""
 
 
-@resource("files_node", "nodes/{+path}", "node")
+@resource("files_node", "nodes/{+path}", "node", within_roots=True)
 class Node(Params[InspectResult], frozen=True, kw_only=True):
     """One entry of the index: `synthesis://nodes` and its absolute path, percent-encoded."""
 
     path: NodePath = ""
 
 
-@resource("files_node_metadata", "nodes/{+path}/metadata", "node-metadata", deadline_s=60)
+@resource("files_node_metadata", "nodes/{+path}/metadata", "node-metadata", deadline_s=60, within_roots=True)
 class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
     """What was made from a file and is said of its content, as `inspect` lists it; made now where it is not there yet.
     Below a directory, of which there is none, it is the entry of that name."""
@@ -46,7 +46,10 @@ class NodeMetadata(Params[ResourceResult], frozen=True, kw_only=True):
     path: NodePath
 
 
-@resource("files_node_thumbnail", "nodes/{+path}/thumbnail", "node-thumbnail", mime_type="image/jpeg", deadline_s=60)
+@resource(
+    "files_node_thumbnail", "nodes/{+path}/thumbnail", "node-thumbnail", mime_type="image/jpeg", deadline_s=60,
+    within_roots=True,
+)  # fmt: skip
 class NodeThumbnail(Params[ResourceResult], frozen=True, kw_only=True):
     """The thumbnail of a file, a JPEG; made now where it is not there yet. Below a directory, of which there is none,
     it is the entry of that name."""

@@ -115,7 +115,7 @@ class Space(Family):
 
     @handles(ops.DiskFree)
     async def disk_free(self, params: ops.DiskFree, ctx: Context) -> ops.FileSystems:
-        return ops.FileSystems(file_systems=await trio.to_thread.run_sync(_file_systems, self._core.roots.paths))
+        return ops.FileSystems(file_systems=await trio.to_thread.run_sync(_file_systems, self._core.roots.reachable))
 
     @reads(ops.SpaceSummaryOf)
     def space_summary(self, db: apsw.Connection, params: ops.SpaceSummaryOf) -> ops.SpaceSummary:

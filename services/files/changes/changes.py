@@ -156,7 +156,7 @@ class Changes:
                 raise Refused(f"`{item.source_field}`: {paths.shown(item.source)} does not exist")
             deletes = item.kind in ("delete", "trash") and stat.S_ISDIR(status.st_mode)
             if deletes and not item.force and not disk.is_empty(source):
-                raise Refused(not_empty(source.path))
+                raise Refused(disk.not_empty(source.path))
         except OSError as error:
             raise Refused(disk.said(item.source, error)) from None
         if item.kind == "delete":
@@ -165,7 +165,7 @@ class Changes:
             return _Opened(item, source, Place(stack.enter_context(self._open_trash()), "", str(self._trash)), status)
         target = stack.enter_context(opened(self._roots, item.target, item.target_field, make=item.make))
         self.check(target.path, item.target_field)
-        check_not_inside(source.path, target.path, item.target_field)
+        disk.check_not_inside(source.path, target.path, item.target_field)
         item.target = target.path
         return _Opened(item, source, target, status)
 
@@ -221,7 +221,7 @@ class Changes:
                 try:
                     disk.rename(each.source, each.target)
                 except FileExistsError:
-                    each.item.error = exists(each.item.target_field, each.item.target)
+                    each.item.error = disk.exists(each.item.target_field, each.item.target)
                 except OSError as error:
                     if error.errno == errno.EXDEV:
                         each.crosses = True
@@ -267,7 +267,7 @@ class Changes:
         copy = Copy(each.source, copy_place, go_on)
         try:
             if target.status() is not None:
-                raise Refused(exists(item.target_field, item.target))
+                raise Refused(disk.exists(item.target_field, item.target))
             copy.make()
         except Refused as error:
             item.error = str(error)
@@ -281,7 +281,7 @@ class Changes:
             except OSError as error:
                 item.error = disk.said(item.target or item.source, error)
                 if isinstance(error, FileExistsError):
-                    item.error = exists(item.target_field, item.target)
+                    item.error = disk.exists(item.target_field, item.target)
                 self._forget(db, each)
             else:
                 if item.kind == "move":
@@ -373,22 +373,6 @@ class Changes:
                 with self._database.transaction() as db:
                     self._leave_trash(db, id_)
         return problems
-
-
-def not_empty(path: str) -> str:
-    """That a directory is not deleted, in words."""
-    return f"`path`: {paths.shown(path)} is a directory that is not empty; `force` deletes it"
-
-
-def check_not_inside(source: str, target: str, named: str) -> None:
-    """Raises Refused."""
-    if target != source and paths.is_within(target, (source,)):
-        raise Refused(f"`{named}`: {paths.shown(target)} lies within the directory to be moved")
-
-
-def exists(named: str, path: str) -> str:
-    """That nothing is overwritten, in words."""
-    return f"`{named}`: {paths.shown(path)} exists already, and nothing is overwritten"
 
 
 def _where(error: OSError) -> str:

@@ -16,7 +16,7 @@ from proto.errors import InvalidParams
 from proto.ops.files import changes as ops
 from services.files import paths, times
 from services.files.changes import disk, following
-from services.files.changes.changes import Changes, Item, check_not_inside, exists, not_empty
+from services.files.changes.changes import Changes, Item
 from services.files.changes.disk import Refused, placed
 from services.files.core import Core, Family, reads
 from services.files.paths import FileRoots
@@ -227,13 +227,13 @@ class _Preview:
             self._check_writable(source)
             if item.kind != "move":
                 if stat.S_ISDIR(status.st_mode) and not item.force and self._holds_something(source):
-                    raise Refused(not_empty(source))
+                    raise Refused(disk.not_empty(source))
                 self._moves.append((source, None))
                 return
         target = placed(self._roots, item.target, item.target_field)
         self._changes.check(target, item.target_field)
         if source is not None:
-            check_not_inside(source, target, item.target_field)
+            disk.check_not_inside(source, target, item.target_field)
         above = paths.parent(target)
         while item.make and self._status(above) is None:
             above = paths.parent(above)
@@ -243,7 +243,7 @@ class _Preview:
         if not stat.S_ISDIR(folder.st_mode):
             raise Refused(f"`{item.target_field}`: {paths.shown(above)} is not a directory")
         if self._status(target) is not None:
-            raise Refused(exists(item.target_field, target))
+            raise Refused(disk.exists(item.target_field, target))
         self._check_writable(target)
         self._moves.append((source or "", target))
 

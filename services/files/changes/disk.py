@@ -121,6 +121,22 @@ def said(path: str, error: OSError) -> str:
     return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
 
 
+def not_empty(path: str) -> str:
+    """That a directory is not deleted, in words."""
+    return f"`path`: {paths.shown(path)} is a directory that is not empty; `force` deletes it"
+
+
+def exists(named: str, path: str) -> str:
+    """That nothing is overwritten, in words."""
+    return f"`{named}`: {paths.shown(path)} exists already, and nothing is overwritten"
+
+
+def check_not_inside(source: str, target: str, named: str) -> None:
+    """Raises Refused."""
+    if target != source and paths.is_within(target, (source,)):
+        raise Refused(f"`{named}`: {paths.shown(target)} lies within the directory to be moved")
+
+
 def sync(folder: int) -> None:
     """Have the names in a directory on the disk. Raises OSError."""
     # One that may be written to and not read cannot be asked.

@@ -269,14 +269,11 @@ class Edit:
     # Sums
 
     def _add(self, folder: int, size: int, disk: int, files: int, directories: int) -> None:
-        delta = self._deltas.get(folder)
-        if delta is None:
-            self._deltas[folder] = [size, disk, files, directories]
-        else:
-            delta[0] += size
-            delta[1] += disk
-            delta[2] += files
-            delta[3] += directories
+        delta = self._deltas.setdefault(folder, [0, 0, 0, 0])
+        delta[0] += size
+        delta[1] += disk
+        delta[2] += files
+        delta[3] += directories
 
     def _leave(self, entry: Stored) -> None:
         """Take an entry that is no directory out of the sums."""

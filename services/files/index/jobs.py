@@ -20,13 +20,14 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.ops.files.index import Job, JobStatus
-from services.files import paths, times
+from services.files import paths
+from services.files.index import job_answers
 from services.files.index.comparing import CompareClient
 from services.files.index.listing import look, without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
 from services.files.index.tree import Tree, below, record_sizes, skip_reason
 from services.files.store.database import steadily
-from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
+from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
 
@@ -36,11 +37,6 @@ KEPT_JOBS = 10_000
 """Ended ones; older ones are forgotten."""
 
 ACTIVE = ("pending", "running")
-
-_COLUMNS = (
-    "id, root, status, progress, attempt, created, started, finished, files, directories, size, problems, problem,"
-    " skipped, error"
-)
 
 _log = logging.getLogger("linckia.files")
 
@@ -241,59 +237,27 @@ class Jobs:
 
     async def get(self, id_: int) -> Job:
         """A job as it is now. Raises OperationError where there is none."""
-        row = await self._database.read(lambda db: fetch_one(db, f"SELECT {_COLUMNS} FROM job WHERE id = ?", (id_,)))
-        if row is None:
+        found = await self._database.read(lambda db: job_answers.find(db, id_, self._counts))
+        if found is None:
             raise OperationError(f"there is no job {id_}; list-jobs has those there are")
-        return self._job(row)
+        return found
 
     async def list(
         self, statuses: tuple[str, ...], least: float | None, most: float | None, limit: int
     ) -> tuple[list[Job], int]:
         """Jobs of these statuses (all where there are none), newest first, and how many match."""
-
-        def query(db: apsw.Connection) -> list[Job]:
-            rows = fetch_all(db, f"SELECT {_COLUMNS} FROM job ORDER BY id DESC")
-            return [
-                job
-                for job in map(self._job, rows)
-                if (not statuses or job.status in statuses)
-                and (least is None or job.progress >= least)
-                and (most is None or job.progress <= most)
-            ]
-
-        found = await self._database.read(query)
+        found = [
+            job
+            for job in await self._database.read(lambda db: job_answers.every(db, self._counts))
+            if (not statuses or job.status in statuses)
+            and (least is None or job.progress >= least)
+            and (most is None or job.progress <= most)
+        ]
         return found[:limit], len(found)
 
-    def _job(self, row: Row) -> Job:
-        id_, root, status, progress, attempt, created, started, finished, *found = row[:11]
-        problems, problem, skipped, error = row[11:]
-        live = self._running.get(id_)
-        counts = live.counts if live is not None and status == "running" else None
-        if counts is not None:
-            progress = max(progress, counts.progress)
-            found = [counts.files, counts.directories, counts.size]
-        files, directories, size = found
-        ended = finished if finished is not None else time.time_ns()
-        return Job(
-            job_id=id_,
-            root=root,
-            status=status,
-            progress=round(progress, 2),
-            files=files,
-            directories=directories,
-            total_size=size,
-            created_at=times.rfc3339(created),
-            status_url=f"synthesis://jobs/{id_}",
-            started_at=times.rfc3339_or_none(started),
-            finished_at=times.rfc3339_or_none(finished),
-            duration_ms=None if started is None else (ended - started) // 1_000_000,
-            skipped=bool(skipped),
-            skip_reason=skipped,
-            problem_count=problems,
-            problems=problem.split("\n") if problem else [],
-            error=error,
-            attempt=attempt,
-        )
+    def _counts(self, id_: int) -> Counts | None:
+        job = self._running.get(id_)
+        return None if job is None else job.counts
 
     # Running
 
@@ -330,13 +294,14 @@ class Jobs:
             except DiskFull:
                 if not job.background:
                     raise
-            await steadily(self._env, "indexing", partial(self._has_room, job))
+            # Until there is room to write as much as that.
+            await steadily(self._env, "indexing", partial(self._begun, job))
 
-    async def _has_room(self, job: Running) -> None:
+    async def _begun(self, job: Running) -> None:
         """Raises DiskFull."""
         if not job.cancelled:
             await self._database.write(
-                lambda db: db.execute("UPDATE job SET status = 'running' WHERE id = ?", (job.id,))
+                lambda db: db.execute("UPDATE job SET status='running', started=? WHERE id=?", (time.time_ns(), job.id))
             )
 
     async def _store(self, job: Running, write: Callable[[], Awaitable[None]]) -> None:
@@ -368,9 +333,7 @@ class Jobs:
                 (counts.progress, counts.files, counts.directories, counts.size, counts.problem_count, job.id),
             )
 
-        await self._database.write(
-            lambda db: db.execute("UPDATE job SET status='running', started=? WHERE id=?", (time.time_ns(), job.id))
-        )
+        await self._begun(job)
         self._on_change(job.id, "running", job.root)
         empty = without_files(job.root)
         job.scan = Scan(

@@ -13,8 +13,8 @@ from typing import Any
 import apsw
 import trio
 
-from proto import ops
-from proto.errors import Executed, InvalidParams, LinckiaError, Overloaded, Unavailable
+from proto import grants, ops
+from proto.errors import Executed, Forbidden, InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.operation import CLIENT, Operation, Role
 from proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
 from proto.ops.kernel import SERVICE as KERNEL
@@ -104,6 +104,18 @@ def tools_of(outcomes: Sequence[Outcome]) -> Iterator[Operation[Any]]:
             yield TABLE[outcome.tool]
         elif isinstance(outcome, ChainedOutcome):
             yield from tools_of(outcome.outcomes)
+
+
+def check_grant(outcomes: Sequence[Outcome]) -> None:
+    """Raises Forbidden where they call what the client that is served may not call itself.
+
+    A plan is carried out when no client waits for it: those who write it, and who have it carried out, are asked for.
+    """
+    if (grant := grants.current.get()) is None:
+        return
+    for operation in tools_of(outcomes):
+        if refusal := operation.refusal(grant):
+            raise Forbidden(f"`outcomes`: {refusal}", field="outcomes")
 
 
 def filled(value: Any, entry: Entry, field: str) -> Any:

@@ -46,6 +46,7 @@ class PlanTools(Family):
             sources.append(await self._real(source, f"sources[{n}].config.path"))
         conditions.where(definition.conditions)
         outcomes.check(definition.outcomes, "outcomes")
+        outcomes.check_grant(definition.outcomes)
         return structs.replace(definition, sources=sources)
 
     async def _real(self, source: ops.PlanSource, field: str) -> ops.PlanSource:
@@ -79,6 +80,7 @@ class PlanTools(Family):
                     f"plan {params.name!r} is {plan.status}; plan-update with status active lets it run"
                 )
             definition = _definition_of(plan)
+            outcomes.check_grant(definition.outcomes)
             running = executions.running(db, params.name)
             id_ = running[0][0] if running else executions.begin(db, params.name, definition)
             started = fetch_value(db, "SELECT started FROM execution WHERE id = ?", (id_,))

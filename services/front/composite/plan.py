@@ -148,7 +148,7 @@ def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[
             default = msgspec.field(name=encoded, default_factory=field.default_factory)
         else:
             default = msgspec.field(name=encoded)
-        fields.append((field.name, object if encoded in names else field.type, default))
+        fields.append((field.name, Any if encoded in names else field.type, default))
     relaxed = msgspec.defstruct(
         tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
     )

@@ -147,7 +147,7 @@ class FastPath:
                 if level is not None:
                     envelope["io.modelcontextprotocol/logLevel"] = level
                 protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
-            except (msgspec.DecodeError, ValidationError):
+            except (msgspec.DecodeError, UnicodeDecodeError, ValidationError):
                 return None
             self._known[key] = known
             if len(self._known) > _KNOWN_ENVELOPES:

@@ -88,9 +88,12 @@ def _refused(data: bytes, text: str) -> NotJson:
         half = _HALF_A_PAIR.search(json.dumps(message, ensure_ascii=False))
     except (ValueError, RecursionError):
         return NotJson(text)
-    if half is not None:
-        text = f"a string holds \\u{ord(half[0]):04x}, half of a surrogate pair, which is no character"
     request_id = message.get("id") if isinstance(message, dict) else None
+    if half is not None:
+        if isinstance(request_id, str):
+            # What cannot be sent back names no request.
+            request_id = None if _HALF_A_PAIR.search(request_id) else request_id
+        text = f"a string holds \\u{ord(half[0]):04x}, half of a surrogate pair, which is no character"
     return NotJson(text, request_id if isinstance(request_id, int | str) else None)
 
 

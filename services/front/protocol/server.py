@@ -24,6 +24,7 @@ from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from proto import grants
 from proto.dispatch import Dispatcher
 from proto.errors import Failure
 from proto.json_types import JsonObject
@@ -113,7 +114,7 @@ class SurfaceServer:
             "on_list_tools": self._list_tools,
             "on_call_tool": self._call_tool,
             "on_set_logging_level": self._set_level,
-            "on_subscriptions_listen": self.listening,
+            "on_subscriptions_listen": self._listen,
         }
         offered = Offered(surface)
         if offered.resources:
@@ -278,7 +279,24 @@ class SurfaceServer:
         await changed(connection_of(ctx))
         return types.EmptyResult()
 
+    def _check_news(self, uri: str) -> None:
+        """Raises MCPError where the client may not be told of a resource: news are those of all roots."""
+        if (grant := grants.current.get()) is None:
+            return
+        found = self.surface.find_resource(uri)
+        refusal = found[0].refusal(grant) if found is not None else f"Resource not found: {uri}"
+        if grant.roots:
+            refusal = f"news of resources are those of all roots, and the token {grant.name} is limited to some"
+        if refusal:
+            raise MCPError(code=INVALID_PARAMS, message=refusal, data={"uri": uri})
+
+    async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        for uri in params.notifications.resource_subscriptions or ():
+            self._check_news(str(uri))
+        return await self.listening(ctx, params)
+
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        self._check_news(str(params.uri))
         state_of(connection_of(ctx)).subscribe(str(params.uri))
         await changed(connection_of(ctx))
         return types.EmptyResult()

@@ -21,9 +21,10 @@ from mcp_types import InitializeRequestParams
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from msgspec import UnsetType
 from pydantic import ValidationError
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from proto import grants
 from proto.json_types import JsonObject
 from services.front import scratchpad
 from services.front.protocol import batch
@@ -89,6 +90,11 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
+        grant, surface = grants.current.get(), self._server.surface.name
+        if grant is not None and grant.surfaces and surface not in grant.surfaces:
+            refusal = f"the token {grant.name} is not for the surface {surface}; it has: {', '.join(grant.surfaces)}"
+            await JSONResponse({"error": refusal}, status_code=403)(scope, receive, send)
+            return
         session: HttpSession | None = None
         session_id = headers.get(b"mcp-session-id")
         if session_id is not None and self._sessions is not None and _version(headers) in _OF_SESSIONS:

@@ -23,6 +23,7 @@ from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard
 from services.front.transport.endpoint import Endpoint
+from services.front.transport.tokens import Tokens
 
 TRANSCRIPTS = "transcripts"
 
@@ -36,14 +37,16 @@ async def open_http(
     ready: Callable[[], Awaitable[bool]],
     session_key: bytes,
     several: bool,
+    tokens: Tokens | None = None,
 ) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
     """The ASGI application, and what ends its open streams when the server is to end.
 
     Args:
         routes: others' (metrics, the operator's page), behind the same checks.
-        ready: what `/health` answers 200 for.
+        ready: what `/health` and `/readyz` answer 200 for.
         session_key: signs the ids of sessions; all fronts have the same.
         several: whether there are other fronts.
+        tokens: those that the operator has made.
     """
     sessions = gateway.sessions(session_key, several=several)
     limit = settings.max_body_bytes
@@ -53,6 +56,9 @@ async def open_http(
     async def health(request: Request) -> Response:
         up = await ready()
         return JSONResponse({"status": "ready" if up else "starting"}, status_code=200 if up else 503)
+
+    async def alive(request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
 
     async def surface(scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = endpoints.get(scope["path"].removeprefix("/mcp").strip("/") or ALL)
@@ -66,7 +72,8 @@ async def open_http(
         routes=[
             Route("/mcp", endpoint=_Whole(endpoints[ALL])),
             Route("/v1/mcp", endpoint=_Whole(stateless)),
-            Route("/health", endpoint=health, methods=["GET"]),
+            *(Route(path, endpoint=health, methods=["GET"]) for path in ("/health", "/readyz")),
+            Route("/livez", endpoint=alive, methods=["GET"]),
             Mount("/mcp", app=surface),
             *routes,
         ]
@@ -89,7 +96,7 @@ async def open_http(
             await stack.enter_async_context(endpoint.running())
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(sessions.run)
-        yield Guard(front, settings), close_streams
+        yield Guard(front, settings, tokens or Tokens()), close_streams
         nursery.cancel_scope.cancel()
 
 
@@ -112,6 +119,7 @@ async def serve_http(
     ready: Callable[[], Awaitable[bool]],
     session_key: bytes,
     several: bool = False,
+    tokens: Tokens | None = None,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -119,7 +127,9 @@ async def serve_http(
 
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
     """
-    opened = open_http(gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several)
+    opened = open_http(
+        gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several, tokens=tokens
+    )
     async with opened as (app, close_streams):
 
         async def until_shutdown() -> None:

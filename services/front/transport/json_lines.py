@@ -95,4 +95,7 @@ async def lines(
 def readable_id(data: bytes) -> RequestId | None:
     """The id at the beginning of a message that cannot be read as a whole."""
     match = _EARLY_ID.match(data[:_EARLY_BYTES])
-    return None if match is None else msgspec.json.decode(match[1], type=int | str)
+    try:
+        return None if match is None else msgspec.json.decode(match[1], type=int | str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from proto import frames
+from proto import frames, grants
 from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
 from proto.frames import Event
@@ -73,7 +73,8 @@ class Peers:
         written = state.written()
         try:
             params = KernelKeepSession(name=name, state=written)
-            await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
+            with grants.lifted():
+                await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
         except LinckiaError as error:
             _log.warning("a session's state is not kept: %s", error)
         self.tell(Changed(name, written))
@@ -82,7 +83,8 @@ class Peers:
         """What the kernel keeps of a session; the defaults where that is nothing."""
         params = KernelKeptSession(name=name)
         try:
-            written = await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
+            with grants.lifted():
+                written = await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
             return read_state(written) if isinstance(written, str) else SessionState()
         except (LinckiaError, msgspec.DecodeError) as error:
             _log.warning("a session's state is not known: %s", error)

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from proto import grants
+from services.front.transport.access import current_key
 
 MAX_CHARACTERS = 768
 """Of an id; a client sends it with each request."""
@@ -43,7 +43,7 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     capabilities: dict[str, Any] = {}
     client: dict[str, str] = {}
     owner: str = ""
-    """Whose session it is: a mark of the grant's name; empty of a client that has none."""
+    """Whose session it is: a mark of the client's token, if that is not the kernel's own."""
 
 
 _read = msgspec.json.Decoder(Claims).decode
@@ -71,7 +71,7 @@ class SessionIds:
         return session_id
 
     def read(self, session_id: str) -> Claims | None:
-        """What an id says; None where it was not given here, or to another grant's client, was altered, or is too
+        """What an id says; None where it was not given here, or to another token's client, was altered, or is too
         old."""
         text, _, signature = session_id.partition(".")
         if len(session_id) > MAX_CHARACTERS or not session_id.isascii():
@@ -90,13 +90,13 @@ class SessionIds:
 
 
 def is_owner(claims: Claims) -> bool:
-    """Whether the client that is served is of the grant that opened the session."""
+    """Whether the client that is served has the token that opened the session."""
     return claims.owner == _owner()
 
 
 def _owner() -> str:
-    grant = grants.current.get()
-    return "" if grant is None else hashlib.blake2b(grant.name.encode(), digest_size=9).hexdigest()
+    key = current_key.get()
+    return key and hashlib.blake2b(key.encode(), digest_size=9).hexdigest()
 
 
 def _text(data: bytes) -> str:

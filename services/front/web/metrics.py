@@ -14,15 +14,19 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
+from starlette import routing
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from proto.dispatch import Dispatcher
-from proto.errors import Kind
+from proto.errors import Kind, LinckiaError
 from proto.front import SERVICE
-from proto.operation import operation_of
+from proto.operation import Route, operation_of
 from proto.ops.kernel import KernelFigures, KernelFiguresParams, LaneFigures, ServiceFigures
+from services.front.web.routes import failed
+
+_ROUTE: Final = Route("GET", "/metrics")
 
 _TAKES_CALLS: Final = ("ready", "resting")
 
@@ -58,11 +62,14 @@ def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
     """The endpoint."""
 
     async def metrics(request: Request) -> Response:
-        answer = await dispatcher.call(operation_of(KernelFiguresParams), KernelFiguresParams(), caller=SERVICE)
+        try:
+            answer = await dispatcher.call(operation_of(KernelFiguresParams), KernelFiguresParams(), caller=SERVICE)
+        except LinckiaError as error:
+            return failed(_ROUTE, error)
         text = exposition(msgspec.convert(answer, KernelFigures))
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    return [Route("/metrics", metrics, methods=["GET"])]
+    return [routing.Route(_ROUTE.path, metrics, methods=[_ROUTE.method])]
 
 
 def exposition(figures: KernelFigures) -> bytes:

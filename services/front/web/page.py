@@ -1,15 +1,15 @@
 """The operator's page: `GET /`, and its one button; its script shows `/status`, the route of `kernel_status`.
 
 The page is one document that holds no data and loads nothing from anywhere.  A client that may use the rest of HTTP
-may see it.  A restart takes the key of this run of the kernel as well, which only the command line prints (`linckia
-status`), and must come from the page itself and no other site.
+may see it, and it gets the token and the key of this run of the kernel from the address that the command line prints
+(`linckia status`): from behind the #, so that neither is sent, logged, or seen by others of the machine.  A restart
+takes the key as well, and must come from the page itself and no other site.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import urllib.parse
 
 from starlette import routing
 from starlette.requests import Request
@@ -49,9 +49,11 @@ const POLL_MS = 2000;
 const $ = (id) => document.getElementById(id);
 const kept = (name) => sessionStorage.getItem(name);
 
-// The key comes behind the # of the address, which is never sent anywhere, and is taken out of sight at once.
+// Key and token come behind the # of the address, which is never sent anywhere, and are taken out of sight at once.
 if (location.hash.length > 1) {
-  sessionStorage.setItem("key", decodeURIComponent(location.hash.slice(1)));
+  const [key, token] = location.hash.slice(1).split(".");
+  sessionStorage.setItem("key", decodeURIComponent(key));
+  if (token) sessionStorage.setItem("token", decodeURIComponent(token));
   history.replaceState(null, "", location.pathname);
 }
 
@@ -235,7 +237,7 @@ def routes(dispatcher: Dispatcher) -> list[routing.BaseRoute]:
 
 def _refusal(request: Request) -> str | None:
     """Why the request may change nothing; None where it may."""
-    origin = urllib.parse.urlsplit(request.headers.get("origin", "")).netloc
+    origin = request.headers.get("origin", "").partition("://")[2]
     # Not even of another server of this machine, whose pages may ask for all else.
     own = bool(origin) and origin == request.headers.get("host")
     if not own or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":

@@ -14,6 +14,7 @@ from proto.ops.kernel import KernelReady
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway
 from services.front.transport.http import serve_http
+from services.front.transport.tokens import Tokens
 from services.front.web import metrics, page, routes
 
 
@@ -24,11 +25,14 @@ async def serve(
     settings: FrontSettings,
     listening: socket.socket,
     ending: trio.Event,
+    *,
+    front: str,
 ) -> None:
     """Until `ending` is set, and the requests in flight are answered.
 
     Args:
         declared: all operations, those of services that are switched off among them.
+        front: the name of this process.
     """
     assert settings.http is not None
 
@@ -40,7 +44,11 @@ async def serve(
 
     of_table = routes.routes(dispatcher, declared, settings.http.max_body_bytes, unserved=settings.unserved)
     every = [*of_table, *metrics.routes(dispatcher), *page.routes(dispatcher)]
-    await serve_http(
-        gateway, settings.http, listening, routes=every, ready=ready, session_key=bytes.fromhex(settings.session_key),
-        several=settings.workers > 1, shutdown=ending.wait,
-    )  # fmt: skip
+    tokens = Tokens()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(tokens.follow, dispatcher, front)
+        await serve_http(
+            gateway, settings.http, listening, routes=every, ready=ready, tokens=tokens, shutdown=ending.wait,
+            session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
+        )  # fmt: skip
+        nursery.cancel_scope.cancel()

@@ -162,7 +162,8 @@ def entries(content: str) -> list[str]:
         elif character == "," and not depth:
             found.append(content[start:position])
             start = position + 1
-    found.append(content[start:])
+    # A bracket that is left open holds nothing together.
+    found += content[start:].split(",") if depth else [content[start:]]
     return [entry for entry in (" ".join(entry.split()) for entry in found) if entry]
 
 

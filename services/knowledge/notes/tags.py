@@ -111,7 +111,7 @@ def locate(file_path: str, roots: Roots) -> str:
         raise InvalidParams(said, field="file_path")
     if os.path.isabs(file_path):
         return file_path
-    candidates = [os.path.join(root, file_path) for root in roots]
+    candidates = [os.path.join(root, file_path) for root in roots.reachable]
     return next((path for path in candidates if os.path.lexists(path)), candidates[0] if candidates else file_path)
 
 

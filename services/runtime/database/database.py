@@ -8,6 +8,7 @@ next one, each undone alone if it fails: many small writes pay for one fsync. A 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import functools
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ class _Waiting:
 
     change: Change[Any]
     after: Callable[[Any], object] | None
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """Of its caller: another's thread may do the work, and what the caller's client may do stays what it is."""
     woken: trio.Event = field(default_factory=trio.Event)
     settled: bool = False
     result: Any = None
@@ -84,12 +87,12 @@ class _GroupCommit:
         def committed() -> None:
             for each in batch:
                 if each.error is None and each.after is not None:
-                    each.after(each.result)
+                    each.context.run(each.after, each.result)
 
         try:
             with self._database.transaction(committed) as connection:
                 if len(batch) == 1:
-                    batch[0].result = batch[0].change(connection)
+                    batch[0].result = batch[0].context.run(batch[0].change, connection)
                 else:
                     for each in batch:
                         self._apply(connection, each)
@@ -100,7 +103,7 @@ class _GroupCommit:
     def _apply(self, connection: apsw.Connection, each: _Waiting) -> None:
         connection.execute("SAVEPOINT one")
         try:
-            each.result = each.change(connection)
+            each.result = each.context.run(each.change, connection)
         except Exception as error:
             if not connection.in_transaction or isinstance(error, (*DISK, *DAMAGE)):
                 # The disk's fault, or SQLite has undone all of it: it fails for every change.

@@ -27,7 +27,7 @@ def message(*fields: object) -> bytes:
 def call(number: int, op: str, params: object, **changes: object) -> bytes:
     """A service's call."""
     fields = {"left_ms": 1000, "trace": "", "caller": "", "generation": 1, "parent": None, "progress": False, **changes}
-    return message(3, number, op, params, *fields.values())
+    return message(3, number, op, _encode(params), *fields.values())
 
 
 VIOLATIONS: dict[str, list[bytes]] = {
@@ -47,11 +47,13 @@ VIOLATIONS: dict[str, list[bytes]] = {
     "a failure that is no UTF-8": [b"\x93\x05\x01\x82\xa4kind\xa8internal\xa7message" + BROKEN_TEXT],
     "a body that is too deep": [b"\x93\x04\x01" + DEEP],
     "an event that is too deep": [b"\x93\x0a\xa1x" + DEEP],
-    "a number that is text": [message(4, "1", 1)],
-    "a number below zero": [message(4, -1, 1)],
-    "a number beyond all": [message(4, 2**63, 1)],
+    "a number that is text": [message(4, "1", b"\x01")],
+    "a number below zero": [message(4, -1, b"\x01")],
+    "a number beyond all": [message(4, 2**63, b"\x01")],
     "a return without a body": [message(4, 1)],
-    "a return of a call that was never made": [message(4, 2**40, 1)],
+    "a return of a call that was never made": [message(4, 2**40, b"\x01")],
+    "a body that is no bytes": [message(4, 1, 1)],
+    "a body of values without end": [b"\x93\x04\x01\xdd\x00\x01\x00\x00" + bytes(1 << 16)],
     "a fault of an unknown kind": [message(5, 1, {"kind": "x", "message": ""})],
     "a fault with a code beyond all": [message(5, 1, {"kind": "internal", "message": "", "code": 2**40})],
     "a call without fields": [message(3, 1)],
@@ -100,12 +102,14 @@ class Hostile:
         """A frame that may be sent, whatever nonsense is in it."""
         pick = self._random.choice
         number = self._random.choice((0, 1, 2, 3, 5, 8, 13))
-        body = self._value()
+        value = self._value()
+        # It is its reader's alone to understand.
+        body = pick((_encode(value), _encode(value), b"", BROKEN_TEXT, DEEP[:500]))
         self._number += 1
         return pick((
             lambda: message(4, number, body),
             lambda: message(5, number, {"kind": pick(("internal", "timeout", "operation")), "message": "x"}),
-            lambda: call(self._number, pick(_OPERATIONS), body, parent=pick((None, number)), progress=True),
+            lambda: call(self._number, pick(_OPERATIONS), value, parent=pick((None, number)), progress=True),
             lambda: call(self._number, "test.say", {"text": "x"}, left_ms=pick((0, 1, 2**31 - 1))),
             lambda: call(self._number, frames.ASK_CLIENT, {"method": "ping", "params": {}}, parent=number),
             lambda: message(8, number, self._random.random(), pick((None, -1.0)), pick((None, "half"))),

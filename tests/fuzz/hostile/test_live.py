@@ -13,7 +13,10 @@ from tests.system.running import RunningKernel, running
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
-    with running(tmp_path_factory.mktemp("hostile"), options=OPTIONS, all_ready=False) as live:
+    # Those whose operations it tries.
+    services = ("echo", "retrieve", "graph", "documents", "yaml")
+    folder = tmp_path_factory.mktemp("hostile")
+    with running(folder, options=OPTIONS, services=services, all_ready=False) as live:
         live.wait_ready("hostile", "echo")
         yield live
 

@@ -45,39 +45,45 @@ def kernel(data: Path, root: Path) -> Iterator[RunningKernel]:
         yield kernel
 
 
-def test_it_joins_the_running_kernel(kernel: RunningKernel, data: Path, root: Path) -> None:
-    with stdio_client(data, str(root)) as client:
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    """A kernel that the tests leave as it was."""
+    with running(tmp_path_factory.mktemp("data"), [tmp_path_factory.mktemp("notes")], services=["echo"]) as kernel:
+        yield kernel
+
+
+def test_it_joins_the_running_kernel(standing: RunningKernel) -> None:
+    (root,) = standing.status()["roots"]
+    with stdio_client(standing.data_dir, root) as client:
         assert client.initialize()["serverInfo"]["name"] == "linckia"
         assert client.call(1, "mcp.echo", message="hello")["structuredContent"] == {"message": "hello"}
-        assert kernel.status()["clients"] == 1
+        assert standing.status()["clients"] == 1
         assert client.leave() == 0
-    assert kernel_pid(data) == kernel.process.pid
+    assert kernel_pid(standing.data_dir) == standing.process.pid
 
 
-def test_other_roots_than_the_running_kernels_are_refused_naming_both(
-    kernel: RunningKernel, data: Path, root: Path, tmp_path: Path
-) -> None:
-    done = linckia(data, "stdio", str(tmp_path))
+def test_other_roots_than_the_running_kernels_are_refused_naming_both(standing: RunningKernel, tmp_path: Path) -> None:
+    done = linckia(standing.data_dir, "stdio", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
-    assert str(root) in done.stderr
+    assert standing.status()["roots"][0] in done.stderr
     assert f"not {tmp_path}:" in done.stderr
 
 
-def test_an_unknown_surface_is_refused_naming_those_there_are(kernel: RunningKernel, data: Path) -> None:
-    done = linckia(data, "stdio", "--surface", "yml")
+def test_an_unknown_surface_is_refused_naming_those_there_are(standing: RunningKernel) -> None:
+    done = linckia(standing.data_dir, "stdio", "--surface", "yml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "yaml" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_with_exit_code_0_and_leaves_the_kernel(
-    kernel: RunningKernel, data: Path, number: signal.Signals
+    standing: RunningKernel, number: signal.Signals
 ) -> None:
-    with stdio_client(data) as client:
+    with stdio_client(standing.data_dir) as client:
         client.initialize()
         client.process.send_signal(number)
         assert client.process.wait(5) == 0
-    assert kernel.process.poll() is None
+    assert standing.process.poll() is None
 
 
 def test_a_kernel_that_is_ended_in_order_ends_the_session(kernel: RunningKernel, data: Path) -> None:
@@ -183,12 +189,12 @@ def test_its_descriptors_are_left_as_they_were_even_by_a_kernel_that_dies(kernel
         assert os.get_blocking(stdout.fileno())
 
 
-def test_stdin_may_be_a_file(kernel: RunningKernel, data: Path, tmp_path: Path) -> None:
+def test_stdin_may_be_a_file(standing: RunningKernel, tmp_path: Path) -> None:
     (tmp_path / "requests").write_text('{"jsonrpc": "2.0", "id": 7, "method": "ping"}\n')
     with (tmp_path / "requests").open("rb") as requests:
         done = subprocess.run(
             [*LINCKIA, "stdio"],
-            env=environment(data),
+            env=environment(standing.data_dir),
             stdin=requests,
             capture_output=True,
             timeout=TIMEOUT_S,

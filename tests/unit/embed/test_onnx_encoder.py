@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,12 +25,15 @@ from services.runtime.models.device import Precision
 from tests.in_process import services_in_process
 from tests.unit.embed.samples import TEXTS, worst_cosine
 
-transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("graph")
 
 
 @pytest.fixture(scope="module")
-def exported(packaged: ModelFiles, tmp_path_factory: pytest.TempPathFactory) -> OnnxEncoder:
-    return OnnxEncoder(packaged, tmp_path_factory.mktemp("graph"))
+def exported(packaged: ModelFiles, graph: Path) -> OnnxEncoder:
+    return OnnxEncoder(packaged, graph)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,7 @@ SMALL = {
 
 def small(folder: Path, kind: str, **settings: object) -> ModelFiles:
     """A model of this family with random weights."""
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(7)
     config = getattr(transformers, kind + "Config")(**SMALL, **settings)
     getattr(transformers, kind + "Model")(config).save_pretrained(folder)
@@ -142,7 +147,11 @@ def test_a_precision_that_the_backend_has_not_is_refused(packaged: ModelFiles, t
 
 
 @pytest.mark.slow
-async def test_the_service_answers_as_with_torch_and_its_vectors_are_of_the_same_model(tmp_path: Path) -> None:
+async def test_the_service_answers_as_with_torch_and_its_vectors_are_of_the_same_model(
+    tmp_path: Path, graph: Path, exported: OnnxEncoder
+) -> None:
+    # Exported before, since that takes seconds.
+    shutil.copytree(graph, tmp_path / "onnx" / "embed")
     asked = EmbedTexts(texts=TEXTS[2:6], kind=TextKind.PASSAGE)
 
     async def answered(backend: str) -> tuple[Vectors, str, str, Sequence[float]]:

@@ -20,11 +20,10 @@ from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision
 from tests.unit.embed.samples import worst_cosine
 
-transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")
-
 
 def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
     """What transformers answers for each sequence alone, in float32."""
+    transformers = pytest.importorskip("transformers")
     model = transformers.AutoModel.from_pretrained(files.folder, local_files_only=True).eval().float()
     with torch.inference_mode():
         states = [model(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state for ids in sequences]
@@ -53,6 +52,7 @@ def test_a_texts_vector_does_not_depend_on_its_batch(packaged: ModelFiles, seque
 
 def saved(folder: Path, config: object) -> ModelFiles:
     """A small model of random weights, as the family saves it."""
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     transformers.AutoModel.from_config(config).save_pretrained(folder, safe_serialization=True)
     stored = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, object])
@@ -85,6 +85,7 @@ SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 def test_every_family_agrees_with_its_own_class(
     tmp_path: Path, family: str, settings: dict[str, object], packed: bool
 ) -> None:
+    transformers = pytest.importorskip("transformers")
     files = saved(tmp_path, getattr(transformers, family)(**settings))
     assert supports(files.config) is packed
     numbers = np.random.default_rng(1)

@@ -10,11 +10,13 @@ from typing import Any
 
 import h11
 import trio
+from msgspec import structs
 from starlette.routing import BaseRoute
 
-from proto.front import Http
+from proto.front import OFF, Http
 from services.front.gateway import Gateway
 from services.front.transport.http import serve_http
+from services.front.transport.tokens import Tokens
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, MODERN, gateway_in_process
 
@@ -137,9 +139,19 @@ class HttpWire:
         return result
 
 
+def _open(settings: Http) -> Http:
+    """No token where the test names none."""
+    return settings if settings.token is not None else structs.replace(settings, token=OFF)
+
+
 @contextlib.asynccontextmanager
 async def served(
-    settings: Http | None = None, routes: Sequence[BaseRoute] = (), ready: bool = True, *, several: bool = False
+    settings: Http | None = None,
+    routes: Sequence[BaseRoute] = (),
+    ready: bool = True,
+    *,
+    tokens: Tokens | None = None,
+    several: bool = False,
 ) -> AsyncIterator[tuple[HttpWire, Gateway, InProcess, trio.Event]]:
     """A server on a free port; the event shuts it down."""
     shutdown = trio.Event()
@@ -152,8 +164,8 @@ async def served(
 
         async def serve(task_status: trio.TaskStatus[None]) -> None:
             await serve_http(
-                gateway, settings or Http(port=port), listening, routes=routes, ready=is_ready, session_key=KEY,
-                several=several, shutdown=shutdown.wait, task_status=task_status,
+                gateway, _open(settings or Http(port=port)), listening, routes=routes, ready=is_ready, tokens=tokens,
+                session_key=KEY, several=several, shutdown=shutdown.wait, task_status=task_status,
             )  # fmt: skip
 
         await nursery.start(serve)

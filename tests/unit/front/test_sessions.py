@@ -14,12 +14,11 @@ import trio
 import trio.testing
 
 from kernel.sessions import SessionStates
-from proto import grants
 from proto.frames import Event, pack_body
-from proto.grants import Grant
 from services.front.scratchpad import Scratchpads
 from services.front.session import MAX_SUBSCRIPTIONS, SessionState, read_state
 from services.front.transport import session_ids
+from services.front.transport.access import current_key
 from services.front.transport.http_sessions import HttpSession, Sessions
 from services.front.transport.peers import Peers
 from services.front.transport.session_ids import SessionIds
@@ -58,14 +57,14 @@ def test_an_altered_id_is_none() -> None:
         assert ids.read(bad) is None
 
 
-def test_an_id_is_of_the_grant_that_opened_the_session() -> None:
+def test_an_id_is_of_the_token_that_opened_the_session() -> None:
     ids, anyones = SessionIds(b"k" * 32), given()
     with contextlib.ExitStack() as stack:
-        stack.callback(grants.current.reset, grants.current.set(Grant("ada")))
+        stack.callback(current_key.reset, current_key.set("of ada"))
         adas = given()
         assert ids.read(adas) is not None
         assert ids.read(anyones) is None
-        grants.current.set(Grant("bob"))
+        current_key.set("of bob")
         assert ids.read(adas) is None
     assert ids.read(adas) is None
     assert ids.read(anyones) is not None

@@ -67,6 +67,7 @@ def test_id_is_the_lower_cased_name_with_dashes(name: str, id_: str) -> None:
 
 def test_entries_are_parted_outside_brackets() -> None:
     assert entries(" a, [KEY: b, c],,d  e ") == ["a", "[KEY: b, c]", "d e"]
+    assert entries("a, [b, c, d") == ["a", "[b", "c", "d"]
 
 
 def test_blanked_code_leaves_everything_else_in_its_place() -> None:

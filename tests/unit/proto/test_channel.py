@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 import trio
 import trio.testing
-from msgspec import Raw
 
 from proto import frames
 from proto.channel import MAX_GATHERED_BYTES, Channel, ProtocolViolation
@@ -34,7 +33,7 @@ def pair(request: pytest.FixtureRequest) -> Pair:
     return made
 
 
-def body(size: int) -> Raw:
+def body(size: int) -> bytes:
     return frames.pack_body(b"x" * size)
 
 

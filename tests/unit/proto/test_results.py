@@ -68,20 +68,20 @@ BAD = {
 def test_what_is_no_result_is_a_failure_that_names_service_and_operation(body: bytes) -> None:
     for written in (False, True):
         with pytest.raises(Internal, match=r"results.count: service counter answered what is no result: ") as caught:
-            results.plain(COUNT, Raw(body), written=written)
+            results.plain(COUNT, body, written=written)
         assert caught.value.failure.executed is Executed.MAYBE
 
 
 def test_for_a_service_as_well() -> None:
     with pytest.raises(Internal, match="service counter"):
-        results.typed(COUNT, Raw(BAD["a member of another type"]))
+        results.typed(COUNT, BAD["a member of another type"])
     assert results.typed(COUNT, GOOD) == Counted(n=1)
     assert results.typed(COUNT, frames.pack_body(frames.Written(b'{"n":2}'))) == Counted(n=2)
 
 
 def test_read_that_answers_nonsense_has_changed_nothing() -> None:
     with pytest.raises(Internal) as caught:
-        results.plain(operation_of(Look), Raw(b"\xc0"))
+        results.plain(operation_of(Look), b"\xc0")
     assert caught.value.failure.executed is Executed.NO
 
 

@@ -15,8 +15,6 @@ from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision
 from tests.unit.rerank.tiny import MAX_TOKENS, WORDS, save_cross_encoder
 
-transformers = pytest.importorskip("transformers", reason="transformers, the reference, is not installed")
-
 QUERY = "who purr"
 TEXTS = ["cats purr and sleep", "dogs", "", "fish swim in the water", "dogs bark at cats " * 20, "unknown words"]
 
@@ -30,6 +28,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 def reference(files: Checkpoint, query: str, texts: Sequence[str]) -> list[float]:
     """What transformers answers for each pair alone, with its own tokenizer, in float32."""
+    transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(files.tokenizer), pad_token="[PAD]")
     tokenizer.backend_tokenizer.no_padding()
     model = transformers.AutoModelForSequenceClassification.from_pretrained(files.folder, local_files_only=True).eval()

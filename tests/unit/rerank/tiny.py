@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -19,7 +18,9 @@ MAX_TOKENS = 24
 
 def save_cross_encoder(folder: Path, *, labels: int = 1) -> Path:
     """A BertForSequenceClassification with its tokenizer; always the same one."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+
+    transformers = pytest.importorskip("transformers")
     torch.manual_seed(7)
     config = transformers.BertConfig(
         vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,

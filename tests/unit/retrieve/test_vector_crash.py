@@ -3,10 +3,12 @@ says, and no vector of a text that is gone or changed."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from tests.unit.retrieve.rig import WordEmbedder, embedded, opened
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
 CHILD = """
-import itertools, os, signal, sys, trio
+import itertools, json, os, signal, sys, trio
 from pathlib import Path
 from services.retrieve import segment
 from services.retrieve.live_vectors import LiveVectors
@@ -24,7 +26,6 @@ from tests.unit.retrieve.rig import WordEmbedder, embedded, group
 from tests.unit.retrieve.vectors_rig import TINY, tended
 
 step = itertools.count(1)
-last = int(sys.argv[2])
 
 def dies_at_its_turn(work):
     def instead(*arguments, **named):
@@ -39,8 +40,8 @@ Path.rename = dies_at_its_turn(Path.rename)
 LiveVectors.load = dies_at_its_turn(LiveVectors.load)
 segment.remove_others = dies_at_its_turn(segment.remove_others)
 
-async def main():
-    collection = Collection("notes", Path(sys.argv[1]), trio.CapacityLimiter(4), TINY)
+async def work(folder):
+    collection = Collection("notes", Path(folder), trio.CapacityLimiter(4), TINY)
     await collection.load()
     embedder = WordEmbedder()
     for n in itertools.count():
@@ -49,19 +50,46 @@ async def main():
         await embedded(collection, embedder)
         await collection.delete([f"g{(7 * n) % 20}"])
         await tended(collection)
-        print(n, flush=True)
+        if not last:
+            print(n, flush=True)
 
-trio.run(main)
+# What was imported serves every try, each of which is a process of its own.
+for line in sys.stdin:
+    folder, last = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        try:
+            trio.run(work, folder)
+        finally:
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def start(folder: Path, last_step: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(folder), str(last_step)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[3],
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def tries() -> Iterator[subprocess.Popen[str]]:
+    """Takes a folder and the step at which a process that works in it is killed; answers how that process ended."""
+    command = [sys.executable, "-c", CHILD]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3], text=True
+    ) as process:
+        yield process
+
+
+def ask(tries: subprocess.Popen[str], folder: Path, last_step: int) -> None:
+    assert tries.stdin is not None
+    print(json.dumps([str(folder), last_step]), file=tries.stdin, flush=True)
+
+
+def child_of(tries: subprocess.Popen[str]) -> int:
+    (pid,) = Path(f"/proc/{tries.pid}/task/{tries.pid}/children").read_text().split()
+    return int(pid)
+
+
+def answer(tries: subprocess.Popen[str]) -> int:
+    """How the process ended; before that, where it is killed at no step, the number of each of its rounds."""
+    assert tries.stdout is not None
+    return int(tries.stdout.readline())
 
 
 async def assert_right_after_restart(folder: Path) -> None:
@@ -82,22 +110,21 @@ async def assert_right_after_restart(folder: Path) -> None:
 # The first of the steps is the database's making; some fifteen make one compaction.
 @pytest.mark.slow
 @pytest.mark.parametrize("last_step", range(2, 24))
-async def test_killed_at_each_step_of_a_save(tmp_path: Path, last_step: int) -> None:
-    child = start(tmp_path, last_step)
-    child.communicate()
-    assert child.returncode == -signal.SIGKILL
+async def test_killed_at_each_step_of_a_save(tries: subprocess.Popen[str], tmp_path: Path, last_step: int) -> None:
+    ask(tries, tmp_path, last_step)
+    assert answer(tries) == -signal.SIGKILL
     await assert_right_after_restart(tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [0, 2, 9])
-async def test_killed_at_any_moment(tmp_path: Path, rounds: int) -> None:
-    child = start(tmp_path, 0)
-    assert child.stdout is not None
-    try:
-        for _ in range(rounds + 1):
-            assert child.stdout.readline()
-    finally:
-        os.kill(child.pid, signal.SIGKILL)
-        child.communicate()
+async def test_killed_at_any_moment(tries: subprocess.Popen[str], tmp_path: Path, rounds: int) -> None:
+    ask(tries, tmp_path, 0)
+    for number in range(rounds + 1):
+        assert answer(tries) == number
+    os.kill(child_of(tries), signal.SIGKILL)
+    # It may have come further meanwhile.
+    while (code := answer(tries)) >= 0:
+        pass
+    assert code == -signal.SIGKILL
     await assert_right_after_restart(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import trio.testing
 from msgspec import Raw
 
 from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.router import lane as lane_module
 from kernel.router.call import RoutedCall
+from kernel.router.quarantine import LONG_BYTES, digest
 from proto import frames
 from proto.errors import (
     Cancelled,
@@ -52,7 +55,7 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
     async with rig() as r:
         lane = r.router.lane("speaker")
         for params, executed in ((Say(text="wait"), Executed.NO), (Write(text="wait"), Executed.MAYBE)):
-            outcomes: list[Raw | LinckiaError] = []
+            outcomes: list[bytes | LinckiaError] = []
             routed = RoutedCall(
                 operation_of(params), frames.pack_body(params), caller="client", trace="",
                 deadline=trio.current_time() + 10, limit_s=10, done=outcomes.append,
@@ -249,6 +252,43 @@ async def test_request_that_crashes_two_generations_is_refused_and_its_neighbour
         with pytest.raises(Quarantined) as caught:
             await call(r, Say(text=first))
         assert caught.value.failure.executed is Executed.NO
+
+
+@pytest.mark.parametrize("size", [10, LONG_BYTES + 10])
+async def test_request_is_read_only_where_one_of_its_length_is_refused(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in: list[tuple[str, bool]] = []
+
+    def counted(call: RoutedCall) -> bytes:
+        text: str = frames.read_body(call.params, dict[str, str])["text"]
+        read_in.append((text[-1], threading.current_thread() is threading.main_thread()))
+        return digest(call)
+
+    monkeypatch.setattr(lane_module, "digest", counted)
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+
+        async def refused() -> None:
+            with pytest.raises(Quarantined):
+                await call(r, Say(text="x" * size + "1"))
+
+        nursery.start_soon(refused)
+        for _ in range(2):
+            await r.until(lambda: len(r.seen) == 1)
+            r.seen.clear()
+            r.down(CRASHED)
+            await r.up()
+        # A thread reads a long one.
+        while not r.router.lane("speaker")._quarantine._until:
+            await trio.lowlevel.checkpoint()
+        r.hold.set()
+        with pytest.raises(Quarantined) as caught:
+            await call(r, Say(text="x" * size + "1"))
+        assert caught.value.failure.executed is Executed.NO
+        for text in ("x" * size + "2", "x" * size + "33"):
+            assert (await call(r, Say(text=text)))["text"] == text
+        assert read_in == [("1", size < LONG_BYTES), ("2", size < LONG_BYTES)]
 
 
 async def test_kills_from_outside_convict_nobody(autojump_clock: trio.testing.MockClock) -> None:

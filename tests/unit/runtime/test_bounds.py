@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 import trio
 import trio.testing
-from msgspec import Raw
 
 from proto import frames
 from proto.birth import Birth
@@ -67,5 +66,5 @@ async def test_call_with_all_the_time_there_is_has_weeks(autojump_clock: trio.te
 async def test_parameters_that_are_larger_than_a_link_carries_are_refused_here() -> None:
     outgoing, theirs = both()
     with pytest.raises(InvalidParams, match="parameters of more than"):
-        await outgoing.raw("op", Raw(bytes(frames.MAX_MESSAGE_BYTES + 1)), limit_s=1)
+        await outgoing.raw("op", bytes(frames.MAX_MESSAGE_BYTES + 1), limit_s=1)
     assert theirs.try_receive() is None

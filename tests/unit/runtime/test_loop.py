@@ -10,7 +10,6 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from msgspec import Raw
 
 from proto import frames
 from proto.birth import Birth
@@ -224,7 +223,7 @@ async def test_parameters_that_are_none_are_refused() -> None:
     async with line(Waiter()) as kernel:
         await kernel.begin()
         # Those of another service may be anything.
-        for wrong in (frames.pack_body({"seconds": "x"}), Raw(BROKEN_TEXT), Raw(b"\x81\xa1x" + DEEP[:900] + b"\xc0")):
+        for wrong in (frames.pack_body({"seconds": "x"}), BROKEN_TEXT, b"\x81\xa1x" + DEEP[:900] + b"\xc0"):
             kernel.channel.post(Call(1, "loop.wait", wrong, 1000, "", "client", 3))
             assert (await kernel.expect(Fault)).failure.kind is Kind.INVALID_PARAMS
         kernel.channel.post(Call(2, "loop.nothing", frames.pack_body({}), 1000, "", "client", 3))

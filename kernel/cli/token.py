@@ -1,0 +1,195 @@
+"""`linckia token`: tokens for clients over HTTP, each with what its client may do.
+
+The tokens are in the data directory, whether a kernel runs or not; one that runs takes up each change before the
+command ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import time
+from pathlib import Path
+
+from kernel import tokens
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import Cell, complain, show_answer, show_json
+from kernel.config import load
+from kernel.control.address import find_data_dir
+from kernel.control.client import Client, ControlError, NoKernel
+from kernel.settings import ConfigError, Flags, nearest
+from proto.grants import MAX_ROOTS, Token
+from proto.operation import ALL, SURFACES
+
+COMPACT = "compact"
+"""The surface that shows no operations of its own but ways to those of all others."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SPAN = re.compile(r"([0-9]{1,6})(h|d|w)")
+_UNIT_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
+_HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "CREATED", "EXPIRES")
+
+
+def token(arguments: argparse.Namespace) -> int:
+    """Make, list or revoke.  Raises Usage, Failed, ControlError, OSError."""
+    act = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
+    if arguments.action != "create" and any((arguments.surfaces, arguments.roots, arguments.read_only)):
+        raise Usage("--surface, --root and --read-only are for `linckia token create`")
+    if arguments.action != "create" and arguments.expires is not None:
+        raise Usage("--expires is for `linckia token create`")
+    if (arguments.name is None) != (arguments.action == "list"):
+        wants = "takes no name" if arguments.action == "list" else "wants the name of the token"
+        raise Usage(f"linckia token {arguments.action} {wants}")
+    try:
+        return act(arguments, find_data_dir(arguments.data, os.environ))
+    except tokens.CannotRead as error:
+        raise Failed(str(error)) from None
+
+
+def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
+    if not _NAME.fullmatch(arguments.name):
+        raise Usage(f"{arguments.name!r} is no name for a token: letters, digits, '.', '_' and '-', 64 at most")
+    surfaces = _surfaces(arguments.surfaces or ())
+    roots = _roots(arguments.roots or (), arguments.data, data_dir)
+    expires = None if arguments.expires is None else expiry(arguments.expires, time.time())
+    secret = tokens.new()
+    made = Token(
+        name=arguments.name, sha256=tokens.hash_of(secret), created=time.time(), expires=expires, surfaces=surfaces,
+        roots=roots, read_only=arguments.read_only,
+    )  # fmt: skip
+    with tokens.editing(data_dir):
+        there = tokens.listed(data_dir)
+        if any(each.name == made.name for each in there):
+            raise Usage(f"there is a token {made.name} already; revoke it first, or choose another name")
+        tokens.store(data_dir, [*there, made])
+    _take_up(data_dir)
+    if arguments.json:
+        show_json({**_shown(made), "token": secret})
+        return 0
+    print(secret)
+    complain("it is shown this once; a client sends it as `Authorization: Bearer TOKEN`")
+    return 0
+
+
+def _revoke(arguments: argparse.Namespace, data_dir: Path) -> int:
+    with tokens.editing(data_dir):
+        there = tokens.listed(data_dir)
+        if all(each.name != arguments.name for each in there):
+            known = nearest(arguments.name, [each.name for each in there]) if there else "; there are none"
+            raise Usage(f"there is no token {arguments.name}{known}")
+        tokens.store(data_dir, [each for each in there if each.name != arguments.name])
+    _take_up(data_dir)
+    return 0
+
+
+def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
+    there = tokens.listed(data_dir)
+    show_answer(arguments.json, [_shown(each) for each in there], _HEADERS, [_row(each) for each in there])
+    return 0
+
+
+def _shown(each: Token) -> dict[str, object]:
+    """All but the hash."""
+    return {
+        "name": each.name, "surfaces": each.surfaces, "roots": each.roots, "read_only": each.read_only,
+        "created": _at(each.created), "expires": None if each.expires is None else _at(each.expires),
+        "expired": is_expired(each),
+    }  # fmt: skip
+
+
+def _row(each: Token) -> list[Cell]:
+    until = "never" if each.expires is None else _at(each.expires) + (" (expired)" if is_expired(each) else "")
+    return [
+        each.name,
+        ", ".join(each.surfaces) or "all",
+        ", ".join(each.roots) or "all",
+        "read" if each.read_only else "read, write",
+        _at(each.created),
+        until,
+    ]
+
+
+def is_expired(each: Token) -> bool:
+    return each.expires is not None and each.expires <= time.time()
+
+
+def _at(when: float) -> str:
+    return datetime.datetime.fromtimestamp(when).astimezone().isoformat(timespec="seconds")
+
+
+def _surfaces(given: list[str] | tuple[()]) -> tuple[str, ...]:
+    for name in given:
+        if name not in SURFACES:
+            raise Usage(f"--surface: there is no surface {name!r}{nearest(name, SURFACES)}")
+    if ALL in given:
+        return ()
+    if set(given) == {COMPACT}:
+        raise Usage(
+            f"--surface {COMPACT}: it is a way to operations of the other surfaces, and none is named; add them, as in "
+            f"--surface {COMPACT} --surface documents, or give --surface {ALL}"
+        )
+    return tuple(dict.fromkeys(given))
+
+
+def _roots(given: list[str] | tuple[()], data: str | None, data_dir: Path) -> tuple[str, ...]:
+    if not given:
+        return ()
+    if len(given) > MAX_ROOTS:
+        raise Usage(f"--root: {len(given)} of them; a token has {MAX_ROOTS} at most")
+    known = _roots_in_force(data, data_dir)
+    found = []
+    for path in given:
+        try:
+            real = Path(path).expanduser().resolve(strict=True)
+        except OSError as error:
+            raise Usage(f"--root {path}: {error.strerror}") from None
+        if not real.is_dir():
+            raise Usage(f"--root {path}: it is no folder")
+        if not any(real.is_relative_to(root) for root in known):
+            raise Usage(f"--root {path}: it is neither a root of Linckia nor below one; there are: {', '.join(known)}")
+        found.append(str(real))
+    return tuple(dict.fromkeys(found))
+
+
+def _roots_in_force(data: str | None, data_dir: Path) -> list[str]:
+    """Those of the kernel that runs, else of the settings.  Raises Usage, ControlError."""
+    try:
+        with Client(data_dir) as client:
+            return list(client.call("kernel_status", {})["roots"])
+    except NoKernel:
+        pass
+    try:
+        roots = [str(root) for root in load(Flags(data_dir=data), os.environ).roots]
+    except ConfigError as error:
+        raise Usage(str(error)) from None
+    if not roots:
+        raise Usage("--root: no roots are set, and no kernel runs; start it first, `linckia serve PATH…`")
+    return roots
+
+
+def expiry(text: str, now: float) -> float:
+    """Seconds since 1970 of `30d`, `12h`, `4w`, a day (its beginning, local time) or a time.  Raises Usage."""
+    if match := _SPAN.fullmatch(text):
+        return now + int(match[1]) * _UNIT_S[match[2]]
+    try:
+        at = datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise Usage(f"--expires {text}: write a span (30d, 12h, 4w) or a date (2027-01-31)") from None
+    if at <= now:
+        raise Usage(f"--expires {text}: that has passed")
+    return at
+
+
+def _take_up(data_dir: Path) -> None:
+    """Have the kernel that runs, if one does, know of the change."""
+    try:
+        with Client(data_dir) as client:
+            done = client.call("kernel_tokens_changed", {})
+    except NoKernel:
+        return
+    except ControlError as error:
+        raise Failed(f"it is written down, but the running kernel could not be told: {error}") from None
+    if done["message"] != "in force":
+        complain(done["message"])

@@ -1,0 +1,74 @@
+"""What a service holds of the disk: its own folder, and files that it has open and deleted.
+
+Looked at once a second, and less often where a look takes long. RLIMIT_FSIZE bounds each file beside it
+(`services.runtime.memory`), so that no burst in between is one huge file.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+import time
+from pathlib import Path
+
+import trio
+
+INTERVAL_S = 1.0
+SHARE = 1 / 50
+"""Of a processor, for looking."""
+
+ENTRY_BYTES = 4096
+"""At least, for each file and folder: empty ones take space as well, and time to count."""
+
+_CANNOT_BE_SEEN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+"""A folder that is closed to its kernel, or lies deeper than a path leads."""
+
+
+async def overflow(folder: Path, pid: int, limit: int) -> str:
+    """Until the process with its folder holds more than `limit` bytes of the disk; says how much."""
+    while True:
+        begun = time.monotonic()
+        held = await trio.to_thread.run_sync(held_bytes, folder, pid, limit, abandon_on_cancel=True)
+        if held > limit:
+            many = "what cannot be counted" if held == math.inf else f"{held / 2**20:.0f} MiB or more"
+            return f"holds {many} of the disk in {folder}, its limit is {limit / 2**20:.0f} MiB (disk_limit_bytes)"
+        await trio.sleep(max(INTERVAL_S, (time.monotonic() - begun) / SHARE))
+
+
+def held_bytes(folder: Path, pid: int, most: float = math.inf) -> float:
+    """Bytes, counted no further than past `most`; infinity where the folder hides what is in it.  Blocks."""
+    total: float = _deleted_bytes(pid)
+    waiting = [str(folder)]
+    while waiting and total <= most:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    total += max(found.st_blocks * 512, ENTRY_BYTES)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    if total > most:
+                        break
+        except OSError as error:
+            if error.errno in _CANNOT_BE_SEEN:
+                return math.inf
+            # It changes meanwhile.
+    return total
+
+
+def _deleted_bytes(pid: int) -> int:
+    """Of files without a name that the process has open; 0 where Linux does not tell."""
+    total = 0
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                found = os.stat(f"/proc/{pid}/fd/{number}")
+            except OSError:
+                continue
+            if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
+                total += found.st_blocks * 512
+    except OSError:
+        return total
+    return total

@@ -1,0 +1,23 @@
+"""What fuzzing found to reach different code, and what it found to be wrong, is read without a defect."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tests.fuzz.coverage import TARGETS, corpus
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_corpus_is_read_with_no_failure_but_those_that_its_readers_document(target: str) -> None:
+    module = importlib.import_module(f"tests.fuzz.coverage.{target}")
+    for data in (*module.SEEDS, *corpus(target)):
+        try:
+            module.read(data)
+        except Exception as error:
+            raise AssertionError(f"{target}: {data!r}") from error
+
+
+def test_corpus_is_small() -> None:
+    assert sum(len(repr(data)) for target in TARGETS for data in corpus(target)) <= 200 * 1024

@@ -1,0 +1,124 @@
+"""`linckia token` and the files of tokens, without a kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kernel import tokens
+from kernel.cli.__main__ import main
+from kernel.cli.doctor import examine
+from kernel.cli.token import expiry
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LINCKIA_DATA", str(tmp_path / "data"))
+    (tmp_path / "root").mkdir()
+    monkeypatch.setenv("LINCKIA_ROOTS", str(tmp_path / "root"))
+    return tmp_path / "data"
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = main(["token", *argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_token_is_printed_once_and_only_its_hash_is_kept_for_its_owner(
+    capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path
+) -> None:
+    code, out, _ = run(
+        capsys, "create", "ci", "--surface", "files", "--root", str(tmp_path / "root"), "--read-only", "--expires", "2d"
+    )
+    assert code == 0
+    secret = out.strip()
+    kept = tokens.path(data)
+    assert secret not in kept.read_text()
+    assert tokens.hash_of(secret) in kept.read_text()
+    assert stat.S_IMODE(os.stat(kept).st_mode) == 0o600
+    code, out, _ = run(capsys, "list", "--json")
+    (listed,) = json.loads(out)
+    assert (listed["name"], listed["surfaces"], listed["read_only"]) == ("ci", ["files"], True)
+    assert listed["roots"] == [str(tmp_path / "root")]
+    assert "sha256" not in listed
+    assert run(capsys, "revoke", "ci")[0] == 0
+    assert tokens.listed(data) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("ci", "--surface", "fils"), "did you mean files?"),
+        (("ci", "--surface", "compact"), "add them"),
+        (("ci", "--root", "/nowhere"), "No such file"),
+        (("ci", "--root", "/"), "neither a root of Linckia nor below one"),
+        (("ci", "--expires", "2020-01-01"), "that has passed"),
+        (("ci", "--expires", "soon"), "30d, 12h, 4w"),
+        (("c:i",), "no name for a token"),
+        (("old",), "there is a token old already"),
+    ],
+)
+def test_what_is_wrong_is_named_and_changes_nothing(
+    capsys: pytest.CaptureFixture[str], data: Path, options: tuple[str, ...], said: str
+) -> None:
+    assert run(capsys, "create", "old")[0] == 0
+    before = tokens.path(data).read_bytes()
+    code, out, err = run(capsys, "create", *options)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert tokens.path(data).read_bytes() == before
+
+
+def test_revoking_what_is_not_there_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "create", "deploy")
+    code, _, err = run(capsys, "revoke", "depoly")
+    assert code == 2
+    assert "did you mean deploy?" in err
+
+
+def test_surface_all_is_no_limit(capsys: pytest.CaptureFixture[str], data: Path) -> None:
+    run(capsys, "create", "ci", "--surface", "all")
+    assert tokens.listed(data)[0].surfaces == ()
+
+
+def test_expiry_is_a_span_or_a_day() -> None:
+    assert expiry("2w", 1000.0) == 1000.0 + 14 * 86400
+    assert expiry("2099-01-31T00:00:00+00:00", 0.0) == 4073500800.0
+
+
+def test_own_token_is_made_once_for_its_owner_alone(data: Path) -> None:
+    data.mkdir()
+    own = tokens.own(data)
+    assert tokens.own(data) == own
+    assert stat.S_IMODE(os.stat(tokens.own_path(data)).st_mode) == 0o600
+    tokens.own_path(data).chmod(0o644)
+    tokens.own(data)
+    assert stat.S_IMODE(os.stat(tokens.own_path(data)).st_mode) == 0o600
+
+
+def test_files_that_are_damaged_are_named_with_the_remedy(data: Path) -> None:
+    data.mkdir()
+    tokens.own_path(data).write_text("short")
+    with pytest.raises(tokens.CannotRead, match="remove it"):
+        tokens.own(data)
+    tokens.path(data).write_text("{")
+    with pytest.raises(tokens.CannotRead, match="make them again"):
+        tokens.listed(data)
+
+
+def test_doctor_names_a_token_that_is_off_and_tokens_that_never_expire(
+    capsys: pytest.CaptureFixture[str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernel.cli.doctor._torch", lambda: iter(()))
+    run(capsys, "create", "forever")
+    monkeypatch.setenv("LINCKIA_TOKEN", "off")
+    found = [(finding.what, finding.found) for finding in examine(data)]
+    assert ("tokens", "never expire: forever") in found
+    assert any(what == "token" and text.startswith("off:") for what, text in found)
+    monkeypatch.delenv("LINCKIA_TOKEN")
+    assert ("token", "HTTP asks for one") in [(finding.what, finding.found) for finding in examine(data)]
