@@ -30,6 +30,7 @@ from kernel.settings import (
 )
 from proto.front import DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http
 from proto.json_types import Layer
+from proto.rate import parse_rate
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""
@@ -203,6 +204,13 @@ def _served(layer: Layer) -> Http | None:
     http = msgspec.convert(layer, Http)
     if not http.enabled:
         return None
+    if http.rate is not None:
+        try:
+            parse_rate(http.rate)
+        except ValueError as error:
+            raise ConfigError(f"http.rate: {error}") from None
+    if http.oauth is not None and http.token == OFF:
+        raise ConfigError("http.oauth is set, and http.token is off: without a token everything is open; leave one out")
     if not http.is_loopback and http.token in (None, OFF):
         raise ConfigError(
             f"HTTP on {http.host} can be reached from other machines, and no token is set: set LINCKIA_TOKEN or "

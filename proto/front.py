@@ -86,6 +86,8 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
     """For a body to go on: longer for what comes at more than 16 KiB/s."""
 
+    rate: str | None = None
+    """How often each client with a token of its own may call (`proto.rate`); never the operator's."""
     oauth: OAuth | None = None
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-_WRITTEN = re.compile(r"(\d{1,9})/(s|min|h)(?: burst (\d{1,9}))?")
+PATTERN = r"^([1-9][0-9]{0,8})/(s|min|h)(?: burst ([1-9][0-9]{0,8}))?$"
+_WRITTEN = re.compile(PATTERN)
 _PER_MINUTE = {"s": 60.0, "min": 1.0, "h": 1 / 60}
 
 BURST_MINUTES = 1 / 6
@@ -22,12 +24,11 @@ class Rate(msgspec.Struct, frozen=True):
     burst: Annotated[int, Meta(ge=1)]
 
 
+@functools.lru_cache
 def parse_rate(text: str) -> Rate:
     """`600/min`, `10/s`, `5000/h`, each with ` burst 50` or not.  Raises ValueError: says how to write it."""
     written = _WRITTEN.fullmatch(text.strip())
-    if written is None or int(written[1]) == 0 or written[3] == "0":
-        raise ValueError(
-            f"{text!r} is no rate; write 600/min, 10/s or 5000/h, and what may come at once: 10/s burst 50"
-        )
+    if written is None:
+        raise ValueError(f"{text!r} is no rate; write 600/min, 10/s or 5000/h, and what may come at once: 9/s burst 50")
     per_minute = int(written[1]) * _PER_MINUTE[written[2]]
     return Rate(per_minute, int(written[3]) if written[3] else max(1, round(per_minute * BURST_MINUTES)))

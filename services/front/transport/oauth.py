@@ -230,7 +230,8 @@ class ResourceServer:
         """`WWW-Authenticate` for a request without a token that would do (RFC 6750, 3; RFC 9728, 5.1)."""
         parts = [f'resource_metadata="{(self._settings.resource or base).rstrip("/")}{WELL_KNOWN}{path}"']
         if error:
-            parts += [f'error="{error}"', f'error_description="{description}"']
+            plain = description.encode("ascii", "replace").decode().replace('"', "'").replace("\\", "/")
+            parts += [f'error="{error}"', f'error_description="{plain}"']
         return f'Bearer {", ".join(parts)}, scope="{" ".join(self._settings.scopes)}"'
 
 
