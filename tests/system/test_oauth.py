@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -90,7 +89,7 @@ def ask(kernel: RunningKernel, token: str | None, at: str = "/mcp/yaml", **argum
 
 
 def is_done(answer: httpx2.Response) -> bool:
-    return answer.status_code == 200 and answer.json()["result"]["isError"] is False
+    return answer.status_code == 200 and answer.json().get("result", {}).get("isError") is False
 
 
 @pytest.fixture
@@ -250,7 +249,7 @@ def test_the_flood_of_one_subject_leaves_another_ones_calls_alone(
         elif is_done(answer):
             outcomes["done"] += 1
         else:
-            assert "oauth:greedy may make 60 calls a minute" in str(json.loads(answer.text)["result"])
+            assert "oauth:greedy may make 60 calls a minute" in answer.text
             outcomes["overloaded"] += 1
         assert sum(outcomes.values()) < 1000
     assert outcomes["overloaded"] > 0
