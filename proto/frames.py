@@ -133,6 +133,15 @@ class Fault(Frame, frozen=True, tag=5):
     failure: Failure
 
 
+class Unfinished(Frame, frozen=True, tag=6):
+    """The service ends, and has not done this call: it was not `begun`, or was cut short; `failure` where it is not to
+    be sent to the next generation."""
+
+    id: Number
+    begun: bool
+    failure: Failure
+
+
 class Progress(Frame, frozen=True, tag=8):
     """How far the work of a call has come."""
 
@@ -202,7 +211,9 @@ class Part(Frame, frozen=True, tag=17):
     data: bytes
 
 
-FromService: TypeAlias = Hello | Ready | Call | Return | Fault | Progress | Cancel | Event | Log | Pong | Bye | Part
+FromService: TypeAlias = (
+    Hello | Ready | Call | Return | Fault | Unfinished | Progress | Cancel | Event | Log | Pong | Bye | Part
+)
 FromKernel: TypeAlias = Call | Return | Fault | Progress | Cancel | Event | Log | Ping | Drain | ByeAck | Part
 AnyFrame: TypeAlias = FromService | FromKernel
 

@@ -11,7 +11,7 @@ import trio
 
 from proto import errors, frames
 from proto.channel import Channel
-from proto.frames import Call, Cancel, Fault, Level, Log, Progress, Return
+from proto.frames import Call, Cancel, Fault, Level, Log, Progress, Return, Unfinished
 from proto.json_types import JsonObject
 from proto.link import LinkClosed
 
@@ -40,10 +40,12 @@ class FrontClient:
         """The client end of the call that the front has this number for."""
         return FrontRequests(self, call_id)
 
-    def answered(self, frame: Return | Fault | Progress) -> bool:
+    def answered(self, frame: Return | Fault | Unfinished | Progress) -> bool:
         """Whether the frame answers a question."""
         if isinstance(frame, Progress) or frame.id < FIRST_ID:
             return False
+        if isinstance(frame, Unfinished):
+            frame = Fault(frame.id, frame.failure)
         if (question := self._questions.get(frame.id)) is not None:
             question.answer = frame
             question.done.set()

@@ -27,8 +27,8 @@ from kernel.router.call import RoutedCall
 from kernel.router.quarantine import LONG_BYTES, QUARANTINE_S, Quarantine, Start, digest
 from proto import errors
 from proto.channel import Channel, ProtocolViolation
-from proto.errors import Executed, LinckiaError
-from proto.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return
+from proto.errors import Executed, Failure, LinckiaError
+from proto.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
 from proto.link import LinkClosed
 from proto.operation import Access
 
@@ -256,7 +256,7 @@ class Lane:
         self.replays += 1
         return None
 
-    def frame(self, instance: str, generation: int, frame: Return | Fault | Progress) -> None:
+    def frame(self, instance: str, generation: int, frame: Return | Fault | Unfinished | Progress) -> None:
         call = self.find(instance, generation, frame.id)
         if call is None:
             # It may have crossed a cancellation, or a death.
@@ -270,10 +270,26 @@ class Lane:
             case Fault(failure=failure):
                 self._release(call)
                 self._finish(call, errors.from_failure(failure))
+            case Unfinished(begun=begun, failure=failure):
+                # It has ended by itself: there is no use in sending it more.
+                self.draining(instance, generation)
+                self._release(call)
+                self._not_done(call, begun=begun, failure=failure)
             case Progress():
                 if call.progress is not None and not call.withdrawn:
                     with Edge(f"progress of {call.op.name}"):
                         call.progress(frame)
+
+    def _not_done(self, call: RoutedCall, *, begun: bool, failure: Failure) -> None:
+        """Of a generation that ends: the next one may have it, if it may be done twice or was not begun."""
+        call.deaths += begun
+        if begun and not (call.is_repeatable() and call.deaths <= REPLAYS_AFTER_KILL):
+            self._finish(call, errors.from_failure(failure))
+        elif not call.withdrawn:
+            self.replays += 1
+            self._queue.appendleft(call)
+            self._pump()
+            self._wake()
 
     def _release(self, call: RoutedCall) -> None:
         del self._in_flight[call.frame_id]

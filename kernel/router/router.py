@@ -255,7 +255,7 @@ class Router:
 
     def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
         living = self._living.get((service, generation))
-        if isinstance(frame, Return | Fault | Progress):
+        if isinstance(frame, Return | Fault | frames.Unfinished | Progress):
             asked = living is not None and living.client is not None and living.client.answered(frame)
             if not asked:
                 self._lanes[service].frame(service, generation, frame)

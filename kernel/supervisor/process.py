@@ -25,7 +25,7 @@ from proto import frames
 from proto.birth import EXIT_OUT_OF_MEMORY, Birth
 from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from proto.errors import Unavailable
-from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready
+from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
 from proto.link import LinkClosed
 
 LAST_FRAMES_S = 0.25
@@ -192,7 +192,8 @@ class Generation:
     def _accept(self, frame: AnyFrame, channel: Channel, running: Running) -> None:
         if self._hello is None and not isinstance(frame, Hello):
             raise ProtocolViolation(f"{type(frame).__name__} before hello")
-        if self._said_bye:
+        if self._said_bye and not isinstance(frame, Unfinished):
+            # Which answers calls that crossed its bye.
             raise ProtocolViolation(f"{type(frame).__name__} after bye")
         if not isinstance(frame, _OURS):
             if self.ready_at is None and isinstance(frame, Call):

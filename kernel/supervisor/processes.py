@@ -56,12 +56,24 @@ def _status_bytes(pid: int, fields: tuple[bytes, ...]) -> int | None:
 
 def session_of(pid: int) -> int | None:
     """The session of a process, a zombie's too.  None where there is no such process."""
+    fields = _stat(pid)
+    return int(fields[3]) if fields else None
+
+
+def progress_of(pid: int) -> tuple[str, int]:
+    """The state of a process as ps(1) names it, and the processor time that it has used, in clock ticks."""
+    fields = _stat(pid)
+    return (fields[0].decode(), int(fields[11]) + int(fields[12])) if fields else ("X", 0)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of proc_pid_stat(5) from the third on; none where there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return None
+        return []
     # The name, in parentheses, may hold anything, so fields are counted after its end.
-    return int(stat[stat.rindex(b")") + 2 :].split()[3])
+    return stat[stat.rindex(b")") + 2 :].split()
 
 
 class OomCounter:

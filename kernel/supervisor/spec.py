@@ -117,6 +117,8 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How long a start waits for a zygote that is still loading, before the service is started from nothing."""
     load_timeout_s: Positive = 120.0
     """Loading torch and transformers from a cold, slow disk takes a minute; longer is a hang."""
+    stalled_s: Positive = 5.0
+    """Without any processor time while it loads, as one has that was stopped: then it is killed."""
     fork_timeout_s: Positive = 5.0
     """A fork takes 10 ms; 5 s leaves room for a swapping machine, then the zygote is replaced."""
 

@@ -25,7 +25,7 @@ import trio
 
 from kernel.supervisor.placement import SpawnError
 from kernel.supervisor.policy import delay_s
-from kernel.supervisor.processes import Reaper, resident_bytes
+from kernel.supervisor.processes import Reaper, progress_of, resident_bytes
 from kernel.supervisor.spawn import ServiceLog, spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
@@ -248,6 +248,7 @@ class Zygote:
                     self._control = control
                     nursery.start_soon(log.run)
                     nursery.start_soon(self._converse, control)
+                    nursery.start_soon(self._see_it_load, process.pid)
                     await trio.lowlevel.wait_readable(pidfd)
                     nursery.cancel_scope.cancel()
             except BaseException:
@@ -283,6 +284,21 @@ class Zygote:
                 _log.error("zygote %s: %s", self.spec.name, error)
         # It has closed its end, does not load, or talks nonsense.
         self._kill()
+
+    async def _see_it_load(self, pid: int) -> None:
+        """Kill it where it has stopped to load: services wait for it, and other zygotes for their turn."""
+        patience_s = self.spec.stalled_s
+        seen, moved_at = 0, trio.current_time()
+        while self.state is ZygoteState.LOADING:
+            await trio.sleep(patience_s / 5)
+            state, ticks = progress_of(pid)
+            # What waits for a core or for the disk will go on.
+            if ticks != seen or state in "RD":
+                seen, moved_at = ticks, trio.current_time()
+            elif trio.current_time() - moved_at >= patience_s and self.state is ZygoteState.LOADING:
+                _log.error("zygote %s has loaded nothing for %g s and is killed", self.spec.name, patience_s)
+                self._kill()
+                return
 
     def _accept(self, message: FromZygote) -> None:
         if isinstance(message, Forked):

@@ -98,6 +98,6 @@ class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
 
 
-@internal.read("embed_model", deadline_s=10)
+@internal.read("embed_model", deadline_s=120)
 class EmbedModelParams(Params[EmbedModel], frozen=True, kw_only=True):
     """Which embedding model is in use, on what device, and the fingerprint its vectors carry."""

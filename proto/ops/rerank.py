@@ -51,6 +51,6 @@ class RerankModel(msgspec.Struct, frozen=True, kw_only=True):
     precision: str = ""
 
 
-@internal.read("rerank_model", deadline_s=10)
+@internal.read("rerank_model", deadline_s=120)
 class RerankModelParams(Params[RerankModel], frozen=True, kw_only=True):
     """Which cross-encoder is in use, on what device, if any."""

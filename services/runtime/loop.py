@@ -49,6 +49,7 @@ from proto.frames import (
     Progress,
     Ready,
     Return,
+    Unfinished,
 )
 from proto.link import Link, LinkClosed
 from proto.operation import Operation, Params, operation_of
@@ -206,6 +207,8 @@ class ServiceLoop:
             case Call():
                 try:
                     self._begin(frame)
+                except Unavailable as error:
+                    self._channel.post(Unfinished(frame.id, begun=False, failure=error.failure))
                 except LinckiaError as error:
                     self._channel.post(Fault(frame.id, error.failure))
             case Return() | Fault():
@@ -262,11 +265,7 @@ class ServiceLoop:
             if not self._calls:
                 self._no_calls.set()
                 self._no_calls = trio.Event()
-            last: Return | Fault
-            if isinstance(answer, Return):
-                last = answer
-            else:
-                last = Fault(call.id, served.operation.failure(answer or self._stopped(call, context)).failure)
+            last = answer if isinstance(answer, Return) else self._not_done(call, served, context, answer)
             with contextlib.suppress(LinkClosed):
                 self._channel.post(last)
 
@@ -276,9 +275,15 @@ class ServiceLoop:
             f"{call.op} failed inside service {self._birth.service}; its log has the details ({call.trace})"
         )
 
-    def _stopped(self, call: Call, context: Context) -> LinckiaError:
-        if context.cancelled_by_caller:
-            return Cancelled(f"{call.op} was cancelled by its caller")
-        if context.scope.cancelled_caught:
-            return Timeout(f"{call.op}: not done within {call.left_ms} ms")
-        return Unavailable(f"service {self._birth.service} ended while serving {call.op}", executed=Executed.MAYBE)
+    def _not_done(
+        self, call: Call, served: _Served, context: Context, error: LinckiaError | None
+    ) -> Fault | Unfinished:
+        """What to say of a call without a result: its handler's `error`, or why that was cancelled."""
+        if error is None and context.cancelled_by_caller:
+            error = Cancelled(f"{call.op} was cancelled by its caller")
+        elif error is None and context.scope.cancelled_caught:
+            error = Timeout(f"{call.op}: not done within {call.left_ms} ms")
+        if error is not None:
+            return Fault(call.id, served.operation.failure(error).failure)
+        ended = Unavailable(f"service {self._birth.service} ended while serving {call.op}", executed=Executed.MAYBE)
+        return Unfinished(call.id, begun=True, failure=served.operation.failure(ended).failure)

@@ -20,17 +20,23 @@ ROW = "[...document.querySelectorAll('#services tbody tr')].find(row => row.cell
 def test_the_page_shows_what_runs_lives_and_restarts_a_service(tmp_path: Path) -> None:
     options = ("--http", "127.0.0.1:0")
     with (
-        running(tmp_path / "data", options=options, all_ready=False) as kernel,
+        running(tmp_path / "data", options=options, services=["echo"], all_ready=False, token=True) as kernel,
         chromium.browser(tmp_path / "p") as page,
     ):
         kernel.wait_ready("echo")
         # The front over HTTP comes a moment later.
         while (url := kernel.status()["page_url"]) is None:
             time.sleep(0.02)
+        # Without what is behind the #, it shows nothing and asks for the token.
         page.open(url.partition("#")[0])
+        page.until("!document.getElementById('sign-in').hidden")
+        assert page.value(f"({ROW})?.cells[1].textContent ?? 'none'") == "none"
+        assert not page.value("document.getElementById('no-key').hidden")
+        page.value(f"document.getElementById('token').value = {kernel.status()['token']!r}")
+        page.value("document.querySelector('#sign-in button').click()")
         page.until(f"({ROW})?.cells[1].textContent === 'ready'")
         assert page.value("document.querySelectorAll('button').length") == 1  # signing in, which is hidden
-        assert not page.value("document.getElementById('no-key').hidden")
+        page.value("sessionStorage.clear()")
 
         page.open("about:blank")
         page.open(url)

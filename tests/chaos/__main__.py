@@ -1,6 +1,6 @@
 """A storm of faults over the whole system under a mixed load, and what became of it.
 
-    scripts/chaos [--seconds N] [--seed N] [--every SECONDS] [--only KIND] [--keep DIR]
+    scripts/chaos [--seconds N] [--seed N] [--every SECONDS] [--only KIND] [--logs DIR]
 
 Exit code 1 where a write was lost, an answer was wrong or never came, or a process was orphaned.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -91,15 +92,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="which storm; drawn if not given")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two faults, on average (1)")
     parser.add_argument("--only", choices=[fault.kind for fault in faults.FAULTS], help="this kind of fault alone")
-    parser.add_argument("--keep", type=Path, help="do it in this folder, and leave it there")
+    parser.add_argument("--logs", type=Path, help="copy the logs of kernel and services to this folder at the end")
     arguments = parser.parse_args()
     if arguments.only:
         faults.FAULTS = tuple(fault for fault in faults.FAULTS if fault.kind == arguments.only)
     print(f"seed {arguments.seed}, {arguments.seconds:.0f} s", flush=True)
     with tempfile.TemporaryDirectory(prefix="linckia-chaos-") as made:
-        folder = arguments.keep or Path(made) / "disk"
+        folder = Path(made) / "disk"
         with small_disk(folder) as own_disk:
-            record, further = trio.run(lambda: storm(folder, arguments, own_disk=own_disk))
+            try:
+                record, further = trio.run(lambda: storm(folder, arguments, own_disk=own_disk))
+            finally:
+                if arguments.logs:
+                    shutil.copytree(folder / "data" / "logs", arguments.logs, dirs_exist_ok=True)
     print(report(record, further))
     return 1 if record.lost or record.wrong or record.hung else 0
 

@@ -49,7 +49,10 @@ class System:
     def start(self) -> None:
         command = [sys.executable, "-P", "-m", "kernel.cli", "serve", str(self.root), "--data", str(self.data)]
         self.process = subprocess.Popen(
-            [*command, "--http", f"127.0.0.1:{self.port}"], cwd=REPOSITORY, stderr=subprocess.DEVNULL
+            [*command, "--http", f"127.0.0.1:{self.port}"],
+            cwd=REPOSITORY,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LINCKIA_TOKEN": "off"},
         )
         self.starts += 1
 

@@ -96,7 +96,7 @@ class Guard:
         self._token = settings.token.encode() if settings.token else None
         self._is_open = settings.token == OFF
         self._tokens = tokens or Tokens()
-        self._tokens.changed = self._end_revoked
+        self._tokens.revoked = self._end_revoked
         # What is being answered, by the key of whose it is.
         self._serving: dict[str, set[trio.CancelScope]] = {}
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
@@ -217,10 +217,8 @@ class Guard:
                     self._serving.pop(client.key, None)
 
     def _end_revoked(self, keys: Collection[str]) -> None:
-        for key in self._serving.keys() - keys:
-            if key.startswith(oauth.KEY_PREFIX):
-                continue
-            for scope in self._serving[key]:
+        for key in keys:
+            for scope in self._serving.get(key, ()):
                 scope.cancel()
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:

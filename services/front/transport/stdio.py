@@ -18,8 +18,9 @@ import msgspec
 import trio
 from msgspec import UnsetType
 
-from proto.errors import MaybeExecuted
+from proto.errors import MaybeExecuted, Unavailable
 from proto.json_types import JsonObject
+from proto.operation import Access
 from services.front import scratchpad
 from services.front.peer import STDIO, current_peer
 from services.front.protocol import batch
@@ -55,6 +56,8 @@ DRAIN_S = 30.0
 _ABANDONED_POLL_S = 0.1
 
 _DIED = MaybeExecuted("the process that served this died while it was in flight; another one has taken over")
+
+_DIED_READING = Unavailable("every process that served this died while it was in flight; nothing was changed")
 
 REPEATS = 2
 """Times that what was in flight is asked again, since it may be what the fronts died of; then it is answered so."""
@@ -203,7 +206,9 @@ class _Session:
         request_id = id_of(message)
         if request_id is not None:
             answer = error_message(request_id, INTERNAL_ERROR, message_of(_DIED.failure))
-            answer = sdk.fast_path.failed(call, _DIED).message if call is not None else answer
+            if call is not None:
+                reads = call.operation.access is Access.READ
+                answer = sdk.fast_path.failed(call, _DIED_READING if reads else _DIED).message
             self._respond(correlation_key(request_id), answer)
 
     async def _bring_in_sdk(self, nursery: trio.Nursery) -> None:

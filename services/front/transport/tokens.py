@@ -20,11 +20,11 @@ AGAIN_S = 1.0
 
 
 class Tokens:
-    """Tokens by their hashes; `changed` is told the hashes of those that are there, whenever that changes."""
+    """Tokens by their hashes; `revoked` is told the hashes of those that are there no more."""
 
     def __init__(self) -> None:
         self._by_hash: dict[str, Token] = {}
-        self.changed: Callable[[Collection[str]], None] = lambda hashes: None
+        self.revoked: Callable[[Collection[str]], None] = lambda hashes: None
 
     def find(self, token: str) -> Token | None:
         """The one that a client sent, unless it has expired."""
@@ -36,8 +36,8 @@ class Tokens:
 
     def replace(self, tokens: Collection[Token]) -> None:
         """These are all."""
-        self._by_hash = {token.sha256: token for token in tokens}
-        self.changed(self._by_hash.keys())
+        before, self._by_hash = self._by_hash, {token.sha256: token for token in tokens}
+        self.revoked(before.keys() - self._by_hash.keys())
 
     async def follow(
         self, dispatcher: Dispatcher, front: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -70,6 +70,21 @@ async def test_hung_zygote_is_replaced_and_the_service_starts_without_it(tmp_pat
             await zygote_is(rig, "ready")
 
 
+async def test_zygote_that_is_stopped_while_it_loads_is_replaced(tmp_path: Path) -> None:
+    spec = ZygoteSpec(name="light", preload=LIGHT.preload, wait_s=LIGHT.wait_s, stalled_s=0.5)
+    async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:
+        with trio.fail_after(PATIENCE_S):
+            await rig.ready()
+            ready = await zygote_is(rig, "ready")
+            os.kill(ready, signal.SIGKILL)
+            stopped = await zygote_is(rig, "loading", other_than=ready)
+            while not stopped:
+                stopped = await zygote_is(rig, "loading", other_than=ready)
+            os.kill(stopped, signal.SIGSTOP)
+            assert await zygote_is(rig, "ready", other_than=ready) != stopped
+            assert not is_alive(stopped)
+
+
 async def test_module_that_cannot_be_imported_is_reported_and_left_out(tmp_path: Path) -> None:
     spec = ZygoteSpec(name="light", preload=("no.such.module", *LIGHT.preload), wait_s=LIGHT.wait_s)
     async with supervised(tmp_path, trial(), zygotes=(spec,)) as rig:

@@ -94,6 +94,13 @@ def test_the_token_is_read_from_its_file(data_dir: Path) -> None:
     assert config.http.token == "0123456789abcdef"
 
 
+def test_the_token_may_be_off(data_dir: Path) -> None:
+    write(data_dir, '[http]\ntoken = "0123456789abcdef"\n')
+    config = load_in(data_dir, {"LINCKIA_TOKEN": "off"})
+    assert config.http is not None
+    assert config.http.token == "off"
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
 def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
     config = load_in(data_dir, flags=Flags(http=f"{host}:1"))
@@ -120,6 +127,7 @@ def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
         ('deny = [""]', ("deny", "neither a path nor a pattern")),
         ('deny = ["a[z-a]"]', ("deny",)),
         ('[http]\nhost = "0.0.0.0"', ("0.0.0.0", "LINCKIA_TOKEN")),
+        ('[http]\nhost = "0.0.0.0"\ntoken = "off"', ("0.0.0.0", "LINCKIA_TOKEN")),
         ("[http", ("not valid TOML",)),
         ("http = 3", ("http",)),
     ],

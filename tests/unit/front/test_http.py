@@ -307,9 +307,12 @@ async def test_not_json_is_refused() -> None:
 
 async def test_health_says_whether_the_system_is_ready() -> None:
     async with served(ready=False) as (http, *_):
-        assert (await http.request("GET", "/health")).status == 503
+        assert (await http.request("GET", "/livez")).status == 200
+        for path in ("/health", "/readyz"):
+            assert (await http.request("GET", path)).status == 503
     async with served() as (http, *_):
-        assert json.loads((await http.request("GET", "/health")).body) == {"status": "ready"}
+        for path in ("/health", "/readyz"):
+            assert json.loads((await http.request("GET", path)).body) == {"status": "ready"}
 
 
 async def test_routes_of_others_stand_behind_the_same_checks() -> None:

@@ -103,6 +103,10 @@ class Rig:
         self.router.down(service, self._generations[service], cause)
         self.router.state(service, ServiceState.STARTING, "restarting", None)
 
+    def drain(self, service: str = "speaker") -> None:
+        """As a signal from outside does: the router is not told."""
+        self._live[service][1].post(frames.Drain(0))
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for an arrival that makes `condition` true."""
         while not condition():

@@ -206,6 +206,32 @@ async def test_idempotent_call_that_names_the_state_it_was_meant_for_is_not_repe
         assert answers == [2]
 
 
+async def test_calls_of_a_service_that_ends_by_itself_are_for_the_next_generation() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        answers: dict[str, Any] = {}
+
+        async def ask(params: Say | Write) -> None:
+            try:
+                answers[params.text] = (await call(r, params))["generation"]
+            except Unavailable as error:
+                answers[params.text] = error.failure.executed
+
+        nursery.start_soon(ask, Say(text="begun"))
+        nursery.start_soon(ask, Write(text="may not be repeated"))
+        await r.until(lambda: len(r.seen) == 2)
+        r.drain()
+        # The router has not heard of it.
+        nursery.start_soon(ask, Write(text="came later"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == {"may not be repeated": Executed.MAYBE}
+        r.down()
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == {"may not be repeated": Executed.MAYBE, "begun": 2, "came later": 2}
+
+
 async def test_call_made_while_the_service_is_down_waits_for_the_next_generation() -> None:
     async with rig() as r, trio.open_nursery() as nursery:
         r.down()

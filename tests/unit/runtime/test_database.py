@@ -10,7 +10,9 @@ import pytest
 import trio
 import trio.testing
 
+from proto import grants
 from proto.errors import Executed, OperationError, Unavailable
+from proto.grants import Grant
 from services.runtime.database import Database, Kind, Schema
 from services.runtime.database.schema import UnknownVersion
 from services.runtime.storage import Damaged, DiskFull
@@ -77,6 +79,35 @@ async def test_an_exception_undoes_its_own_change_and_no_other(tmp_path: Path) -
     assert isinstance(results["fails"], ValueError)
     assert await database.read(names) == ["a", "b", "first"]
     assert database.version == before + 2, "those that waited shared a transaction"
+    database.close()
+
+
+async def test_changes_that_share_a_transaction_are_each_their_own_clients(tmp_path: Path) -> None:
+    database = opened(tmp_path)
+    begun, hold = threading.Event(), threading.Event()
+    seen: dict[str, str] = {}
+
+    def slow(db: apsw.Connection) -> None:
+        begun.set()
+        hold.wait(10)
+
+    async def run(name: str) -> None:
+        grants.current.set(Grant(name))
+
+        def change(db: apsw.Connection) -> None:
+            grant = grants.current.get()
+            seen[name] = "" if grant is None else grant.name
+
+        await database.write(change)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(database.write, slow)
+        await trio.to_thread.run_sync(begun.wait)
+        for name in ("ada", "bob"):
+            nursery.start_soon(run, name)
+        await trio.testing.wait_all_tasks_blocked()
+        hold.set()
+    assert seen == {"ada": "ada", "bob": "bob"}
     database.close()
 
 

@@ -15,7 +15,7 @@ from proto import frames
 from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import Executed, Kind
-from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return
+from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return, Unfinished
 from proto.link import LinkClosed
 from proto.operation import Access, Params, operation
 from services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
@@ -142,8 +142,8 @@ async def test_drain_finishes_calls_in_hand_refuses_new_ones_and_says_bye(
         kernel.call(1, 2.0)
         kernel.channel.post(Drain(5000))
         kernel.call(2, 0.0)
-        refused = await kernel.expect(Fault)
-        assert (refused.id, refused.failure.kind) == (2, Kind.UNAVAILABLE)
+        refused = await kernel.expect(Unfinished)
+        assert (refused.id, refused.begun, refused.failure.kind) == (2, False, Kind.UNAVAILABLE)
         assert (await kernel.expect(Return)).id == 1
         await kernel.expect(Bye)
         assert waiter.events == ["closed"]
@@ -158,8 +158,8 @@ async def test_drain_past_its_time_answers_what_it_cuts_short(autojump_clock: tr
         await kernel.begin()
         kernel.call(1, 100.0)
         kernel.channel.post(Drain(500))
-        cut = await kernel.expect(Fault)
-        assert (cut.failure.kind, cut.failure.executed) == (Kind.UNAVAILABLE, Executed.NO)
+        cut = await kernel.expect(Unfinished)
+        assert (cut.begun, cut.failure.kind, cut.failure.executed) == (True, Kind.UNAVAILABLE, Executed.NO)
         await kernel.expect(Bye)
         assert waiter.events == ["cancelled", "closed"]
 

@@ -14,8 +14,8 @@ from kernel.supervisor.process import Liveness
 from kernel.supervisor.spec import Backoff, ServiceSpec
 from proto import frames
 from proto.birth import Birth
-from proto.errors import InvalidParams, Kind
-from proto.frames import Bye, Call, Drain, Fault, Pong, Ready, Return
+from proto.errors import InvalidParams, Kind, Unavailable
+from proto.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
 from tests.unit.supervisor.stage import MIB, Actor, behave, birth_of, serve, staged
 from tests.unit.supervisor.world import service
 
@@ -266,7 +266,10 @@ async def test_service_that_says_bye_by_itself_is_drained_and_started_again(
 ) -> None:
     async with staged(service("a")) as troupe:
         await troupe.ready()
-        troupe.stage.actor().channel.post(Bye())
+        channel = troupe.stage.actor().channel
+        channel.post(Bye())
+        # Of a call that crossed it.
+        channel.post(Unfinished(1, begun=False, failure=Unavailable("it ends").failure))
         await troupe.ready(after=1)
         told = troupe.record.told
         assert told.index("draining a1") < told.index("down a1")
