@@ -11,7 +11,7 @@ from msgspec import structs
 from kernel.settings import ConfigError, nearest
 from proto.front import ASYMMETRIC, OAuth, ScopeGrant
 from proto.hosts import is_loopback
-from proto.operation import SURFACES
+from proto.operation import ALL, SURFACES
 
 
 def checked(oauth: OAuth, roots: Collection[Path]) -> OAuth:
@@ -40,7 +40,8 @@ def _scope(origin: str, scope: ScopeGrant, roots: Collection[Path]) -> ScopeGran
         if not any(path.is_relative_to(root) for root in roots):
             there = ", ".join(map(str, roots)) or "none"
             raise ConfigError(f"{origin}: {path} is not below a root; the roots are: {there}")
-    return structs.replace(scope, roots=tuple(map(str, real)))
+    surfaces = () if ALL in scope.surfaces else scope.surfaces
+    return structs.replace(scope, surfaces=surfaces, roots=tuple(map(str, real)))
 
 
 def _check_url(name: str, text: str) -> None:
