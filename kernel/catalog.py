@@ -16,8 +16,9 @@ from msgspec import structs
 
 from kernel.settings import ConfigError, nearest
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from proto.birth import HEAPS
 from proto.front import SERVICE as FRONT
-from proto.machine import HEAPS, usable_cores
+from proto.machine import usable_cores
 
 GIB = 1024**3
 

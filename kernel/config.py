@@ -13,11 +13,11 @@ import msgspec
 from msgspec import structs
 
 from kernel import reach
-from kernel.audit import AuditSettings
 from kernel.control.address import find_data_dir, given_data_dir
 from kernel.oauth import checked
 from kernel.settings import (
     REST_AFTER_S,
+    AuditSettings,
     ConfigError,
     Flags,
     Root,

@@ -8,6 +8,7 @@ without bounds a few hundred kilobytes stall a process, and thirty megabytes tak
 from __future__ import annotations
 
 from array import array
+from collections.abc import Generator
 from itertools import accumulate
 
 MAX_DEPTH = 100
@@ -25,8 +26,8 @@ MAX_KEYS = 65_536
 MAX_VALUES = 320_000
 """Values of one message: texts to embed may be given as tokens, of which OpenAI takes 300,000 at once."""
 
-_FIRST_BYTES = 1024 * 1024
-"""What is counted before the rest: a flood goes beyond the bounds early."""
+_STEP_BYTES = 1024 * 1024
+"""Counted at once: a flood goes beyond the bounds early."""
 
 _STRUCTURE = b'"[]{},:'
 _ALL_BUT_STRUCTURE = bytes(set(range(256)).difference(_STRUCTURE))
@@ -42,31 +43,76 @@ def exceeded(data: bytes, *, times: int = 1) -> str | None:
     Args:
         times: of each count, for bodies that hold what many messages would.
     """
-    containers = data.count(b"[") + data.count(b"{")
-    if containers <= MAX_DEPTH and len(data) <= times * MAX_STRINGS:
+    counting = counted(data, times=times)
+    while True:
+        try:
+            next(counting)
+        except StopIteration as done:
+            found: str | None = done.value
+            return found
+
+
+def counted(data: bytes, *, times: int = 1) -> Generator[None, None, str | None]:
+    """The same in steps of some milliseconds, between which an event loop may do other things."""
+    if len(data) <= times * MAX_STRINGS and data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         # Of each of them there are fewer than bytes.
         return None
-    if len(data) > _FIRST_BYTES and (found := exceeded(data[:_FIRST_BYTES], times=times)) is not None:
-        return found
-    strings, keys, values = data.count(b'"') // 2, data.count(b":"), data.count(b",")
-    within = strings <= times * MAX_STRINGS and keys <= times * MAX_KEYS and values <= times * MAX_VALUES
-    if containers <= MAX_DEPTH and within:
+    count = _Count(times)
+    beyond = False
+    for start in range(0, len(data), _STEP_BYTES):
+        beyond = beyond or count.may_exceed(data[start : start + _STEP_BYTES])
+        yield
+    if not beyond:
         return None
-    # These are counts of what stands in strings as well: leave that out, escapes first.
-    if b"\\" in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-        strings = data.count(b'"') // 2
-    if strings > times * MAX_STRINGS:
-        return f"{strings} strings, more than {times * MAX_STRINGS}"
-    # Two quotes side by side may go: what follows stays within a string, or outside.
-    data = data.translate(None, _ALL_BUT_STRUCTURE).replace(b'""', b"")
-    data = b"".join(data.split(b'"')[::2])
-    if (keys := data.count(b":")) > times * MAX_KEYS:
-        return f"{keys} keys, more than {times * MAX_KEYS}"
-    if (values := data.count(b",")) > times * MAX_VALUES:
-        return f"{values} values, more than {times * MAX_VALUES}"
-    nesting = data.translate(_STEPS, _ALL_BUT_NESTING)
-    if (containers := nesting.count(1)) > times * MAX_CONTAINERS:
-        return f"{containers} lists and objects, more than {times * MAX_CONTAINERS}"
-    depth = max(accumulate(array("b", nesting)), default=0)
-    return f"{depth} levels, more than {MAX_DEPTH}" if depth > MAX_DEPTH else None
+    # Those were counts of what stands in strings as well: now without.
+    start = 0
+    while start < len(data):
+        end = start + _STEP_BYTES
+        while data[end - 1 : end] == b"\\":
+            # No escape is cut in two.
+            end += 1
+        if (found := count.exceeds(data[start:end])) is not None:
+            return found
+        start = end
+        yield
+    return None
+
+
+class _Count:
+    """What was counted so far of a text that comes in pieces."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+        self._any = [0, 0, 0, 0]
+        self._quotes = self._keys = self._values = self._containers = self._depth = 0
+
+    def may_exceed(self, piece: bytes) -> bool:
+        """With what stands in strings."""
+        here = (piece.count(b"[") + piece.count(b"{"), piece.count(b'"'), piece.count(b":"), piece.count(b","))
+        self._any = [before + now for before, now in zip(self._any, here, strict=True)]
+        limits = (MAX_DEPTH, 2 * MAX_STRINGS * self._times + 1, MAX_KEYS * self._times, MAX_VALUES * self._times)
+        return any(count > limit for count, limit in zip(self._any, limits, strict=True))
+
+    def exceeds(self, piece: bytes) -> str | None:
+        """Without it."""
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        in_string = self._quotes % 2
+        self._quotes += piece.count(b'"')
+        if (strings := self._quotes // 2) > self._times * MAX_STRINGS:
+            return f"{strings} strings, more than {self._times * MAX_STRINGS}"
+        # Two quotes side by side may go: what follows stays within a string, or outside.
+        piece = piece.translate(None, _ALL_BUT_STRUCTURE).replace(b'""', b"")
+        piece = b"".join(piece.split(b'"')[in_string::2])
+        self._keys += piece.count(b":")
+        self._values += piece.count(b",")
+        for name, count, limit in (("keys", self._keys, MAX_KEYS), ("values", self._values, MAX_VALUES)):
+            if count > self._times * limit:
+                return f"{count} {name}, more than {self._times * limit}"
+        nesting = piece.translate(_STEPS, _ALL_BUT_NESTING)
+        self._containers += nesting.count(1)
+        if self._containers > self._times * MAX_CONTAINERS:
+            return f"{self._containers} lists and objects, more than {self._times * MAX_CONTAINERS}"
+        depths = array("l", accumulate(array("b", nesting), initial=self._depth))
+        self._depth = depths[-1]
+        return f"{max(depths)} levels, more than {MAX_DEPTH}" if max(depths) > MAX_DEPTH else None

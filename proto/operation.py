@@ -248,7 +248,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
             return f"{self.name} is on no surface of the token {grant.name}, which has: {', '.join(grant.surfaces)}"
         if grant.roots and not self.within_roots:
             limited = f"the token {grant.name} is limited to {', '.join(grant.roots)}"
-            return f"{self.name} answers from what was stored of all roots, and {limited}"
+            return f"{self.name} tells of what all roots hold, and {limited}"
         return ""
 
     def failure(self, error: LinckiaError) -> LinckiaError:

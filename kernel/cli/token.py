@@ -77,7 +77,7 @@ def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
         if any(each.name == made.name for each in there):
             raise Usage(f"there is a token {made.name} already; revoke it first, or choose another name")
         tokens.store(data_dir, [*there, made])
-    _take_up(data_dir)
+    _take_up(data_dir, arguments)
     if arguments.json:
         show_json({**_shown(made), "token": secret})
         return 0
@@ -93,7 +93,7 @@ def _revoke(arguments: argparse.Namespace, data_dir: Path) -> int:
             known = nearest(arguments.name, [each.name for each in there]) if there else "; there are none"
             raise Usage(f"there is no token {arguments.name}{known}")
         tokens.store(data_dir, [each for each in there if each.name != arguments.name])
-    _take_up(data_dir)
+    _take_up(data_dir, arguments)
     return 0
 
 
@@ -196,11 +196,11 @@ def expiry(text: str, now: float) -> float:
     return at
 
 
-def _take_up(data_dir: Path) -> None:
+def _take_up(data_dir: Path, arguments: argparse.Namespace) -> None:
     """Have the kernel that runs, if one does, know of the change."""
     try:
         with Client(data_dir) as client:
-            done = client.call("kernel_tokens_changed", {})
+            done = client.call("kernel_tokens_changed", {"action": arguments.action, "name": arguments.name})
     except NoKernel:
         return
     except ControlError as error:

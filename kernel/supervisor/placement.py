@@ -16,10 +16,6 @@ from proto.birth import Birth
 from proto.link import Link
 
 
-class SpawnError(Exception):
-    """The generation could not be started; says why."""
-
-
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """How a process ended: by `code` or by `signal`, neither where that cannot be known."""
 

@@ -19,7 +19,8 @@ import trio
 
 from kernel.ports import Cause, CauseKind, GenerationSink
 from kernel.supervisor import disk
-from kernel.supervisor.placement import Exit, Placement, Running, SpawnError
+from kernel.supervisor.placement import Exit, Placement, Running
+from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
 from proto.birth import EXIT_OUT_OF_MEMORY, Birth

@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.supervisor.placement import SpawnError
 from kernel.supervisor.policy import delay_s
 from kernel.supervisor.processes import Reaper, progress_of, resident_bytes
-from kernel.supervisor.spawn import ServiceLog, spawn
+from kernel.supervisor.service_log import ServiceLog
+from kernel.supervisor.spawn import SpawnError, spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
 from proto.ops.kernel import ZygoteStatus

@@ -1,8 +1,8 @@
-"""The operations of `decode`: pictures, metadata and text out of a file, in a process that may die of it.
+"""The operations of `decode`: pictures, metadata, text and symbols out of a file, in a process that may die of it.
 
-Image, video, audio and PDF decoders are large, old, and fed by strangers. They run here and nowhere else, with nothing
-to lose: no data, no network, no files, little memory and little time. The bytes come with the call, or are asked for of
-the caller while it waits.
+Image, video, audio and PDF decoders and parsers of code are large, old, and fed by strangers. They run here and nowhere
+else, with nothing to lose: no data, no network, no files, little memory and little time. The bytes come with the call,
+or are asked for of the caller while it waits.
 
 The router sends a call whose process died once more; a second death is `Quarantined`, which the callers keep with the
 content (see `services.runtime.decoding`).
@@ -75,6 +75,94 @@ class DecodeText(Params[DecodedText], frozen=True, kw_only=True):
     """Take the text from a PDF."""
 
     data: Annotated[bytes, Meta(max_length=MAX_SOURCE_BYTES)]
+
+
+_LANGUAGES = {
+    "python": ("python", ".py .pyi .pyw"),
+    "javascript": ("javascript", ".js .mjs .cjs .jsx"),
+    "typescript": ("javascript", ".ts .mts .cts"),
+    "tsx": ("javascript", ".tsx"),
+    "go": ("go", ".go"),
+    "rust": ("rust", ".rs"),
+    "c": ("c", ".c"),
+    # A header may be of C or of C++, whose grammar reads both.
+    "cpp": ("c", ".h .cc .cpp .cxx .c++ .hpp .hh .hxx .ipp"),
+    "java": ("java", ".java"),
+}
+LANGUAGES = {
+    extension: (name, family) for name, (family, extensions) in _LANGUAGES.items() for extension in extensions.split()
+}
+"""Of code, by the extension of a file's name with its dot: the language, and whose definitions its calls may mean."""
+MARKDOWN_EXTENSIONS = (".md", ".markdown", ".mdx")
+CODE_EXTENSIONS = frozenset((*LANGUAGES, *MARKDOWN_EXTENSIONS))
+
+MAX_CODE_BYTES = 1024 * 1024
+"""Longer ones are generated; they are stored and searched like any other, and not parsed."""
+CODES_AT_ONCE = 24
+
+CALLS, IMPORTS, LINKS_TO = "CALLS", "IMPORTS", "LINKS_TO"
+EXTENDS = "EXTENDS"
+"""Of a class: not an edge of any answer, but needed to know what is called on `self` and `super()`."""
+
+
+def stem(name: str) -> str:
+    """The name of a file without its last extension."""
+    base, dot, _ = name.rpartition(".")
+    return base if dot and base else name
+
+
+class Symbol(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A definition; `parent` is the index of the one around it, -1 where that is the file. Lines from 1."""
+
+    name: str
+    qualified: str
+    kind: str
+    first: int
+    last: int
+    parent: int
+
+
+class Reference(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A name that is used by a symbol (its index; -1: by the file itself).
+
+    `key` is what it is looked up by.  `target` is, of a call, what it is called on; of an import or a link, the
+    whole of it.  `tentative` ones count only where something answers to them.
+    """
+
+    symbol: int
+    kind: str
+    key: str
+    target: str
+    tentative: bool = False
+
+
+class Parsed(msgspec.Struct, array_like=True):
+    """What a text of code defines, calls and imports, and where a Markdown text links to, by names as written."""
+
+    language: str
+    family: str
+    symbols: list[Symbol] = []
+    references: list[Reference] = []
+
+
+class CodeText(msgspec.Struct, frozen=True, array_like=True):
+    """A content, and the extension that says how it is read."""
+
+    data: Annotated[bytes, Meta(max_length=MAX_CODE_BYTES)]
+    extension: str
+
+
+class ParsedCode(msgspec.Struct, frozen=True, kw_only=True):
+    """One for each content, in order; fewer where the time ran out."""
+
+    contents: list[Parsed]
+
+
+@of_documents.read("decode_code", deadline_s=TIME_LIMIT_S + 15)
+class DecodeCode(Params[ParsedCode], frozen=True, kw_only=True):
+    """Parse source code and Markdown."""
+
+    contents: Annotated[list[CodeText], Meta(max_length=CODES_AT_ONCE)]
 
 
 class Formats(msgspec.Struct, frozen=True, kw_only=True):

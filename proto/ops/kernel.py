@@ -120,7 +120,10 @@ class KernelStop(Params[Done], frozen=True, kw_only=True):
 
 @operator.write("kernel_tokens_changed", idempotent=True, deadline_s=10, text="message")
 class KernelTokensChanged(Params[Done], frozen=True, kw_only=True):
-    """Take up what `linckia token` has changed; answers once it is in force."""
+    """Take up what `linckia token` has changed; answers once it is in force. What that was is for the audit log."""
+
+    action: Annotated[str, Meta(max_length=20)] = ""
+    name: Annotated[str, Meta(max_length=200)] = ""
 
 
 @internal.read("kernel_tokens", deadline_s=60, callers=(FRONT,))

@@ -20,14 +20,17 @@ from proto.errors import Unavailable
 from proto.ops.decode import (
     MEMORY_BYTES,
     TIME_LIMIT_S,
+    DecodeCode,
     Decoded,
     DecodedText,
     DecodeFile,
     DecodeFormats,
     DecodeText,
     Formats,
+    ParsedCode,
 )
 from proto.ops.media import MediaBytes, MediaKind
+from services.decode.code.symbols import parse_all
 from services.decode.images import FORMATS, image, pdf
 from services.decode.results import NotDecoded, Result
 from services.decode.source import Source
@@ -112,6 +115,10 @@ class Decoder:
     async def decode_text(self, params: DecodeText, ctx: Context) -> DecodedText:
         work = partial(_text, params.data, self._settings.time_limit_s * TEXT_SHARE)
         return await self._run(work, lambda problem: DecodedText(text=None, problem=problem))
+
+    @handles(DecodeCode)
+    async def decode_code(self, params: DecodeCode, ctx: Context) -> ParsedCode:
+        return await self._run(partial(parse_all, params.contents), lambda _: ParsedCode(contents=[]))
 
     @handles(DecodeFormats)
     async def decode_formats(self, params: DecodeFormats, ctx: Context) -> Formats:

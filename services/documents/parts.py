@@ -40,7 +40,7 @@ class Parts:
     @classmethod
     def around(cls, env: Environment, store: Store, codec: Codec) -> Parts:
         adding = Adding(store, codec, Trainer(store, codec), env.roots)
-        parsing = Parsing(store, codec)
+        parsing = Parsing(env, store, codec)
         feed = SearchFeed(env, store, codec, adding)
         return cls(
             env, store, codec, adding, Indexing(env, store, codec, adding), parsing, feed,

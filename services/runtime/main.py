@@ -1,8 +1,9 @@
 """A service process: from a birth certificate and an inherited descriptor to a running loop, and its exit code.
 
-    python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD]
+    python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE]]
 
-is how the kernel starts one from nothing; a zygote calls `run` in the forked child.  A standby does everything but the
+is how the kernel starts one from nothing, with MODULE ahead of its certificate: that is loaded until there is one.  A
+zygote calls `run` in the forked child.  A standby does everything but the
 service's own start-up ahead, and waits there for its turn: see `standby`.
 """
 
@@ -19,8 +20,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import trio
 
+from proto import ops
 from proto.birth import Birth, read_birth
 from proto.link import LinkClosed, SocketLink
 from proto.machine import give_back_at_rest
@@ -115,11 +118,18 @@ def _name_log(birth: Birth) -> None:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) not in (2, 3) or not all(fd.isdigit() for fd in argv):
-        sys.exit(
-            "usage: python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD] (the kernel starts services itself)"
-        )
-    return run(read_birth(int(argv[0]), Birth), *map(int, argv[1:]))
+    fds, ahead = argv[:3], argv[3:]
+    if len(fds) < 2 or len(ahead) > 1 or not all(fd.isdigit() for fd in fds):
+        sys.exit("usage: python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE]] (the kernel does it)")
+    for name in ahead:
+        importlib.import_module(name)
+        ops.load()
+    try:
+        birth = read_birth(int(fds[0]), Birth)
+    except msgspec.DecodeError:
+        # It ended before it had written all of it.
+        return EXIT_KERNEL_GONE
+    return run(birth, *map(int, fds[1:]))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ HTTP = ("--http", "127.0.0.1:0")
 def one_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     with (
         data_directory(tmp_path_factory.mktemp("one")) as data,
-        running(data, options=HTTP, services=["echo"]) as kernel,
+        running(data, options=HTTP, services=["front", "echo"]) as kernel,
     ):
         yield kernel
 
@@ -44,7 +44,7 @@ def two_fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKern
             data,
             [folder / "root"],
             options=HTTP,
-            services=["echo", "knowledge", "watch"],
+            services=["front", "echo", "knowledge", "watch"],
             environment={"LINCKIA_SERVICES__FRONT__WORKERS": "2"},
         ) as kernel,
     ):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from services.documents.code.symbols import parse as parse_code
+from services.decode.code.symbols import parse as parse_code
 from services.documents.store import globs
 from services.documents.text.passages import passages, plain
 from services.knowledge.notes.files import Place

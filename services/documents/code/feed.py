@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 
 import apsw
 
+from proto.ops.decode import CODE_EXTENSIONS, stem
 from proto.ops.documents.reading import CORPUS
 from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
 from services.documents.add.add import Adding
 from services.documents.code import parsing
-from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.parsing import Parsing
 from services.documents.code.relations import AMBIGUOUS, Relations, file_node, symbol_node
-from services.documents.code.symbols import stem
 from services.documents.store import schema
 from services.documents.store.store import Store
 from services.runtime.handlers import Environment
@@ -145,7 +144,7 @@ class GraphFeed:
 
 def _states(db: apsw.Connection, relations: Relations, id_: int) -> list[NodeState]:
     row = db.execute("SELECT path, extension FROM document WHERE id=?", (id_,)).fetchone()
-    if row is None or row[1] not in EXTENSIONS:
+    if row is None or row[1] not in CODE_EXTENSIONS:
         return []
     doc = relations.paths.exact(row[0])
     assert doc is not None

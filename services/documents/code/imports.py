@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from services.documents.code.grammars import LANGUAGES, MARKDOWN_EXTENSIONS
+from proto.ops.decode import LANGUAGES, MARKDOWN_EXTENSIONS
 from services.documents.store.kinds import extension_of
 
 MAX_MEANT = 5
@@ -38,7 +38,7 @@ class Doc:
     def family(self) -> str:
         """Of its language; empty where it is no code."""
         language = LANGUAGES.get(extension_of(self.name))
-        return "" if language is None else language.family
+        return "" if language is None else language[1]
 
 
 class Paths:

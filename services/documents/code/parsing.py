@@ -1,7 +1,7 @@
-"""Parsing stored code in the background: what each content defines and uses comes into the index, once.
+"""Having stored code parsed in the background: what each content defines and uses comes into the index, once.
 
-A content that killed the process while it was parsed is tried once more, alone, and then counts as parsed with nothing
-in it.  The outbox of documents for the graph tells which are parsed already, and which still wait.
+`decode` parses it. A content that `decode` died of twice, alone, counts as parsed with nothing in it.  The outbox of
+documents for the graph tells which are parsed already, and which still wait.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import apsw
 import trio
 
 from proto.errors import LinckiaError
-from services.documents.code.grammars import EXTENSIONS
-from services.documents.code.symbols import MAX_CODE_BYTES, Parsed, parse
+from proto.ops.decode import CODE_EXTENSIONS, CODES_AT_ONCE, MAX_CODE_BYTES, CodeText, DecodeCode, Parsed
 from services.documents.store import objects, texts
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.store import Store
+from services.runtime.decoding import Undecodable, decoded
+from services.runtime.handlers import Environment
 
-BATCH = 24
 LOOK_AHEAD = 2000
-MAX_ATTEMPTS = 2
 NOTHING = Parsed("none", "none")
 
 _log = logging.getLogger("linckia.documents")
@@ -31,13 +30,11 @@ _log = logging.getLogger("linckia.documents")
 class Parsing:
     """Parses what comes; `reached` is the number in the outbox up to which all is parsed."""
 
-    def __init__(self, store: Store, codec: Codec) -> None:
+    def __init__(self, env: Environment, store: Store, codec: Codec) -> None:
+        self._env = env
         self._store = store
         self._codec = codec
         self._turn = trio.Lock()
-        self._recovered = False
-        self._begun: set[int] = set()
-        """Contents whose attempt was counted by this process, which has not died of them."""
         self._generation = store.index.generation
         self.reached = 0
 
@@ -48,8 +45,6 @@ class Parsing:
             if self._generation != self._store.index.generation:
                 # What was parsed has gone with the index.
                 self._generation, self.reached = self._store.index.generation, 0
-            if not self._recovered:
-                await self._recover()
             due, reached, has_ended = await self._store.read(self._look)
             if due:
                 await self._parse(due)
@@ -76,62 +71,49 @@ class Parsing:
             " ON document.id = graph_outbox.document WHERE number > ? ORDER BY number LIMIT ?",
             (self.reached, LOOK_AHEAD),
         ):
-            is_new = extension in EXTENSIONS and object_ not in due
+            is_new = extension in CODE_EXTENSIONS and object_ not in due
             if is_new and db.execute("SELECT 1 FROM idx.code WHERE object=?", (object_,)).get is None:
-                if len(due) == BATCH:
+                if len(due) == CODES_AT_ONCE:
                     return list(due.items()), reached, False
                 due[object_] = extension
             reached = number
             count += 1
         return list(due.items()), reached, count < LOOK_AHEAD
 
-    async def _recover(self) -> None:
-        """What was being parsed when the process died is parsed again, one by one, or given up."""
-
-        def left(db: apsw.Connection) -> list[tuple[int, int, str]]:
-            rows = db.execute(
-                "SELECT parsing.object, attempts, coalesce((SELECT extension FROM document WHERE object=parsing.object"
-                " LIMIT 1), '') FROM parsing ORDER BY parsing.object"
-            )
-            return list(rows)
-
-        for object_, attempts, extension in await self._store.read(left):
-            if attempts >= MAX_ATTEMPTS and object_ not in self._begun:
-                _log.error("content %d: the process died twice while it was parsed; it has no symbols", object_)
-                await self._settle([(object_, NOTHING)])
-            else:
-                await self._parse([(object_, extension)])
-        self._recovered = True
-
     async def _parse(self, due: Sequence[tuple[int, str]]) -> None:
-        new = [(object_,) for object_, _ in due if object_ not in self._begun]
-        query = (
-            "INSERT INTO parsing(object, attempts) VALUES(?, 1) ON CONFLICT(object) DO UPDATE SET attempts=attempts+1"
-        )
-        await self._store.write(lambda db: db.executemany(query, new).fetchall())
-        self._begun.update(object_ for (object_,) in new)
-        await self._settle(await self._store.read(lambda db: [self._parsed(db, *one) for one in due]))
+        found = await self._store.read(lambda db: [self._text(db, *one) for one in due])
+        parsed = await self._decoded([one for one in found if one is not None])
+        parsed.reverse()
 
-    def _parsed(self, db: apsw.Connection, object_: int, extension: str) -> tuple[int, Parsed]:
+        def write(db: apsw.Connection) -> None:
+            for (object_, _), one in zip(due, found, strict=True):
+                put(db, object_, NOTHING if one is None else parsed.pop())
+
+        await self._store.write_index(write)
+
+    async def _decoded(self, contents: list[CodeText]) -> list[Parsed]:
+        if not contents:
+            return []
+        with contextlib.suppress(Undecodable):
+            made = (await decoded(self._env.call, DecodeCode(contents=contents))).contents
+            if len(made) == len(contents):
+                return made
+        if len(contents) == 1:
+            _log.error("a content of %d bytes cannot be parsed; it has no symbols", len(contents[0].data))
+            return [NOTHING]
+        # One of them is to blame.
+        return [one for content in contents for one in await self._decoded([content])]
+
+    def _text(self, db: apsw.Connection, object_: int, extension: str) -> CodeText | None:
         try:
             stored = objects.by_id(db, object_)
             if not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
-                return object_, NOTHING
+                return None
             data = b"".join(texts.pieces(db, self._codec, stored))
         except DamagedContent:
             # Reading it says what is wrong.
-            return object_, NOTHING
-        return object_, parse(data, extension) or NOTHING
-
-    async def _settle(self, parsed: Sequence[tuple[int, Parsed]]) -> None:
-        def write(db: apsw.Connection) -> None:
-            for object_, one in parsed:
-                put(db, object_, one)
-
-        await self._store.write_index(write)
-        done = [(object_,) for object_, _ in parsed]
-        await self._store.write(lambda db: db.executemany("DELETE FROM parsing WHERE object=?", done).fetchall())
-        self._begun.difference_update(object_ for (object_,) in done)
+            return None
+        return CodeText(data, extension) if len(data) <= MAX_CODE_BYTES else None
 
 
 def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:

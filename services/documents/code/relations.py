@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import apsw
 
+from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LINKS_TO, stem
 from services.documents.code.imports import Doc, Paths, meant, nearest
-from services.documents.code.symbols import CALLS, EXTENDS, IMPORTS, LINKS_TO, stem
 
 DEFINES = "DEFINES"
 RELATIONS = (DEFINES, CALLS, IMPORTS, LINKS_TO)

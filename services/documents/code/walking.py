@@ -11,11 +11,11 @@ from itertools import islice
 import apsw
 
 from proto.errors import InvalidParams, OperationError
+from proto.ops.decode import CALLS
 from proto.ops.documents.find import DocumentsGraph, GraphAnswer
 from proto.ops.documents.reading import GraphEdge, GraphNode
 from services.documents.code.imports import Doc
 from services.documents.code.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
-from services.documents.code.symbols import CALLS
 from services.documents.store import rows
 
 FAN_OUT = 1000

@@ -127,9 +127,8 @@ CREATE TABLE index_outbox(object INTEGER PRIMARY KEY);
 CREATE TABLE search_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, object INTEGER NOT NULL UNIQUE);
 CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL UNIQUE);
 
--- The nodes of each document that were delivered to the graph, and contents whose code is being parsed just now.
+-- The nodes of each document that were delivered to the graph.
 CREATE TABLE graph_fed(document INTEGER NOT NULL, node TEXT NOT NULL, PRIMARY KEY(document, node)) WITHOUT ROWID;
-CREATE TABLE parsing(object INTEGER PRIMARY KEY, attempts INTEGER NOT NULL);
 
 CREATE TRIGGER document_arrives AFTER INSERT ON document BEGIN
     INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.object);

@@ -9,9 +9,10 @@ import json
 import re
 
 import msgspec
+import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from proto.bounds import exceeded
+from proto.bounds import counted, exceeded
 
 TOOLS_CALL = "tools/call"
 
@@ -53,7 +54,21 @@ def read_envelope(data: bytes, *, ours: bool = False) -> Envelope | None:
     Raises:
         NotJson: says where it stops being JSON, or which bound it goes beyond.
     """
-    excess = None if ours else exceeded(data)
+    return _read(data, None if ours else exceeded(data))
+
+
+async def read_long(data: bytes) -> Envelope | None:
+    """The same of a long message, whose bounds are looked at while other tasks run."""
+    counting = counted(data)
+    while True:
+        try:
+            next(counting)
+        except StopIteration as done:
+            return _read(data, done.value)
+        await trio.lowlevel.checkpoint()
+
+
+def _read(data: bytes, excess: str | None) -> Envelope | None:
     if excess is not None and len(data) > MAX_EXPLAINED_BYTES:
         raise _refused(data, f"the message has {excess}")
     try:

@@ -8,8 +8,9 @@ it: the same media types, the same headers, a session (with a handshake) or an e
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ from services.front.protocol.messages import (
     error_message,
     is_call,
     read_envelope,
+    read_long,
     request_key,
 )
 from services.front.protocol.server import SurfaceServer
@@ -52,6 +54,7 @@ from services.front.transport.http_batch import serve_batch
 from services.front.transport.http_sessions import HttpSession, Sessions
 from services.front.transport.peers import Said
 from services.front.transport.session_ids import Claims
+from services.front.transport.turns import LARGE_BYTES, LARGE_EACH, LARGE_TOTAL, Bodies, Turns
 
 Headers = dict[bytes, bytes]
 
@@ -59,15 +62,28 @@ _OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
 """What the header of the revision says, if anything, where there is a handshake."""
 
 
+class Shared:
+    """What one client's flood leaves to the others, whatever surface it is on."""
+
+    def __init__(self) -> None:
+        self.short = Turns()
+        self.long = Turns(LARGE_EACH, LARGE_TOTAL, math.inf)
+        self.bodies = Bodies()
+
+
 class Endpoint:
     """The ASGI application of one surface; requests are served inside `running` only.
 
     Args:
+        shared: among the endpoints of a front.
         sessions: of clients with a handshake; without them each request stands for itself.
     """
 
-    def __init__(self, server: SurfaceServer, max_body_bytes: int, sessions: Sessions | None = None) -> None:
+    def __init__(
+        self, server: SurfaceServer, max_body_bytes: int, shared: Shared, sessions: Sessions | None = None
+    ) -> None:
         self._server = server
+        self._shared = shared
         self._fast_path = FastPath(server)
         self._max_body_bytes = max_body_bytes
         self._sessions = sessions
@@ -126,12 +142,24 @@ class Endpoint:
     async def _post(
         self, scope: Scope, headers: Headers, session: HttpSession | None, receive: Receive, send: Send
     ) -> None:
-        body = await read_body(receive, headers, self._max_body_bytes)
-        if body is None:
-            await Response("Request body too large", status_code=413)(scope, receive, send)
-            return
+        who = _client(scope, session)
+        body = _Body(self._shared.bodies, who, self._max_body_bytes)
         try:
-            envelope = read_envelope(body)
+            data = await body.read(receive, headers)
+            if data is None:
+                await Response(body.refusal, status_code=body.status)(scope, receive, send)
+                return
+            turns = self._shared.short if len(data) <= LARGE_BYTES else self._shared.long
+            async with turns.turn(who):
+                await self._take(scope, headers, session, data, receive, send)
+        finally:
+            body.done()
+
+    async def _take(
+        self, scope: Scope, headers: Headers, session: HttpSession | None, body: bytes, receive: Receive, send: Send
+    ) -> None:
+        try:
+            envelope = read_envelope(body) if len(body) <= LARGE_BYTES else await read_long(body)
         except NotJson as error:
             message = error_message(error.request_id, PARSE_ERROR, f"Parse error: {error}")
             await Response(message, status_code=400, media_type="application/json")(scope, receive, send)
@@ -302,25 +330,57 @@ async def _post_to(transport: StreamableHTTPServerTransport, session_id: str, bo
     await transport.handle_request(scope, _replay(body, trio.sleep_forever), send)
 
 
-async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | None:
-    """The whole body; None where it is longer than `limit`, which a declared length shows before any of it is read."""
-    declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > limit:
-        return None
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            break
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
+class _Body:
+    """The body of a request, counted for its client while it is in hand."""
+
+    def __init__(self, bodies: Bodies, client: Hashable, limit: int) -> None:
+        self._bodies = bodies
+        self._client = client
+        self._limit = limit
+        self._counted = 0
+        self.status, self.refusal = 413, "Request body too large"
+
+    async def read(self, receive: Receive, headers: Headers) -> bytes | None:
+        """The whole of it; None where it is refused: longer than the limit, which a declared length shows before any of
+        it is read, or one too many of its client."""
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > self._limit:
             return None
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            break
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                break
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._limit:
+                return None
+            if size > LARGE_BYTES and not self._count(size - self._counted):
+                self.status, self.refusal = 503, "Too much of this client's is in hand; wait for an answer, then repeat"
+                return None
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                break
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _count(self, more: int) -> bool:
+        if not self._bodies.take(self._client, more):
+            return False
+        self._counted += more
+        return True
+
+    def done(self) -> None:
+        if self._counted:
+            self._bodies.take(self._client, -self._counted)
+
+
+def _client(scope: Scope, session: HttpSession | None) -> Hashable:
+    """Whose request it is, as far as can be told: the session's, the grant's, or whose is of that address."""
+    if session is not None:
+        return session.claims.name
+    grant = grants.current.get()
+    return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
 
 
 def _answered_once(send: Send) -> Send:

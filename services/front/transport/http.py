@@ -22,7 +22,7 @@ from proto.operation import ALL, SURFACES
 from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard
-from services.front.transport.endpoint import Endpoint
+from services.front.transport.endpoint import Endpoint, Shared
 from services.front.transport.oauth import ResourceServer
 from services.front.transport.tokens import Tokens
 
@@ -52,9 +52,9 @@ async def open_http(
         issuer: judges the tokens of another issuer, if there is one.
     """
     sessions = gateway.sessions(session_key, several=several)
-    limit = settings.max_body_bytes
-    endpoints = {name: Endpoint(await gateway.server(name), limit, sessions) for name in SURFACES}
-    stateless = Endpoint(await gateway.server(TRANSCRIPTS), limit)
+    limit, shared = settings.max_body_bytes, Shared()
+    endpoints = {name: Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
+    stateless = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
 
     async def health(request: Request) -> Response:
         up = await ready()

@@ -12,20 +12,33 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import apsw
 import trio
 
+from proto.frames import pack_body, read_body
+from proto.ops.decode import CALLS, CODE_EXTENSIONS, DecodeCode, ParsedCode
+from services.decode.code.symbols import parse_all
 from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
-from services.documents.code.grammars import EXTENSIONS
 from services.documents.code.parsing import Parsing
 from services.documents.code.relations import Edge, Relations, file_node, symbol_node
-from services.documents.code.symbols import CALLS
 from services.documents.store.compress import Codec, Trainer
 from services.documents.store.rows import Given
 from services.documents.store.store import Store
+from services.runtime.handlers import Environment
 from services.runtime.roots import Roots
+
+
+class _Decode:
+    """What `decode` does, in this process, with its messages written and read."""
+
+    async def call(self, params: DecodeCode) -> ParsedCode:
+        given = read_body(pack_body(params), DecodeCode)
+        made: ParsedCode = read_body(pack_body(parse_all(given.contents)), ParsedCode)
+        await trio.lowlevel.checkpoint()
+        return made
 
 
 def code(directory: Path, sample: int, seed: int) -> None:
@@ -39,10 +52,10 @@ async def _measure(folder: Path, directory: Path, sample: int, seed: int) -> Non
     codec = await store.read(Codec)
     roots = Roots([directory])
     adding = Adding(store, codec, Trainer(store, codec), roots)
-    walk = Walk(str(directory), roots, include=[f"*{extension}" for extension in sorted(EXTENSIONS)])
+    walk = Walk(str(directory), roots, include=[f"*{extension}" for extension in sorted(CODE_EXTENSIONS)])
     files = await add_changes(adding, walk, Given())
     size = await store.read(_size)
-    parsing = Parsing(store, codec)
+    parsing = Parsing(cast("Environment", _Decode()), store, codec)
     began = time.process_time()
     while await parsing.step():
         pass

@@ -11,6 +11,7 @@ import trio
 
 from proto.ops.documents.change import AddResult, DocumentsAdd
 from proto.ops.documents.reading import Document, DocumentsList
+from services.decode import main as decode
 from services.documents.main import open_service
 from services.runtime.handlers import OpenService
 from tests.in_process import Bench, services_in_process
@@ -22,7 +23,7 @@ async def documents(folder: Path, others: Mapping[str, OpenService] | None = Non
     root = folder / "root"
     root.mkdir(exist_ok=True)
     async with services_in_process(
-        {**(others or {}), "documents": open_service},
+        {"decode": decode.open_service, **(others or {}), "documents": open_service},
         folder / "data",
         roots=[root],
         settings={"decode": {"memory_limit_bytes": 0}},

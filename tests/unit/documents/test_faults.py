@@ -142,7 +142,7 @@ async def test_a_full_disk_is_not_the_fault_of_what_is_being_extracted_or_parsed
     module, name = {"indexing.settle": (indexing, "settle"), "parsing.put": (parsing, "put")}[step]
     tree(tmp_path / "root", {"wide.txt": "a needle".encode("utf-16"), "code.py": "def needle():\n    return 1\n"})
     real = getattr(module, name)
-    left = 2 * parsing.MAX_ATTEMPTS
+    left = 4
 
     def full(*given: Any, **named: Any) -> None:
         nonlocal left

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proto.errors import InvalidParams, OperationError
+from proto.errors import InvalidParams, OperationError, Quarantined
+from proto.ops.decode import DecodeCode, ParsedCode
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents.find import DocumentsGraph
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.graph import Direction, GraphNeighbors
-from services.documents.code.symbols import parse
+from services.decode import main as decode
+from services.decode.code.symbols import parse, parse_all
 from services.graph.main import open_service as open_graph
+from services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree, until
 
@@ -204,6 +209,29 @@ async def test_each_language_is_read_by_its_own_rules(tmp_path: Path) -> None:
 def test_any_bytes_can_be_parsed(extension: str) -> None:
     for data in (b"", b"\xff\xfe\0", b"(" * 20_000, b"def f(:\n class {" * 500, "π = λ(\u2028)".encode()):
         assert parse(data, extension) is not None
+
+
+async def test_code_that_the_decoder_dies_of_has_no_symbols_and_what_came_with_it_has_its_own(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def open_deadly(env: Environment) -> AsyncIterator[Handlers]:
+        async def parse_or_die(params: DecodeCode, ctx: Context) -> ParsedCode:
+            if any(b"deadly" in one.data for one in params.contents):
+                raise Quarantined("service decode died (killed by SIGSEGV) while serving decode_code")
+            return parse_all(params.contents)
+
+        async with decode.open_service(env) as handlers:
+            handlers.by_name["decode_code"] = DecodeCode, parse_or_die
+            yield handlers
+
+    async with documents(tmp_path, {"decode": open_deadly}) as bench:
+        await add_text(bench, "a.py", "def f():\n    pass\n")
+        await add_text(bench, "b.py", "def deadly():\n    pass\n")
+        await add_text(bench, "c.py", "def g():\n    pass\n")
+
+        async def parsed() -> bool:
+            return (await bench.call(DocumentsGraph(list_types=True))).node_type_counts == {"file": 3, "function": 2}
+
+        await until(parsed)
 
 
 async def test_the_graph_service_is_told_and_told_again_when_a_name_gets_another_meaning(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import trio
 
 from kernel.ports import Cause, ServiceState
-from kernel.supervisor.placement import Exit, Running, SpawnError
+from kernel.supervisor.placement import Exit, Running
+from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import frames
@@ -239,7 +239,7 @@ async def staged(
 ) -> AsyncIterator[Troupe]:
     """A supervisor that runs `specs` on a stage; ended in order at the end."""
     stage, record = Stage(act), Record()
-    supervisor = Supervisor(specs, (), record, births, Path("/nowhere"), placement=stage)
+    supervisor = Supervisor(specs, (), record, births, stage)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         yield Troupe(supervisor, stage, record)

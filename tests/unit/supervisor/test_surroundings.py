@@ -11,7 +11,8 @@ from pathlib import Path
 import trio
 
 from kernel.supervisor import processes
-from kernel.supervisor.spawn import ServiceLog, environment
+from kernel.supervisor.service_log import ServiceLog
+from kernel.supervisor.spawn import environment
 
 MIB = 2**20
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import tree_sitter
 import tree_sitter_c
@@ -127,44 +126,28 @@ _JAVA = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Language:
-    """`family`: whose definitions its calls may mean."""
-
-    name: str
-    family: str
-    grammar: Callable[[], object]
-    query: str
-
-
 _CLASSES_OF_JAVASCRIPT = """
 (class_declaration name: (identifier) @name) @class
 (class_heritage [(identifier) (member_expression)] @base)
 """
 
 _typescript = tree_sitter_typescript.language_typescript
-# A header may be of C or of C++, whose grammar reads both.
-_LANGUAGES = {
-    Language("python", "python", tree_sitter_python.language, _PYTHON): ".py .pyi .pyw",
-    Language("javascript", "javascript", tree_sitter_javascript.language, _JAVASCRIPT + _CLASSES_OF_JAVASCRIPT):
-        ".js .mjs .cjs .jsx",
-    Language("typescript", "javascript", _typescript, _JAVASCRIPT + _TYPESCRIPT): ".ts .mts .cts",
-    Language("tsx", "javascript", tree_sitter_typescript.language_tsx, _JAVASCRIPT + _TYPESCRIPT): ".tsx",
-    Language("go", "go", tree_sitter_go.language, _GO): ".go",
-    Language("rust", "rust", tree_sitter_rust.language, _RUST): ".rs",
-    Language("c", "c", tree_sitter_c.language, _C): ".c",
-    Language("cpp", "c", tree_sitter_cpp.language, _C + _CPP): ".h .cc .cpp .cxx .c++ .hpp .hh .hxx .ipp",
-    Language("java", "java", tree_sitter_java.language, _JAVA): ".java",
-}  # fmt: skip
-LANGUAGES = {extension: language for language, extensions in _LANGUAGES.items() for extension in extensions.split()}
-"""By the extension of a file's name, with its dot."""
-MARKDOWN = "markdown"
-MARKDOWN_EXTENSIONS = (".md", ".markdown", ".mdx")
-EXTENSIONS = frozenset((*LANGUAGES, *MARKDOWN_EXTENSIONS))
+_GRAMMARS: dict[str, tuple[Callable[[], object], str]] = {
+    "python": (tree_sitter_python.language, _PYTHON),
+    "javascript": (tree_sitter_javascript.language, _JAVASCRIPT + _CLASSES_OF_JAVASCRIPT),
+    "typescript": (_typescript, _JAVASCRIPT + _TYPESCRIPT),
+    "tsx": (tree_sitter_typescript.language_tsx, _JAVASCRIPT + _TYPESCRIPT),
+    "go": (tree_sitter_go.language, _GO),
+    "rust": (tree_sitter_rust.language, _RUST),
+    "c": (tree_sitter_c.language, _C),
+    "cpp": (tree_sitter_cpp.language, _C + _CPP),
+    "java": (tree_sitter_java.language, _JAVA),
+}
 
 
 @functools.cache
-def loaded(language: Language) -> tuple[tree_sitter.Language, tree_sitter.Query]:
-    """Loading one costs milliseconds, and memory: only those that are met."""
-    grammar = tree_sitter.Language(language.grammar())
-    return grammar, tree_sitter.Query(grammar, language.query)
+def loaded(name: str) -> tuple[tree_sitter.Language, tree_sitter.Query]:
+    """Of the language of that name.  Loading one costs milliseconds, and memory: only those that are met."""
+    language, query = _GRAMMARS[name]
+    grammar = tree_sitter.Language(language())
+    return grammar, tree_sitter.Query(grammar, query)

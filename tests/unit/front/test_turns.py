@@ -1,0 +1,134 @@
+"""One client's flood leaves the others their turns, and what is in hand is bounded."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from services.front.transport import endpoint
+from services.front.transport.turns import Bodies, Turns
+from tests.unit.front.httpwire import HttpWire, Reply, served
+
+
+class Asking:
+    """Requests that note when they begin."""
+
+    def __init__(self, turns: Turns, nursery: trio.Nursery) -> None:
+        self.turns = turns
+        self.nursery = nursery
+        self.begun: list[str] = []
+        self.at_once = 0
+        self.most = 0
+
+    async def ask(self, client: str, takes_s: float) -> None:
+        async with self.turns.turn(client):
+            self.begun.append(client)
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            await trio.sleep(takes_s)
+            self.at_once -= 1
+
+    def start(self, client: str, takes_s: float) -> None:
+        self.nursery.start_soon(self.ask, client, takes_s)
+
+
+async def test_who_asks_seldom_comes_before_the_rest_of_a_flood(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        asking = Asking(Turns(each=4, total=6, quick_s=math.inf), nursery)
+        for _ in range(100):
+            asking.start("flood", 0.01)
+        await trio.sleep(0.001)
+        for other in "abc":
+            asking.start(other, 0.01)
+    assert asking.most == 6
+    assert max(asking.begun.index(other) for other in "abc") < 12
+    assert len(asking.begun) == 103
+    assert asking.turns._taken == {}
+    assert not asking.turns._of
+    assert not asking.turns._waiting
+
+
+async def test_many_floods_share(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        asking = Asking(Turns(each=3, total=3, quick_s=math.inf), nursery)
+        for client in "abcd":
+            for _ in range(30):
+                asking.start(client, 0.01)
+    third = asking.begun[30:60]
+    assert all(6 <= third.count(client) <= 9 for client in "abcd"), third
+
+
+async def test_a_long_call_counts_for_a_moment_only(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        asking = Asking(Turns(each=2, total=2, quick_s=0.05), nursery)
+        for _ in range(20):
+            asking.start("patient", 1000)
+        await trio.sleep(0.6)
+        assert len(asking.begun) == 20
+        began = trio.current_time()
+        await asking.ask("other", 0)
+        assert trio.current_time() - began <= 0.05
+
+
+async def test_who_goes_while_waiting_gives_the_turn_on(autojump_clock: trio.testing.MockClock) -> None:
+    turns = Turns(each=1, total=1, quick_s=math.inf)
+    async with trio.open_nursery() as nursery:
+        asking = Asking(turns, nursery)
+        asking.start("a", 1)
+        await trio.sleep(0.1)
+        with trio.move_on_after(0.2):
+            await asking.ask("b", 1)
+        assert not turns._waiting
+        with trio.CancelScope() as gone:
+
+            async def withdraw_and_call() -> None:
+                # In one step: it is withdrawn, and learns that its turn has come.
+                gone.cancel()
+                turns._give_back(next(iter(turns._taken)))
+
+            nursery.start_soon(withdraw_and_call)
+            await asking.ask("d", 1)
+        await asking.ask("c", 1)
+    assert asking.begun == ["a", "c"]
+    assert turns._taken == {}
+    assert not turns._of
+    assert not turns._waiting
+
+
+def test_bodies_beyond_the_bound_are_refused_to_who_has_the_most() -> None:
+    bodies = Bodies(limit=100)
+    assert all(bodies.take("flood", 20) for _ in range(5))
+    assert not bodies.take("flood", 1)
+    assert bodies.take("other", 50)
+    assert not bodies.take("other", 20)
+    assert bodies.take("flood", -100)
+    assert bodies.take("other", 20)
+
+
+async def test_one_client_has_no_more_in_hand_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "Bodies", lambda: Bodies(10 * 1024 * 1024))
+    async with served() as (http, *_):
+        other = HttpWire(http.port)
+        await http.initialize()
+        await other.initialize()
+        text = "x" * (4 * 1024 * 1024)
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+        large = msgspec.json.encode({**body, "params": {"name": "t_pair", "arguments": {"text": text}}})
+        small = msgspec.json.encode({**body, "params": {"name": "t_string", "arguments": {}}})
+        replies: list[Reply] = []
+
+        async def send() -> None:
+            replies.append(await http.request(body=large, headers=http.session))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(send)
+            while len(replies) < 10:
+                assert (await other.request(body=small, headers=other.session)).status == 200
+        statuses = [reply.status for reply in replies]
+        assert set(statuses) == {200, 503}
+        assert all(b"1000" in reply.body for reply in replies if reply.status == 200)
