@@ -30,6 +30,8 @@ from kernel.ports import ServiceState
 from kernel.router.lane import Limits
 from kernel.router.router import Router
 from kernel.settings import ConfigError
+from kernel.supervisor.local import LocalPlacement
+from kernel.supervisor.spawn import Ahead
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
 from proto.front import SERVICE as FRONT
@@ -51,6 +53,7 @@ async def run(
     *,
     ephemeral: bool = False,
     packages: Iterable[str] = (),
+    ahead: Ahead | None = None,
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
 ) -> None:
     """Run the system until a signal, `kernel_shutdown`, or the last client of an ephemeral kernel ends it.
@@ -59,13 +62,14 @@ async def run(
         listener: the control socket, bound and listening; it stays the caller's.
         ephemeral: end a while after the last attached client has left.
         packages: serve the services of these Python packages as well (`catalog.from_package`).
+        ahead: becomes the first front.
         on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
     Raises ConfigError: a setting names no service or a pool of no possible size, HTTP cannot listen there, or a file
     of tokens cannot be read.
     """
     entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
-    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None)
+    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, ahead)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, kernel.stop, nursery.cancel_scope)
         await kernel.serve(nursery, on_ready)
@@ -76,7 +80,12 @@ class _Kernel:
     """The parts of one kernel, wired."""
 
     def __init__(
-        self, config: Config, listener: socket.socket, all_entries: tuple[Entry, ...], linger_s: float | None
+        self,
+        config: Config,
+        listener: socket.socket,
+        all_entries: tuple[Entry, ...],
+        linger_s: float | None,
+        ahead: Ahead | None,
     ) -> None:
         try:
             if config.http is not None and config.http.token is None:
@@ -94,7 +103,8 @@ class _Kernel:
         extra = tuple(module for entry in self.entries for module in entry.ops_modules)
         declared = ops.load(extra)
         self.table = ops.Table(op for op in declared.values() if op.service not in self.unserved)
-        self.audit = Audit(config.data_dir, config.audit) if config.audit.enabled else None
+        log = config.audit
+        self.audit = Audit(config.data_dir, max_bytes=log.max_bytes, files=log.files) if log.enabled else None
         self.router = Router(
             self.table,
             {name: Limits(pool[0].spec.in_flight, pool[0].spec.queue) for name, pool in pools.items()},
@@ -105,12 +115,13 @@ class _Kernel:
         )
         self.folders = RootFolders(config.roots)
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
+        zygotes = catalog.zygotes(self.entries, config.rest_after_s)
         self.supervisor = Supervisor(
             tuple(entry.spec for entry in self.entries),
-            catalog.zygotes(self.entries, config.rest_after_s),
+            zygotes,
             self.router,
             Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
-            log_dir(config.data_dir),
+            LocalPlacement(zygotes, log_dir(config.data_dir), ahead),
             handoff=self.handoff.ready,
         )
         self.router.wake_with(self.supervisor.wanted)

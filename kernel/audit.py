@@ -16,11 +16,10 @@ import datetime
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import trio
-from msgspec import Meta
 
 from kernel.edge import Edge
 from proto.repeats import INTERVAL_S, Repeats
@@ -38,14 +37,6 @@ AGAIN_S = 1.0
 
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """Kept while the disk takes nothing; some ten thousand lines."""
-
-
-class AuditSettings(msgspec.Struct, frozen=True):
-    """`[audit]`: whether it is kept, the size at which a file is rotated, and how many files there are."""
-
-    enabled: bool = True
-    max_bytes: Annotated[int, Meta(ge=4096)] = 16 * 1024 * 1024
-    files: Annotated[int, Meta(ge=1, le=1000)] = 8
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -86,8 +77,8 @@ _Refusal = tuple[str, str, str, str]
 class Audit:
     """The writer; `run` must be running."""
 
-    def __init__(self, data_dir: Path, settings: AuditSettings) -> None:
-        self._settings = settings
+    def __init__(self, data_dir: Path, *, max_bytes: int, files: int) -> None:
+        self._max_bytes, self._files = max_bytes, files
         self._folder = data_dir / FOLDER
         self.path = path_of(data_dir)
         self._fd: int | None = None
@@ -197,7 +188,7 @@ class Audit:
             self._fd = os.open(self.path, flags, 0o600)
             self._end_line(self._fd)
         written = os.fstat(self._fd).st_size
-        room = self._settings.max_bytes - written
+        room = self._max_bytes - written
         if room >= size or not written or self._halved:
             return self._fd, room
         self._close()
@@ -216,9 +207,9 @@ class Audit:
             self._fd = None
 
     def _rotate(self) -> None:
-        for number in range(self._settings.files - 1, -1, -1):
+        for number in range(self._files - 1, -1, -1):
             with contextlib.suppress(FileNotFoundError):
-                if number == self._settings.files - 1:
+                if number == self._files - 1:
                     _file(self._folder, number).unlink()
                 else:
                     _file(self._folder, number).rename(_file(self._folder, number + 1))

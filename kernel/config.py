@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from kernel import reach
-from kernel.audit import AuditSettings
 from kernel.control.address import find_data_dir, given_data_dir
 from kernel.settings import (
     REST_AFTER_S,
+    AuditSettings,
     ConfigError,
     Flags,
     Root,

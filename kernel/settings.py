@@ -19,7 +19,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from kernel.audit import AuditSettings
 from proto.front import DEFAULT_PORT, Http
 from proto.json_types import Layer
 
@@ -49,6 +48,14 @@ class Fetch(msgspec.Struct, frozen=True):
     """`[fetch]`: hosts and networks on this side of the Internet; the same as in `[services.fetch]`."""
 
     allow: list[str] | None = None
+
+
+class AuditSettings(msgspec.Struct, frozen=True):
+    """`[audit]`: whether it is kept, the size at which a file is rotated, and how many files there are."""
+
+    enabled: bool = True
+    max_bytes: Annotated[int, Meta(ge=4096)] = 16 * 1024 * 1024
+    files: Annotated[int, Meta(ge=1, le=1000)] = 8
 
 
 class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,6 +22,9 @@ B = TypeVar("B", bound="Birth | ZygoteBirth")
 EXIT_OUT_OF_MEMORY = 76
 """Exit code of a service that the system refused more memory."""
 
+HEAPS = "MALLOC_ARENA_MAX"
+"""The variable by which a process that starts is told its `machine.limit_heaps`."""
+
 PREPARED = b"prepared"
 """From a standby, once: all is done that can be done ahead."""
 
@@ -137,6 +140,6 @@ class Wake(msgspec.Struct, frozen=True, kw_only=True, tag="wake"):
 
 
 def read_birth(fd: int, tp: type[B]) -> B:
-    """The certificate in the descriptor `fd`, which is closed.  Raises msgspec.ValidationError, OSError."""
+    """The certificate in the descriptor `fd`, which is closed.  Raises msgspec.DecodeError, OSError."""
     with os.fdopen(fd, "rb") as file:
         return msgspec.json.decode(file.read(), type=tp)

@@ -22,9 +22,6 @@ WORTH_S = 0.1
 """Processor time after which there may be something to give back: it takes hardly more to fill 100 MB.  The next work
 takes its pages again, a millisecond for each 10 MB."""
 
-HEAPS = "MALLOC_ARENA_MAX"
-"""The variable by which a process that starts is told its `limit_heaps`."""
-
 _M_ARENA_MAX = -8  # of mallopt(3)
 
 

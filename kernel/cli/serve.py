@@ -23,6 +23,7 @@ from kernel.config import Config, load
 from kernel.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
 from kernel.control.client import CallFailed, Client, ControlError
 from kernel.settings import ConfigError, Flags
+from kernel.supervisor.spawn import Ahead
 from proto.front import OFF
 
 MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536
@@ -118,6 +119,10 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
 
 def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
     """Raises ConfigError, Failed."""
+    ahead = None
+    # Where it cannot be, the front is started from nothing, and what is wrong is said then.
+    with contextlib.suppress(OSError):
+        ahead = Ahead(log_dir(config.data_dir))
     # A tenth of the start would go into looking for garbage where all is needed.  `kernel.app` switches it on again.
     gc.disable()
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
@@ -132,8 +137,11 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace)
 
     packages = arguments.packages or ()
     ready = partial(announce, config)
+    serving = partial(
+        run, config, listener, ephemeral=arguments.ephemeral, packages=packages, ahead=ahead, on_ready=ready
+    )
     try:
-        trio.run(partial(run, config, listener, ephemeral=arguments.ephemeral, packages=packages, on_ready=ready))
+        trio.run(serving)
     except Exception as error:
         for leaf in leaves(error):
             if isinstance(leaf, ConfigError):

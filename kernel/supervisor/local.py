@@ -19,9 +19,10 @@ import msgspec
 import trio
 
 from kernel.edge import kept
-from kernel.supervisor.placement import Exit, Running, SpawnError
-from kernel.supervisor.processes import OomCounter, Reaper, become_subreaper, memory_bytes
-from kernel.supervisor.spawn import ServiceLog, settle, spawn
+from kernel.supervisor.placement import Exit, Running
+from kernel.supervisor.processes import STOPPED, OomCounter, Reaper, become_subreaper, memory_bytes, progress_of
+from kernel.supervisor.service_log import ServiceLog
+from kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from kernel.supervisor.standby import Standbys
 from kernel.supervisor.zygote import LoadingOrder, Zygote, ZygoteDown
@@ -106,6 +107,9 @@ class LocalProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
+    def is_stopped(self) -> bool:
+        return progress_of(self.pid)[0] == STOPPED
+
     def memory_bytes(self) -> int | None:
         return memory_bytes(self.pid)
 
@@ -124,10 +128,11 @@ class LocalProcess:
 
 
 class LocalPlacement:
-    """`placement.Placement`: `log_dir` holds NAME.log of each service."""
+    """`placement.Placement`: `log_dir` holds NAME.log of each service, `ahead` becomes the first front."""
 
-    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path) -> None:
+    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path, ahead: Ahead | None = None) -> None:
         self._log_dir = log_dir
+        self._ahead = ahead
         self._reaper = Reaper()
         self._oom = OomCounter()
         self._standbys = Standbys(self._reaper)
@@ -161,11 +166,18 @@ class LocalPlacement:
         while self._logs:
             self._logs.popitem()[1].close()
 
-    def _log_of(self, spec: ServiceSpec) -> ServiceLog:
+    def _take_ahead(self, spec: ServiceSpec) -> Ahead | None:
+        """Once, for a start that it fits."""
+        if not spec.handoff or spec.env:
+            return None
+        ahead, self._ahead = self._ahead, None
+        return ahead
+
+    def _log_of(self, spec: ServiceSpec, pipe: tuple[int, int] | None) -> ServiceLog:
         """One for all generations: a standby writes to it before it is one."""
         log = self._logs.get(spec.name)
         if log is None:
-            log = self._logs[spec.name] = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes)
+            log = self._logs[spec.name] = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes, pipe)
             assert self._nursery is not None, "`run` comes first"
             self._nursery.start_soon(kept, f"the log of {spec.name}", log.run)
         return log
@@ -174,19 +186,20 @@ class LocalPlacement:
         zygote = self.zygotes.get(spec.zygote or "")
         if zygote is not None:
             zygote.needed_by.add(spec.name)
-        ours, theirs = socket_pair()
+        ahead = self._take_ahead(spec)
+        ours, theirs = ahead.link if ahead is not None else socket_pair()
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as given:
             on_failure.callback(ours.close)
             given.enter_context(theirs)
             handoff = None
             if spec.handoff:
-                handoff, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                handoff, end = ahead.handoff if ahead is not None else socket_pair()
                 on_failure.callback(handoff.close)
                 given.enter_context(end)
             try:
-                log = self._log_of(spec)
+                log = self._log_of(spec, ahead.log if ahead is not None else None)
                 descriptors = (theirs.fileno(), log.fd, *([end.fileno()] if handoff is not None else []))
-                pid, how, popen = await self._start(spec, birth, zygote, descriptors, log)
+                pid, how, popen = await self._start(spec, birth, zygote, descriptors, log, ahead)
             except OSError as error:
                 raise SpawnError(f"{spec.name} could not be started: {error}") from error
             self._reaper.own.add(pid)
@@ -209,10 +222,18 @@ class LocalPlacement:
         )  # fmt: skip
 
     async def _start(
-        self, spec: ServiceSpec, birth: Birth, zygote: Zygote | None, descriptors: tuple[int, ...], log: ServiceLog
+        self,
+        spec: ServiceSpec,
+        birth: Birth,
+        zygote: Zygote | None,
+        descriptors: tuple[int, ...],
+        log: ServiceLog,
+        ahead: Ahead | None,
     ) -> tuple[int, str, subprocess.Popen[bytes] | None]:
         """Pid, how it was started, and the `Popen` where there is one."""
         await trio.lowlevel.checkpoint()
+        if ahead is not None and (process := ahead.give(msgspec.json.encode(birth))) is not None:
+            return process.pid, "ahead", process
         if (pid := self._standbys.take(spec, birth, descriptors)) is not None:
             return pid, "standby", None
         if zygote is not None:
@@ -221,7 +242,7 @@ class LocalPlacement:
             except ZygoteDown as error:
                 _log.warning("%s is started from nothing: %s", spec.name, error)
         process = spawn(
-            "services.runtime.main", (descriptors[0], *descriptors[2:]), msgspec.json.encode(birth),
+            SERVICE, (descriptors[0], *descriptors[2:]), msgspec.json.encode(birth),
             env=spec.env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=spec.oom_score_adj,
         )  # fmt: skip
         return process.pid, "exec", process

@@ -16,10 +16,6 @@ from proto.birth import Birth
 from proto.link import Link
 
 
-class SpawnError(Exception):
-    """The generation could not be started; says why."""
-
-
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """How a process ended: by `code` or by `signal`, neither where that cannot be known."""
 
@@ -59,6 +55,9 @@ class Running(Protocol):
 
     def kill(self) -> None:
         """SIGKILL to the process and what it spawned; nothing where they are gone."""
+
+    def is_stopped(self) -> bool:
+        """Whether it was stopped by a signal, and does nothing until it is let go on."""
 
     def memory_bytes(self) -> int | None:
         """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""

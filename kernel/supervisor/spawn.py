@@ -1,25 +1,30 @@
-"""Starting a Python process from nothing: its environment, its descriptors, its session, and its log.
+"""Starting a Python process from nothing: its environment, its descriptors, its session.
 
 Processes are started from the thread that runs trio, the main thread: their tie to the kernel's life
 (`PR_SET_PDEATHSIG`) is to the thread that started them, and a worker thread ends when it idles.
+
+A client that starts Linckia waits for the kernel and for the first front, each of which loads for a fifth of a second.
+So that front's process is started ahead, before the kernel has loaded itself: nothing is imported here that takes long.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import trio
-
 import proto
-from kernel.supervisor.placement import SpawnError
-from proto.machine import HEAPS
+from proto.birth import HEAPS
+
+SERVICE = "services.runtime.main"
+"""What becomes a service."""
+
+AHEAD = "services.front.main"
+"""What the first front loads ahead."""
 
 MALLOC = {
     # glibc's defaults map and unmap each large message, which makes 1 MB messages 3 to 6 times slower.
@@ -29,14 +34,6 @@ MALLOC = {
     # One for all threads: of any other, what is free at its end never goes back, whatever is asked of it.
     HEAPS: "1",
 }
-
-PIECE_BYTES, PIECE_PAUSE_S = 65_536, 0.005
-"""What is taken of a log at once, and the time between two pieces: a service that floods its log waits for itself."""
-PIECES_AT_ONCE = 16
-"""The most that a pipe holds: a mebibyte, unless root allows more."""
-
-LAST_WORDS_BYTES = 4096
-LAST_WORDS_CHARACTERS = 300
 
 PASSED = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TZDIR", "LD_LIBRARY_PATH", "LD_PRELOAD",
@@ -68,6 +65,10 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+class SpawnError(Exception):
+    """The generation could not be started; says why."""
+
+
 def spawn(
     module: str,
     descriptors: Sequence[int],
@@ -88,22 +89,51 @@ def spawn(
         with os.fdopen(os.memfd_create("birth"), "wb") as certificate:
             certificate.write(birth)
             certificate.seek(0)
-            birth_fd = certificate.fileno()
-            # -P: no module is ever taken from the working folder.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *map(str, (birth_fd, *descriptors))],
-                stdin=subprocess.DEVNULL,
-                stdout=log_fd,
-                stderr=log_fd,
-                pass_fds=(birth_fd, *descriptors),
-                env=environment(env),
-                cwd=folder,
-                start_new_session=True,
-            )
+            process = _run(module, (certificate.fileno(), *descriptors), env=env, log_fd=log_fd, folder=folder)
     except (OSError, ValueError) as error:
         raise SpawnError(f"{module} could not be started: {error}") from error
     settle(process.pid, oom_score_adj)
     return process
+
+
+def _run(
+    module: str, descriptors: Sequence[int], *load: str, env: Mapping[str, str], log_fd: int, folder: Path
+) -> subprocess.Popen[bytes]:
+    """Raises OSError, ValueError."""
+    return subprocess.Popen(
+        # -P: no module is ever taken from the working folder.
+        [sys.executable, "-P", "-m", module, *map(str, descriptors), *load],
+        stdin=subprocess.DEVNULL,
+        stdout=log_fd,
+        stderr=log_fd,
+        pass_fds=descriptors,
+        env=environment(env),
+        cwd=folder,
+        start_new_session=True,
+    )
+
+
+class Ahead:
+    """A front's process that loads, and waits to be told what it is.  It ends where the kernel does before that."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError."""
+        self.link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.handoff = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.log = os.pipe()
+        birth, self._birth = os.pipe()
+        descriptors = (birth, self.link[1].fileno(), self.handoff[1].fileno())
+        self.process = _run(SERVICE, descriptors, AHEAD, env={}, log_fd=self.log[1], folder=folder)
+        os.close(birth)
+
+    def give(self, birth: bytes) -> subprocess.Popen[bytes] | None:
+        """Have it be what `birth` says; None where it is not there to be."""
+        try:
+            with os.fdopen(self._birth, "wb") as certificate:
+                certificate.write(birth)
+        except OSError:
+            return None
+        return self.process
 
 
 def settle(pid: int, oom_score_adj: int) -> None:
@@ -115,82 +145,3 @@ def settle(pid: int, oom_score_adj: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return
-
-
-class ServiceLog:
-    """What a service writes, in a file that cannot fill the disk; `fd` is its stdout and stderr, a pipe to here.
-
-    What it writes faster than `run` takes waits in the pipe, and the writer with it. The file is renamed to
-    `NAME.log.1` before it gets past its limit. It is the log of one generation after the other.
-    """
-
-    def __init__(self, folder: Path, name: str, max_bytes: int) -> None:
-        self.path = folder / f"{name}.log"
-        self._older = folder / f"{name}.log.1"
-        self._max_bytes = max_bytes
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._pipe, self.fd = os.pipe()
-        os.set_blocking(self._pipe, False)
-        self._tail = b""
-        self._open()
-
-    def _open(self) -> None:
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = os.fstat(self._file).st_size
-
-    async def run(self) -> None:
-        """Take what is written, piece by piece, until cancelled."""
-        while True:
-            await trio.lowlevel.wait_readable(self._pipe)
-            self._take()
-            await trio.sleep(PIECE_PAUSE_S)
-
-    def _take(self) -> bool:
-        try:
-            data = os.read(self._pipe, PIECE_BYTES)
-        except OSError:
-            # Nothing is there, or it is closed.
-            return False
-        self._write(data)
-        return True
-
-    def _take_all(self) -> None:
-        # A process that writes on and on is not waited for.
-        for _ in range(PIECES_AT_ONCE):
-            if not self._take():
-                return
-
-    def _write(self, data: bytes) -> None:
-        self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
-        # A full disk must not stop the supervisor from supervising.
-        with contextlib.suppress(OSError):
-            if self._size and self._size + len(data) > self._max_bytes:
-                with contextlib.suppress(FileNotFoundError):
-                    self.path.replace(self._older)
-                full = self._file
-                self._open()
-                os.close(full)
-            self._size += os.write(self._file, data)
-
-    def note(self, text: str) -> None:
-        """A line of the supervisor's own."""
-        self._take_all()
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._write(f"{stamp} supervisor: {text}\n".encode())
-        # The supervisor's own lines are not the last words of a process.
-        self._tail = b""
-
-    def last_words(self) -> str:
-        """The last line with words in it that this generation wrote, shortened; for the cause of its death."""
-        self._take_all()
-        # From memory: on a full disk they are not in the file.
-        text = self._tail.decode("utf-8", "replace")
-        # A group of exceptions is written in a frame, which ends below all that it says.
-        lines = [line.strip("| \t") for line in text.splitlines() if any(map(str.isalnum, line))]
-        return lines[-1][-LAST_WORDS_CHARACTERS:] if lines else ""
-
-    def close(self) -> None:
-        self._take_all()
-        for fd in (self._pipe, self.fd, self._file):
-            os.close(fd)
-        self._pipe = self._file = -1

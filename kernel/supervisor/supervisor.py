@@ -11,7 +11,6 @@ import logging
 import random
 import socket
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 import msgspec
 import trio
@@ -70,17 +69,15 @@ class Supervisor:
         zygotes: tuple[ZygoteSpec, ...],
         sink: GenerationSink,
         births: Births,
-        log_dir: Path,
+        placement: Placement,
         *,
-        placement: Placement | None = None,
         handoff: Callable[[str, socket.socket], None] = lambda name, end: None,
     ) -> None:
         """
         Args:
             births: called for each start; what it raises is a failed start.
-            log_dir: for NAME.log of each service.
             handoff: told of each generation that is READY and has such a socket, with the kernel's end of it.
-            placement: where to start services; this machine by default.
+            placement: where services are started.
 
         Raises:
             ValueError: the specs make no sense together; names the field.
@@ -88,7 +85,7 @@ class Supervisor:
         check(specs, zygotes)
         self.plan = Plan(specs)
         self._state = self.plan.first()
-        self._placement = placement or LocalPlacement(zygotes, log_dir)
+        self._placement = placement
         self._sink = sink
         self._births = births
         self._handoff = handoff

@@ -24,8 +24,8 @@ from typing import NoReturn
 import msgspec
 
 from proto import ops
-from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
-from proto.machine import HEAPS, limit_heaps
+from proto.birth import HEAPS, MAX_DESCRIPTORS, MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
+from proto.machine import limit_heaps
 from services.runtime import main as service_main
 from services.runtime.privileges import KernelGone, die_with
 

@@ -103,12 +103,9 @@ def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: b
     ):
         return None
     by = len(edited) - len(tree.text)
-    kept = [
-        tree.text[begin:end]
-        for index, (begin, end) in enumerate(stream.comments)
-        if index not in dropped and low <= begin < high
-    ]
-    found = [edited[begin:end] for begin, end in result.comments if low <= begin < high + by]
+    before, behind = _of_segment(stream, low, high)
+    kept = [tree.text[slice(*stream.comments[index])] for index in range(before, behind) if index not in dropped]
+    found = [edited[begin:end] for begin, end in result.comments[slice(*_of_segment(result, low, high + by))]]
     if sorted([*kept, *added]) != sorted(found):
         return None
     after = Tree(result)
@@ -151,14 +148,13 @@ def _aliases_kept(before: Tree, after: Tree, expected: Expected) -> bool:
 
 class _Segment(NamedTuple):
     """Whole lines of a text, from offset `start` to `stop`, that hold the events `first` up to `last` (excluded), which
-    are entries of the block collection at event `collection`, `depth` levels below the document."""
+    are entries of a block collection: the last of `above`, the document and the collections around them."""
 
     start: int
     stop: int
     first: int
     last: int
-    collection: int
-    depth: int
+    above: list[int]
 
 
 def _find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> _Segment | None:
@@ -170,9 +166,10 @@ def _find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> _Se
     node = document.event + 1
     end = document.stop
     found: _Segment | None = None
-    depth = 1
+    above = [document.event]
     while tree.is_block_collection(node) and node < start and high <= end:
         children = tree.children(node)
+        above.append(node)
         # The last child whose events begin at or before the edit's, and the first one behind them.
         at = max(bisect_right(children, start, key=_FIRST) - 1, 0)
         following = bisect_left(children, stop, key=_FIRST)
@@ -188,13 +185,17 @@ def _find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> _Se
         for number in range(at, -1, -1):
             offset = _entry_offset(tree, children[number])
             if offset < low and _begins_line(tree, children[number], offset):
-                found = _Segment(tree.line_start(offset), end, children[number].first, last, node, depth)
+                found = _Segment(tree.line_start(offset), end, children[number].first, last, above.copy())
                 break
         if stop > stream.after(inside.node):
             break
         node = inside.node
-        depth += 1
     return found
+
+
+def _of_segment(stream: Stream, low: int, high: int) -> tuple[int, int]:
+    """Which of the comments begin from `low` on and before `high`: the first's index, and the one behind the last's."""
+    return bisect_left(stream.comments, (low,)), bisect_left(stream.comments, (high,))
 
 
 def _begins_line(tree: Tree, place: Place, offset: int) -> bool:
@@ -219,8 +220,9 @@ def _read_segment(tree: Tree, segment: _Segment, edited: str) -> Stream | None:
     document = stream.document_of(segment.first)
     if "\ufeff" in text or (stop < len(edited) and text[-1:] not in ("\n", "\r")):
         return None
-    part = _parsed(text, stream, segment.depth - 1, None if document is None else document.tags)
-    kind = stream.events[segment.collection][0]
+    part = _parsed(text, stream, len(segment.above) - 2, None if document is None else document.tags)
+    collection = segment.above[-1]
+    kind = stream.events[collection][0]
     if (
         part is None
         or len(part.documents) != 1
@@ -228,7 +230,7 @@ def _read_segment(tree: Tree, segment: _Segment, edited: str) -> Stream | None:
         or part.events[1] != (kind, "", "", None, None)
         or part.closes[1] != len(part.events) - 2
         or part.events[-1][1]
-        or Tree(part).column(1) != tree.column(segment.collection)
+        or Tree(part).column(1) != tree.column(collection)
     ):
         return None
     return _graft(stream, segment, part, edited)
@@ -255,23 +257,20 @@ def _graft(stream: Stream, segment: _Segment, part: Stream, edited: str) -> Stre
         out.extend([last_stop] * (run - last))
         out.extend(array("q", [at + by for at in old[run:]]) if by else old[run:])
         setattr(result, name, out)
-    closes = result.closes
-    for opening, closing in stream.closes.items():
-        if opening < first:
-            if closing < last:
-                closes[opening] = closing
-            else:
-                closes[opening] = closing + moved
-                result.stops[opening] = last_stop if closing < run else stream.stops[opening] + by
-        elif opening >= last:
-            closes[opening + moved] = closing + moved
-    for opening, closing in part.closes.items():
-        if opening > 1:
-            closes[opening - 2 + first] = closing - 2 + first
+    for opening in segment.above:
+        result.stops[opening] = last_stop if stream.closes[opening] < run else stream.stops[opening] + by
+    result.closes = closes = stream.closes.copy()
+    for opening in range(first, last):
+        closes.pop(opening, None)
+    if moved:
+        ends = ((opening, closing + moved if closing >= last else closing) for opening, closing in closes.items())
+        result.closes = closes = {opening + moved if opening >= last else opening: closing for opening, closing in ends}
+    closes.update((opening - 2 + first, closing - 2 + first) for opening, closing in part.closes.items() if opening > 1)
+    before, behind = _of_segment(stream, base, segment.stop)
     result.comments = [
-        *(span for span in stream.comments if span[0] < base),
+        *stream.comments[:before],
         *((start + base, stop + base) for start, stop in part.comments),
-        *((start + by, stop + by) for start, stop in stream.comments if start >= segment.stop),
+        *(((start + by, stop + by) for start, stop in stream.comments[behind:]) if by else stream.comments[behind:]),
     ]
     for document in stream.documents:
         event, close, body, stop, tags = document

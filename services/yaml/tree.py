@@ -64,12 +64,13 @@ class Tree:
             found = self._children[node] = []
             stream = self.stream
             mapping = stream.events[node][0] == MAPPING
-            at = node + 1
-            while at < stream.closes[node]:
-                key = at if mapping else -1
-                value = stream.after(at) if mapping else at
+            # `Stream.after`, in line: there may be a hundred thousand.
+            close = stream.closes.get
+            at, end = node + 1, stream.closes[node]
+            while at < end:
+                key, value = (at, close(at, at) + 1) if mapping else (-1, at)
                 found.append(Place(value, node, key, len(found)))
-                at = stream.after(value)
+                at = close(value, value) + 1
         return found
 
     def keys(self, mapping: int) -> dict[str, Place]:

@@ -141,7 +141,9 @@ def test_service_that_holds_too_much_of_the_disk_is_ended(kernel: RunningKernel,
     kernel.wait_ready("hostile")
 
 
-@pytest.mark.parametrize("name", ["change_mode", "change_times", "mark", "change_mode_of_what_it_may_read"])
+@pytest.mark.parametrize(
+    "name", ["change_mode", "change_times", "mark", "change_mode_of_what_it_may_read", "change_flags"]
+)
 def test_no_plain_service_changes_the_users_files(kernel: RunningKernel, name: str) -> None:
     outside = kernel.data_dir.parent / "outside"
     before = outside.stat()

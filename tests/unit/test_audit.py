@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.audit import Audit, AuditSettings, Entry, entries, files_of, now, path_of
+from kernel.audit import Audit, Entry, entries, files_of, now, path_of
 from kernel.cli.__main__ import main
 from kernel.cli.audit import in_words
+from kernel.settings import AuditSettings
 
 
 def entry(number: int = 0, **more: Any) -> Entry:
@@ -31,7 +32,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 @contextlib.asynccontextmanager
 async def writing(folder: Path, **settings: Any) -> AsyncIterator[Audit]:
-    audit = Audit(folder, AuditSettings(**settings))
+    kept = AuditSettings(**settings)
+    audit = Audit(folder, max_bytes=kept.max_bytes, files=kept.files)
     async with trio.open_nursery() as nursery:
         await nursery.start(audit.run)
         yield audit

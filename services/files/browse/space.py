@@ -24,7 +24,7 @@ from services.files.index.listing import holds_files, mounts
 from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now
 from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting, instant
 from services.files.store import schema
-from services.files.store.sql import Row, fetch_all, fetch_value
+from services.files.store.sql import Row, fetch_all, fetch_grouped, fetch_value
 from services.runtime.handlers import Context, handles
 
 SEQUENTIAL = 4
@@ -120,7 +120,7 @@ class Space(Family):
     @reads(ops.SpaceSummaryOf)
     def space_summary(self, db: apsw.Connection, params: ops.SpaceSummaryOf) -> ops.SpaceSummary:
         path, entry = _folder(db, self._core.roots, params.path)
-        return _summary(path, entry, _by_extension_and_age(db, path, time.time_ns()), params.extensions)
+        return _summary(path, entry, _by_extension_and_age(db, path, entry, time.time_ns()), params.extensions)
 
 
 def _folder(db: apsw.Connection, roots: paths.FileRoots, given: str) -> tuple[str, Stored]:
@@ -135,9 +135,8 @@ def _top(
     params: ops.TopFiles | ops.TopDirectories, total: int | None,
 ) -> ops.TopEntries:  # fmt: skip
     """`total`: how many there are, where that is known without counting."""
-    if total is not None and total * SEQUENTIAL > fetch_value(db, "SELECT max(id) FROM entry"):
-        # In the order of the rows: twice as fast as folder by folder.
-        from_ = from_.replace(" JOIN ", " CROSS JOIN ")
+    if total is not None:
+        from_ = from_.replace("JOIN", _joined(db, total))
     by = "size" if params.measure == "apparent" else "disk"
     rows = db.execute(
         f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
@@ -150,6 +149,12 @@ def _top(
         count = int(fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings))
     summary = f"These are {len(found)} of {count}, as many as fit into {MAX_BYTES} bytes. Go on with offset={end}."
     return ops.TopEntries(path=path, entries=found, total=count, has_more=end < count, summary=summary if cut else None)
+
+
+def _joined(db: apsw.Connection, total: int) -> str:
+    """How so many entries are joined to their folders: most of all in the order of the rows, which is twice as fast as
+    folder by folder."""
+    return "CROSS JOIN" if total * SEQUENTIAL > fetch_value(db, "SELECT max(id) FROM entry") else "JOIN"
 
 
 def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item]:
@@ -253,13 +258,14 @@ def _file_systems(roots: Sequence[str]) -> list[ops.FileSystem]:
     return list(found.values())
 
 
-def _by_extension_and_age(db: apsw.Connection, path: str, now: int) -> list[Row]:
+def _by_extension_and_age(db: apsw.Connection, path: str, entry: Stored, now: int) -> list[Row]:
     """Extension, which of `AGES` or none, how many files, how many bytes."""
     ages = "".join(f" WHEN e.mtime >= {now - days * times.DAY_NS} THEN {n}" for n, (_, days) in enumerate(AGES))
-    return fetch_all(
+    return fetch_grouped(
         db,
-        f"SELECT e.extension, CASE{ages} ELSE {len(AGES)} END, count(*), sum(e.size) FROM folder f"
-        " JOIN entry e ON e.parent = f.id WHERE f.path >= ? AND f.path < ? AND e.kind = 0 GROUP BY 1, 2",
+        f"SELECT e.extension, CASE{ages} ELSE {len(AGES)} END, count(*), sum(e.size) FROM entry e"
+        f" {_joined(db, entry.files)} folder f ON e.parent = f.id"
+        " WHERE f.path >= ? AND f.path < ? AND e.kind = 0 GROUP BY 1, 2",
         below(paths.as_folder(path)),
     )
 

@@ -151,11 +151,12 @@ class Greeter:
         self.surface = surface
         self._info = {"name": NAME, "title": TITLE, "version": version}
 
-    def answer(self, data: bytes, *, greeted: bool, modern: bool = False) -> Greeting | None:
+    def answer(self, data: bytes, *, greeted: bool, modern: bool = False, listing: bool = False) -> Greeting | None:
         """The answer to a message; None where the SDK must see it first.
 
         Args:
             greeted: whether the client has opened its session, `modern` without a handshake.
+            listing: whether it may be told all the tools here, as a local client once it has said that it is ready.
         """
         if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
             return None
@@ -171,19 +172,24 @@ class Greeter:
                     return None
                 msgspec.convert(params, _Nothing)
                 return Greeting(message.method, None, b"")
-            result = self._result(message.method, params, greeted, modern)
+            result = self._result(message.method, params, greeted, modern, listing)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if result is None:
             return None
         return Greeting(message.method, message.id, result_message(message.id, result), params)
 
-    def _result(self, method: str, params: object, greeted: bool, modern: bool) -> dict[str, object] | None:
+    def _result(
+        self, method: str, params: object, greeted: bool, modern: bool, listing: bool
+    ) -> dict[str, object] | None:
         if method == "initialize" and not greeted:
             return self._initialized(msgspec.convert(params, _Initialize).protocol_version)
         if method == "ping" and greeted and not modern:
             msgspec.convert(params, _Nothing)
             return {}
+        if method == "tools/list" and listing:
+            msgspec.convert(params, _Nothing)
+            return {"tools": self.surface.listed_tools}
         if method == "server/discover" and not greeted:
             asked = msgspec.convert(params, _Discover).meta.version
             return self._discovered() if asked in MODERN_VERSIONS else None
@@ -223,6 +229,7 @@ class Handshake:
         self._greeter = Greeter(surface, version)
         self._greeted = False
         self._modern = False
+        self._ready = False
         self.taken: list[bytes] = []
         self.answered: list[RequestId] = []
 
@@ -243,12 +250,13 @@ class Handshake:
 
     def answer(self, data: bytes) -> bytes | None:
         """The answer to a message, empty for a notification; None where the SDK must see it first."""
-        greeting = self._greeter.answer(data, greeted=self._greeted, modern=self._modern)
+        greeting = self._greeter.answer(data, greeted=self._greeted, modern=self._modern, listing=self._ready)
         if greeting is None:
             return None
-        # A ping is of no consequence, so the SDK need not hear of it.
-        if greeting.method != "ping":
+        # Those are of no consequence, so the SDK need not hear of them.
+        if greeting.method not in ("ping", "tools/list"):
             self._greeted = True
+            self._ready = greeting.method == "notifications/initialized"
             self._modern = self._modern or greeting.method == "server/discover"
             self.taken.append(data)
             if greeting.id is not None:

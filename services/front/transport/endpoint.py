@@ -150,8 +150,11 @@ class Endpoint:
                 await Response(body.refusal, status_code=body.status)(scope, receive, send)
                 return
             turns = self._shared.short if len(data) <= LARGE_BYTES else self._shared.long
-            async with turns.turn(who):
+            turn = await turns.take(who)
+            try:
                 await self._take(scope, headers, session, data, receive, send)
+            finally:
+                turns.give_back(turn)
         finally:
             body.done()
 
@@ -344,7 +347,7 @@ class _Body:
         """The whole of it; None where it is refused: longer than the limit, which a declared length shows before any of
         it is read, or one too many of its client."""
         declared = headers.get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > self._limit:
+        if declared.isdigit() and (int(declared) > self._limit or not self._admit(int(declared))):
             return None
         chunks: list[bytes] = []
         size = 0
@@ -354,20 +357,21 @@ class _Body:
                 break
             chunk = message.get("body", b"")
             size += len(chunk)
-            if size > self._limit:
-                return None
-            if size > LARGE_BYTES and not self._count(size - self._counted):
-                self.status, self.refusal = 503, "Too much of this client's is in hand; wait for an answer, then repeat"
+            if size > self._limit or not self._admit(size):
                 return None
             chunks.append(chunk)
             if not message.get("more_body", False):
                 break
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _count(self, more: int) -> bool:
-        if not self._bodies.take(self._client, more):
+    def _admit(self, size: int) -> bool:
+        """Whether it may be so long.  What is declared counts at once: of many that come together some are whole."""
+        if size <= LARGE_BYTES or size <= self._counted:
+            return True
+        if not self._bodies.take(self._client, size - self._counted):
+            self.status, self.refusal = 503, "Too much of this client's is in hand; wait for an answer, then repeat"
             return False
-        self._counted += more
+        self._counted = size
         return True
 
     def done(self) -> None:

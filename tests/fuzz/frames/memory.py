@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import trio
 
@@ -117,7 +116,7 @@ class Kernel:
         specs: tuple[ServiceSpec, ...] = tuple(
             service(name, **own.get(name, PATIENT), **(LIMITED if more else {})) for name in names
         )
-        self.supervisor = Supervisor(specs, (), self.router, birth_of, Path("/nowhere"), placement=self.acted.stage)
+        self.supervisor = Supervisor(specs, (), self.router, birth_of, self.acted.stage)
         self.router.wake_with(self.supervisor.wanted)
 
     async def ready(self, names: Collection[str] = (*POOL, "relay"), after: int = 0) -> None:

@@ -13,7 +13,7 @@ import trio
 from kernel.ports import ServiceState
 from kernel.supervisor.spec import ZygoteSpec
 from kernel.supervisor.zygote import ZygoteReport
-from proto.machine import HEAPS
+from proto.birth import HEAPS
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial, until
 

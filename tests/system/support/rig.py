@@ -179,7 +179,7 @@ async def supervised(
     logs = folder / "logs"
     placement = LocalPlacement(zygotes, logs)
     hasty = tuple(msgspec.structs.replace(spec, standby_first_s=0) for spec in specs)
-    supervisor = Supervisor(hasty, zygotes, sink, births(folder, settings), logs, placement=placement)
+    supervisor = Supervisor(hasty, zygotes, sink, births(folder, settings), placement)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         try:

@@ -129,6 +129,23 @@ async def test_an_answer_without_the_sdk_is_the_sdks_on_every_surface(surface: s
             assert json.loads(ours) == await wire.receive()
 
 
+@pytest.mark.parametrize("revision", handshake.HANDSHAKE_VERSIONS)
+async def test_tools_are_listed_without_the_sdk_as_the_sdk_lists_them(revision: str) -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    ours = Handshake(Surface("all", TABLE), VERSION)
+    assert ours.answer(encoded(initialize(revision)))
+    assert ours.answer(encoded(asked)) is None, "the client has not said that it is ready"
+    assert ours.answer(encoded(INITIALIZED)) == b""
+    assert ours.answer(encoded({**asked, "params": {"cursor": "2"}})) is None
+    listed = ours.answer(encoded(asked))
+    assert listed
+    async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
+        await wire.initialize(revision)
+        await trio.testing.wait_all_tasks_blocked()
+        await wire.send(asked)
+        assert json.loads(listed) == await wire.receive()
+
+
 @pytest.mark.parametrize("message", LEFT)
 def test_what_is_malformed_or_means_anything_else_is_left_to_the_sdk(message: dict[str, Any]) -> None:
     assert Handshake(Surface("all", TABLE), VERSION).answer(encoded(message)) is None

@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import trio
 
 from kernel.ports import Cause, ServiceState
-from kernel.supervisor.placement import Exit, Running, SpawnError
+from kernel.supervisor.placement import Exit, Running
+from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import frames
@@ -34,6 +34,7 @@ class Actor:
         self.link = link
         self.channel = Channel(link)
         self.memory = 10 * MIB
+        self.stopped = False
         self.answers_pings = True
         self.info = {"device": "cpu"}
         self.drains = True
@@ -109,6 +110,9 @@ class ActedProcess:
         if not self.actor.ended.is_set():
             self.signal(signal.SIGKILL)
             self.actor.die(number=signal.SIGKILL)
+
+    def is_stopped(self) -> bool:
+        return self.actor.stopped
 
     def memory_bytes(self) -> int | None:
         return self.actor.memory
@@ -239,7 +243,7 @@ async def staged(
 ) -> AsyncIterator[Troupe]:
     """A supervisor that runs `specs` on a stage; ended in order at the end."""
     stage, record = Stage(act), Record()
-    supervisor = Supervisor(specs, (), record, births, Path("/nowhere"), placement=stage)
+    supervisor = Supervisor(specs, (), record, births, stage)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         yield Troupe(supervisor, stage, record)

@@ -11,7 +11,8 @@ from pathlib import Path
 import trio
 
 from kernel.supervisor import processes
-from kernel.supervisor.spawn import ServiceLog, environment
+from kernel.supervisor.service_log import ServiceLog
+from kernel.supervisor.spawn import environment
 
 MIB = 2**20
 
@@ -58,6 +59,11 @@ def test_last_words_are_the_generations_own(tmp_path: Path) -> None:
     first.close()
     log = ServiceLog(tmp_path, "a", 4096)
     log.note("a generation 2 started")
+    assert log.last_words() == ""
+    # A process may be quicker than the supervisor notes its start.
+    os.write(log.fd, b"the port is taken\n")
+    log.note("a generation 2 started")
+    assert log.last_words() == "the port is taken"
     assert log.last_words() == ""
     os.write(log.fd, b"Traceback\n  ...\nOSError: no space left\n\n")
     assert log.last_words() == "OSError: no space left"
