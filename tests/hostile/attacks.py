@@ -223,6 +223,13 @@ def file_in_memory_of_all(folder: str) -> object:
     return "made"
 
 
+def watch_files() -> object:
+    """inotify: what it takes of it, its user's other programs lack."""
+    if (fd := _libc.inotify_init1(0)) < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    return fd
+
+
 def hide_from_kernel() -> object:
     """/proc/self becomes root's, so that what is open here is not seen."""
     if _libc.prctl(4, 0, 0, 0, 0) < 0:
