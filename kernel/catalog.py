@@ -41,8 +41,8 @@ CORES_A_WORKER = 8
 """Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
 
 CORES_A_FRONT, MOST_FRONTS = 2, 4
-"""Of a call over HTTP a front takes 0.55 ms of a core, the kernel 0.17 and the service 0.14: a front at work keeps one and
-a half cores busy, and more than three of them keep the kernel busy, which is one process."""
+"""Of a call over HTTP a front takes 0.55 ms of a core, the kernel 0.17 and the service 0.14: a front at work keeps one
+and a half cores busy, and more than three of them keep the kernel busy, which is one process."""
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
