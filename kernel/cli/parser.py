@@ -350,6 +350,8 @@ def _access(command: _AddCommand) -> None:
     token.add_argument("--read-only", action="store_true", help="only what changes nothing")
     expires_help = "when it ends: after a span (30d, 12h, 4w), or with the beginning of a day (default: never)"
     token.add_argument("--expires", metavar="WHEN", help=expires_help)
+    rate_help = "how often: 600/min, 10/s or 5000/h (default: http.rate in the settings); then calls are Overloaded"
+    token.add_argument("--rate", metavar="RATE", help=rate_help)
     _json(token, help="as JSON")
 
 
