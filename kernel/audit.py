@@ -1,7 +1,7 @@
 """The audit log: a line of JSON for each change and each refusal, in a file that no service can reach.
 
 The router says what became of each call, and a front what it refused before there was a call.  Lines are appended in a
-thread, those of some milliseconds at once: a kernel that is killed loses these, and what was in hand then has no line.
+thread, those of 50 ms at once: a kernel that is killed loses these, and what was in hand then has no line.
 A disk that takes no more stops no call: lines wait in memory, up to a bound beyond which they are counted as lost, and
 `linckia status` and `linckia doctor` say so.
 
@@ -29,8 +29,8 @@ FOLDER: Final = "audit"
 
 STEM: Final = "audit"
 
-GATHER_S = 0.005
-"""Lines of so much time are one write: a thread costs as much as a tenth of a call."""
+GATHER_S = 0.05
+"""Between writes: a thread for each line would cost a tenth of a call."""
 
 AGAIN_S = 1.0
 """Between a write that failed and the next."""

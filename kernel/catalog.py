@@ -40,6 +40,10 @@ MAX_WORKERS = 64
 CORES_A_WORKER = 8
 """Of a pool that finds its own size: the batches of one process share an interpreter, for which threads contend."""
 
+CORES_A_FRONT, MOST_FRONTS = 2, 4
+"""Of a call over HTTP a front takes 0.55 ms of a core, the kernel 0.17 and the service 0.14: a front at work keeps one
+and a half cores busy, and more than three of them keep the kernel busy, which is one process."""
+
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
 
@@ -72,6 +76,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Whether it connects to other machines."""
     connections: bool = False
     """Whether it serves connections, on listening sockets that it is handed."""
+    watches: bool = False
+    """Whether the system tells it of changed files."""
     reads_models: bool = False
     """Whether it may read the folders in which model weights lie."""
     reads_files: tuple[str, ...] = ()
@@ -192,7 +198,7 @@ ENTRIES = (
         pooled=True,
     ),
     # Each reader has one call waiting for news.
-    Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ),
+    Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ, watches=True),
     # The decoder asks for the bytes of each file that waits for it.
     Entry(_spec("media", GIB, in_flight=256, disk_limit_bytes=8 * GIB), roots=Roots.READ, rests=True),
     # It dies of hostile files, and is back at once; it gets their bytes, and opens none. The other calls wait in the
@@ -285,6 +291,8 @@ def workers(entry: Entry, settings: Mapping[str, object]) -> int:
     """How many processes the settings of a service ask for; 1 where they do not say.  Raises ConfigError."""
     asked = settings.get("workers", 1) if entry.pooled else 1
     if asked == "auto":
+        if entry.service == FRONT:
+            return min(MOST_FRONTS, max(1, usable_cores() // CORES_A_FRONT))
         # One process feeds a GPU; more only where a measurement shows that they help.
         return 1 if gpu_present() else max(1, usable_cores() // CORES_A_WORKER)
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from kernel import reach
 from kernel.control.address import find_data_dir, given_data_dir
+from kernel.oauth import checked
 from kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
@@ -28,6 +30,7 @@ from kernel.settings import (
 )
 from proto.front import DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http
 from proto.json_types import Layer
+from proto.rate import parse_rate
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""
@@ -88,6 +91,13 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
             services[name] = services.get(name, {}) | table
     if key_file := services.get("llm", {}).get("key_file"):
         denied.append(str(key_file))
+    served = _served(http)
+    if served is not None and served.oauth is not None:
+        oauth = checked(served.oauth, roots)
+        served = structs.replace(served, oauth=oauth)
+        # It has the network; the front, which takes the tokens, has none.
+        told = {"issuer": oauth.issuer, "jwks_url": oauth.jwks_url or ""}
+        services["fetch"] = services.get("fetch", {}) | told
     places = reach.places(denied)
     reach.check_roots(roots, places)
     read_only = plain.get("read_only", False)
@@ -97,7 +107,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         read_only_roots=tuple(root for root, mode in roots.items() if read_only or mode == "read"),
         denied=places,
         denied_patterns=tuple(patterns),
-        http=_served(http),
+        http=served,
         audit=msgspec.convert(audit, AuditSettings),
         services=services,
         **prompts,
@@ -194,6 +204,13 @@ def _served(layer: Layer) -> Http | None:
     http = msgspec.convert(layer, Http)
     if not http.enabled:
         return None
+    if http.rate is not None:
+        try:
+            parse_rate(http.rate)
+        except ValueError as error:
+            raise ConfigError(f"http.rate: {error}") from None
+    if http.oauth is not None and http.token == OFF:
+        raise ConfigError("http.oauth is set, and http.token is off: without a token everything is open; leave one out")
     if not http.is_loopback and http.token in (None, OFF):
         raise ConfigError(
             f"HTTP on {http.host} can be reached from other machines, and no token is set: set LINCKIA_TOKEN or "

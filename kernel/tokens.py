@@ -109,6 +109,12 @@ def _replace(file: Path, content: bytes) -> None:
         stream.flush()
         os.fsync(descriptor)
     unfinished.rename(file)
+    # A revocation that is told must not be undone by a power cut.
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 class Announced:
@@ -120,7 +126,6 @@ class Announced:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._now = TokenTable(1, tuple(listed(data_dir)))
-        self._waiting: set[str] = set()
         self._known: dict[str, int] = {}
         self._changed = trio.Event()
         self._taken_up = trio.Event()
@@ -131,23 +136,19 @@ class Announced:
         self._taken_up.set()
         self._taken_up = trio.Event()
         if version == self._now.version:
-            self._waiting.add(front)
-            try:
-                with trio.move_on_after(POLL_S):
-                    await self._changed.wait()
-            finally:
-                self._waiting.discard(front)
+            with trio.move_on_after(POLL_S):
+                await self._changed.wait()
         return self._now
 
     async def read_again(self) -> bool:
         """Take up what the file holds by now; whether every front has done so, too.  Raises CannotRead."""
         tokens = await trio.to_thread.run_sync(listed, self._data_dir)
         now = self._now = TokenTable(self._now.version + 1, tuple(tokens))
-        waiting = set(self._waiting)
         self._changed.set()
         self._changed = trio.Event()
         with trio.move_on_after(TAKE_UP_S):
-            while any(self._known[front] < now.version for front in waiting):
+            # One that was killed says so with its next generation.
+            while any(known < now.version for known in self._known.values()):
                 await self._taken_up.wait()
             return True
         return False

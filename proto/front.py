@@ -7,11 +7,12 @@ are msgpack on a SEQPACKET socket, one message a packet, with the descriptors be
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
+
+from proto.hosts import is_loopback
 
 SERVICE = "front"
 """The service that fronts are instances of, and that owns what they answer themselves."""
@@ -28,6 +29,38 @@ TO_FRONTS = "front."
 
 MAX_PACKET_BYTES = 4096
 MAX_DESCRIPTORS = 3
+
+
+_Audience = Annotated[str, Meta(min_length=1, max_length=2048)]
+
+ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Algorithms (RFC 7518, RFC 8037) by which whoever can check a signature cannot make one."""
+
+
+class ScopeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[http.oauth.scopes.NAME]`: what a client whose token has this scope may do, as `proto.grants.Grant` has it."""
+
+    surfaces: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    read_only: bool = False
+
+
+class OAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[http.oauth]`: the issuer whose access tokens (JSON Web Tokens) are taken beside Linckia's own."""
+
+    issuer: Annotated[str, Meta(min_length=1, max_length=2048)]
+    """Its identifier, an URL, exactly as it stands in its tokens (`iss`)."""
+    audience: _Audience | Annotated[tuple[_Audience, ...], Meta(min_length=1, max_length=16)]
+    """What its tokens for this server name (`aud`): one of these."""
+    scopes: dict[str, ScopeGrant] = {}
+    """By name; of several that a token has, the first here counts."""
+    jwks_url: Annotated[str, Meta(max_length=2048)] | None = None
+    """Where its keys are, if not where its metadata says."""
+    algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
+    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    """By which the two clocks may differ."""
+    resource: Annotated[str, Meta(max_length=2048)] | None = None
+    """This server's URL as its clients know it, without `/mcp`, where a proxy stands before it."""
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +86,14 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
     """For a body to go on: longer for what comes at more than 16 KiB/s."""
 
+    rate: str | None = None
+    """How often each client with a token of its own may call (`proto.rate`); never the operator's."""
+    oauth: OAuth | None = None
+
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 class PromptFolder(msgspec.Struct, frozen=True):

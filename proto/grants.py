@@ -15,6 +15,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from proto.rate import PATTERN
+
 MAX_NAME_CHARS = 256
 MAX_SURFACES = 16
 MAX_ROOTS = 64
@@ -44,6 +46,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     surfaces: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     read_only: bool = False
+    rate: Annotated[str, Meta(pattern=PATTERN)] | None = None
+    """How often its client may call (`proto.rate`); None: as the settings say."""
 
     @property
     def grant(self) -> Grant:

@@ -350,6 +350,8 @@ def _access(command: _AddCommand) -> None:
     token.add_argument("--read-only", action="store_true", help="only what changes nothing")
     expires_help = "when it ends: after a span (30d, 12h, 4w), or with the beginning of a day (default: never)"
     token.add_argument("--expires", metavar="WHEN", help=expires_help)
+    rate_help = "how often: 600/min, 10/s or 5000/h (default: http.rate in the settings); then calls are Overloaded"
+    token.add_argument("--rate", metavar="RATE", help=rate_help)
     _json(token, help="as JSON")
 
 
@@ -357,6 +359,13 @@ COMPLETION_EPILOG = """\
 bash:  linckia completion bash > ~/.local/share/bash-completion/completions/linckia
 zsh:   linckia completion zsh > "${fpath[1]}/_linckia"
 fish:  linckia completion fish > ~/.config/fish/completions/linckia.fish
+"""
+
+
+SERVICE_EPILOG = """\
+examples:
+  linckia service install ~/notes              a unit of yours, started at your log-in
+  linckia service show ~/notes --no-http       print it
 """
 
 
@@ -368,3 +377,12 @@ def _machine(command: _AddCommand) -> None:
 
     completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+    unit = command("service", "service", "run the kernel as a unit of systemd", SERVICE_EPILOG)
+    unit.add_argument("action", choices=("install", "remove", "show"), help="`show` prints it and changes nothing")
+    unit.add_argument("paths", metavar="PATH", nargs="*", help="the roots")
+    unit.add_argument("--system", action="store_true", help="of the machine, as root, and not of the user")
+    unit.add_argument("--name", default="linckia", help="of the unit (default: linckia)")
+    unit_http = unit.add_mutually_exclusive_group()
+    unit_http.add_argument("--http", metavar="HOST:PORT", help="as `linckia serve` has it")
+    unit_http.add_argument("--no-http", action="store_true", help="do not serve HTTP")

@@ -47,25 +47,28 @@ def top(arguments: argparse.Namespace) -> int:
             answer: JsonObject = client.call("kernel_status", {})
             live.update(
                 Group(
-                    Text(heading(answer)), Text(), rich_table(HEADERS, [row(service) for service in answer["services"]])
+                    # It stays on the screen, where others may look.
+                    Text(heading(answer, secrets=False)),
+                    Text(),
+                    rich_table(HEADERS, [row(service) for service in answer["services"]]),
                 ),
                 refresh=True,
             )
             time.sleep(arguments.interval)
 
 
-def heading(answer: Mapping[str, Any]) -> str:
-    """What concerns the kernel as a whole, a few lines."""
+def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
+    """What concerns the kernel as a whole, a few lines; with the token and the page's address, if they may be seen."""
     read_only = answer.get("read_only_roots", [])
     shown = (f"{root} (read only)" if root in read_only else root for root in answer["roots"])
     roots = ", ".join(shown) or "none: operations on files are refused"
     mode = ", read-only" if answer.get("read_only") else ""
+    private = f"token  {token(answer)}\npage   {answer.get('page_url') or 'off'}\n" if secrets else ""
     return (
         f"Linckia {answer['version']}{mode}, process {answer['pid']}, up {duration(answer['uptime_s'])}, "
         f"{memory(answer)}, stdio clients: {answer['clients']}\n"
         f"http   {answer['http_url'] or 'off'}\n"
-        f"token  {token(answer)}\n"
-        f"page   {answer.get('page_url') or 'off'}\n"
+        f"{private}"
         f"roots  {roots}\n"
         f"data   {answer['data_dir']}"
         f"{_audit(answer.get('audit'))}"

@@ -14,22 +14,28 @@ import time
 from pathlib import Path
 
 from kernel import tokens
+from kernel.catalog import ENTRIES
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Cell, complain, show_answer, show_json
 from kernel.config import load
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, ControlError, NoKernel
+from kernel.router.record import HTTP, STDIO
 from kernel.settings import ConfigError, Flags, nearest
 from proto.grants import MAX_ROOTS, Token
-from proto.operation import ALL, SURFACES
+from proto.operation import ALL, CLIENT, OPERATOR, SURFACES
+from proto.rate import parse_rate
 
 COMPACT = "compact"
 """The surface that shows no operations of its own but ways to those of all others."""
 
+RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
+"""Who else the audit log names."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SPAN = re.compile(r"([0-9]{1,6})(h|d|w)")
 _UNIT_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
-_HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "CREATED", "EXPIRES")
+_HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
 
 
 def token(arguments: argparse.Namespace) -> int:
@@ -37,8 +43,8 @@ def token(arguments: argparse.Namespace) -> int:
     act = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
     if arguments.action != "create" and any((arguments.surfaces, arguments.roots, arguments.read_only)):
         raise Usage("--surface, --root and --read-only are for `linckia token create`")
-    if arguments.action != "create" and arguments.expires is not None:
-        raise Usage("--expires is for `linckia token create`")
+    if arguments.action != "create" and (arguments.expires, arguments.rate) != (None, None):
+        raise Usage("--expires and --rate are for `linckia token create`")
     if (arguments.name is None) != (arguments.action == "list"):
         wants = "takes no name" if arguments.action == "list" else "wants the name of the token"
         raise Usage(f"linckia token {arguments.action} {wants}")
@@ -51,13 +57,20 @@ def token(arguments: argparse.Namespace) -> int:
 def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
     if not _NAME.fullmatch(arguments.name):
         raise Usage(f"{arguments.name!r} is no name for a token: letters, digits, '.', '_' and '-', 64 at most")
+    if arguments.name in RESERVED:
+        raise Usage(f"{arguments.name} names somebody else in the audit log; choose another name")
+    if arguments.rate is not None:
+        try:
+            parse_rate(arguments.rate)
+        except ValueError as error:
+            raise Usage(f"--rate: {error}") from None
     surfaces = _surfaces(arguments.surfaces or ())
     roots = _roots(arguments.roots or (), arguments.data, data_dir)
     expires = None if arguments.expires is None else expiry(arguments.expires, time.time())
     secret = tokens.new()
     made = Token(
         name=arguments.name, sha256=tokens.hash_of(secret), created=time.time(), expires=expires, surfaces=surfaces,
-        roots=roots, read_only=arguments.read_only,
+        roots=roots, read_only=arguments.read_only, rate=arguments.rate,
     )  # fmt: skip
     with tokens.editing(data_dir):
         there = tokens.listed(data_dir)
@@ -95,7 +108,7 @@ def _shown(each: Token) -> dict[str, object]:
     return {
         "name": each.name, "surfaces": each.surfaces, "roots": each.roots, "read_only": each.read_only,
         "created": _at(each.created), "expires": None if each.expires is None else _at(each.expires),
-        "expired": is_expired(each),
+        "expired": is_expired(each), "rate": each.rate,
     }  # fmt: skip
 
 
@@ -106,6 +119,7 @@ def _row(each: Token) -> list[Cell]:
         ", ".join(each.surfaces) or "all",
         ", ".join(each.roots) or "all",
         "read" if each.read_only else "read, write",
+        each.rate or "",
         _at(each.created),
         until,
     ]

@@ -238,8 +238,8 @@ class Lane:
         text = f"service {self.service} died ({cause.text or cause.kind}) while serving {call.op.name}"
         if not call.is_repeatable():
             if call.op.access is Access.READ:
-                return errors.Unavailable(f"{text}; nothing was changed: call again")
-            return errors.MaybeExecuted(f"{text}; the work may have been done: look before you repeat it")
+                return errors.Unavailable(text)
+            return errors.MaybeExecuted(text)
         from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
         if not from_outside:
             if call.suspect:

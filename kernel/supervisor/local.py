@@ -20,7 +20,7 @@ import trio
 
 from kernel.edge import kept
 from kernel.supervisor.placement import Exit, Running
-from kernel.supervisor.processes import OomCounter, Reaper, become_subreaper, memory_bytes
+from kernel.supervisor.processes import STOPPED, OomCounter, Reaper, become_subreaper, memory_bytes, progress_of
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
@@ -106,6 +106,9 @@ class LocalProcess:
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def is_stopped(self) -> bool:
+        return progress_of(self.pid)[0] == STOPPED
 
     def memory_bytes(self) -> int | None:
         return memory_bytes(self.pid)

@@ -56,6 +56,9 @@ class Running(Protocol):
     def kill(self) -> None:
         """SIGKILL to the process and what it spawned; nothing where they are gone."""
 
+    def is_stopped(self) -> bool:
+        """Whether it was stopped by a signal, and does nothing until it is let go on."""
+
     def memory_bytes(self) -> int | None:
         """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""
 

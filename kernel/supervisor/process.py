@@ -122,6 +122,7 @@ class Generation:
         self._on_idle = on_idle
         self._hello: Hello | None = None
         self._said_bye = False
+        self._was_stopped = False
         self._starting = trio.CancelScope()
         self._cause: Cause | None = None
         self._rung = Rung.DRAIN
@@ -260,6 +261,7 @@ class Generation:
                 self._ping(channel, now, overslept)
             if now >= next_at:
                 self._check_memory(running)
+                self._check_stopped(running)
                 await running.tend(self._sink.was_used(self.spec.name))
                 self._look_whether_idle()
                 next_at = trio.current_time() + interval
@@ -285,6 +287,14 @@ class Generation:
         # Where the link is closed, the reader sees to that.
         with contextlib.suppress(LinkClosed):
             channel.post(Ping(self.liveness.ping(now)))
+
+    def _check_stopped(self, running: Running) -> None:
+        """One that is stopped is as good as dead: sooner than it would be missed by its pongs, and in start-up too."""
+        stopped = running.is_stopped()
+        if stopped and self._was_stopped:
+            # It would not hear any other signal.
+            self.end(Cause(CauseKind.HANG, None, "was stopped by a signal (SIGSTOP)"), Rung.KILL)
+        self._was_stopped = stopped
 
     def _check_memory(self, running: Running) -> None:
         limit, used = self.spec.memory_limit_bytes, running.memory_bytes()

@@ -60,6 +60,10 @@ def session_of(pid: int) -> int | None:
     return int(fields[3]) if fields else None
 
 
+STOPPED = "T"
+"""The state of a process that has got SIGSTOP."""
+
+
 def progress_of(pid: int) -> tuple[str, int]:
     """The state of a process as ps(1) names it, and the processor time that it has used, in clock ticks."""
     fields = _stat(pid)

@@ -52,6 +52,8 @@ class ServiceLog:
         except OSError:
             # Nothing is there, or it is closed.
             return False
+        # The supervisor's own lines are not the last words of a process.
+        self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
         self._write(data)
         return True
 
@@ -62,7 +64,6 @@ class ServiceLog:
                 return
 
     def _write(self, data: bytes) -> None:
-        self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
         # A full disk must not stop the supervisor from supervising.
         with contextlib.suppress(OSError):
             if self._size and self._size + len(data) > self._max_bytes:
@@ -78,14 +79,13 @@ class ServiceLog:
         self._take_all()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._write(f"{stamp} supervisor: {text}\n".encode())
-        # The supervisor's own lines are not the last words of a process.
-        self._tail = b""
 
     def last_words(self) -> str:
-        """The last line with words in it that this generation wrote, shortened; for the cause of its death."""
+        """The last line with words in it that was written since this was last asked, shortened: asked at the death of a
+        generation, for its cause."""
         self._take_all()
         # From memory: on a full disk they are not in the file.
-        text = self._tail.decode("utf-8", "replace")
+        text, self._tail = self._tail.decode("utf-8", "replace"), b""
         # A group of exceptions is written in a frame, which ends below all that it says.
         lines = [line.strip("| \t") for line in text.splitlines() if any(map(str.isalnum, line))]
         return lines[-1][-LAST_WORDS_CHARACTERS:] if lines else ""

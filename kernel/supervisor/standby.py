@@ -22,7 +22,7 @@ import trio
 from msgspec.structs import replace
 
 from kernel.edge import contained
-from kernel.supervisor.processes import Reaper
+from kernel.supervisor.processes import STOPPED, Reaper, progress_of
 from kernel.supervisor.spawn import settle
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.zygote import Zygote, ZygoteDown
@@ -58,7 +58,7 @@ class Standby:
         self._since = trio.current_time()
 
     def fits(self, birth: Birth, env: dict[str, str]) -> bool:
-        """Whether it can be the generation that this certificate describes."""
+        """Whether it can be the generation that this certificate describes, and lives."""
         dead = select.poll()
         dead.register(self.pidfd, select.POLLIN)
         return (
@@ -66,6 +66,7 @@ class Standby:
             and self._env == env
             and (self._prepared or trio.current_time() - self._since < PREPARED_WITHIN_S)
             and not dead.poll(0)
+            and progress_of(self.pid)[0] != STOPPED
         )
 
     def wake(self, generation: int, descriptors: Sequence[int]) -> bool:

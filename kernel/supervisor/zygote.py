@@ -24,7 +24,7 @@ import msgspec
 import trio
 
 from kernel.supervisor.policy import delay_s
-from kernel.supervisor.processes import Reaper, progress_of, resident_bytes
+from kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_bytes
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SpawnError, spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
@@ -168,6 +168,9 @@ class Zygote:
         control = self._control
         if self.state is not ZygoteState.READY or control is None:
             raise ZygoteDown(f"zygote {self.spec.name} is {self.state}")
+        if self.pid is not None and progress_of(self.pid)[0] == STOPPED:
+            self._kill()
+            raise ZygoteDown(f"zygote {self.spec.name} was stopped by a signal, and is killed")
         request = Fork(id=next(self._ids), birth=birth, env=dict(env), standby=standby)
         packet = _encoder.encode(request)
         if len(packet) > MAX_PACKET_BYTES:

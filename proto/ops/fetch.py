@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,7 @@ from proto.ops.documents.change import NewTags
 from proto.ops.documents.reading import Collection, Metadata, Scalar
 
 step = Family("fetch", role=Role.STEP, surfaces=("documents",))
+internal = Family("fetch", role=Role.INTERNAL)
 surfaceless_step = Family("fetch", role=Role.STEP)
 
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://"
@@ -69,3 +70,15 @@ class DownloadCheck(Params[DownloadAllowed], frozen=True, kw_only=True):
     """Say whether the settings let a URL be downloaded; its host is looked up, and nothing is asked of it."""
 
     url: Url
+
+
+class IssuerKeySet(msgspec.Struct, frozen=True):
+    """The public keys of an issuer of tokens, each a JSON Web Key (RFC 7517)."""
+
+    keys: Annotated[list[dict[str, Any]], Meta(max_length=100)]
+
+
+@internal.read("issuer_keys", deadline_s=30, callers=("front",))
+class IssuerKeys(Params[IssuerKeySet], frozen=True, kw_only=True):
+    """Read the keys of the one issuer that the settings name (`[http.oauth]`). There are no parameters: who calls it
+    has no say in what is read."""

@@ -144,7 +144,9 @@ class Client:
         self._tls: ssl.SSLContext | None = None
 
     @contextlib.asynccontextmanager
-    async def get(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[tuple[httpx2.Response, str, int]]:
+    async def get(
+        self, url: str, headers: Mapping[str, str], *, max_redirects: int = MAX_REDIRECTS
+    ) -> AsyncIterator[tuple[httpx2.Response, str, int]]:
         """The response to a GET of `url`, whatever its status but a redirect's; its own URL; the number of redirects.
 
         Raises:
@@ -153,14 +155,14 @@ class Client:
             httpx2.TransportError: the connection failed.
         """
         parsed = parse(url)
-        for redirects in range(MAX_REDIRECTS + 1):
+        for redirects in range(max_redirects + 1):
             async with self._hop(parsed, headers) as response:
                 location = response.headers.get("location")
                 if response.status_code not in _REDIRECTS or location is None:
                     yield response, str(parsed), redirects
                     return
             parsed = _next(parsed, location)
-        raise OperationError(f"{url} redirects more than {MAX_REDIRECTS} times", field="url")
+        raise OperationError(f"{url} redirects more than {max_redirects} times", field="url")
 
     async def addresses(self, url: httpx2.URL) -> list[str]:
         """The addresses of the URL's host that may be reached.  Raises as `resolve` does."""

@@ -27,9 +27,10 @@ from proto.ops.documents.change import (
     DocumentsPutCommit,
     DocumentsPutPiece,
 )
-from proto.ops.fetch import Download, DownloadAllowed, DownloadCheck, Downloaded
+from proto.ops.fetch import Download, DownloadAllowed, DownloadCheck, Downloaded, IssuerKeys, IssuerKeySet
 from services.fetch import partial as partials
 from services.fetch.client import Allowed, Client, parse
+from services.fetch.issuer import Issuer
 from services.fetch.partial import Partial
 from services.fetch.receive import Received, receive
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -50,6 +51,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allow: list[str] = []
     max_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
+    issuer: str = ""
+    """`http.oauth.issuer`, with its `jwks_url`; the kernel says so."""
+    jwks_url: str = ""
 
 
 class Fetch:
@@ -77,6 +81,13 @@ class Fetch:
         except (Forbidden, OperationError) as error:
             return DownloadAllowed(allowed=False, addresses=[], reason=str(error))
         return DownloadAllowed(allowed=True, addresses=addresses)
+
+    @handles(IssuerKeys)
+    async def issuer_keys(self, params: IssuerKeys, context: Context) -> IssuerKeySet:
+        settings = self._settings
+        if not settings.issuer:
+            raise OperationError("the settings name no issuer; see [http.oauth]")
+        return await Issuer(settings.issuer, settings.jwks_url, settings.allow, USER_AGENT).keys()
 
     async def _download(self, params: Download, context: Context) -> Downloaded:
         url = str(parse(params.url))

@@ -13,9 +13,9 @@ from proto.dispatch import ClientRequests, Dispatcher
 from proto.errors import Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
 from proto.front import SERVICE
-from proto.operation import Operation, Params
+from proto.operation import CLIENT, Operation, Params
 from proto.target import described
-from services.front import refusals
+from services.front import rate, refusals
 from services.front.peer import current_peer
 from services.front.scratchpad import current_session
 from services.runtime.calls import Outgoing
@@ -74,6 +74,8 @@ class LinkDispatcher(Dispatcher):
         written: bool = False,
     ) -> object:
         """See `proto.dispatch.Dispatcher.call`."""
+        if caller == CLIENT:
+            rate.count(operation.name)
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         if operation.service == SERVICE:
             return await self._call_local(operation, params, caller, limit_s)

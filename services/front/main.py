@@ -23,7 +23,7 @@ from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff
 from services.front.prompts import Folder
 from services.front.refusals import Refusals
-from services.front.warm import declared, rehearse
+from services.front.warm import declared, play_session
 from services.runtime.handlers import Context, Environment, Handlers
 
 DRAIN_S = 3.0
@@ -32,7 +32,7 @@ DRAIN_S = 3.0
 
 def warm_up() -> None:
     """Once, in the process that fronts are forked from."""
-    trio.run(rehearse)
+    trio.run(play_session)
 
 
 @contextlib.asynccontextmanager

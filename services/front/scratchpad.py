@@ -171,7 +171,8 @@ class _Passing(Scratchpad):
     """Of one request without a session."""
 
     def __init__(self, pads: Scratchpads, loose: Scratchpad) -> None:
-        super().__init__(pads, secrets.token_hex(16), SessionState())
+        # What was begun by such a request is gone on with by the next one, of whichever client.
+        super().__init__(pads, secrets.token_hex(16), loose.state)
         self._loose = loose
 
     def keep(self, tool: str, text: str) -> Entry | None:

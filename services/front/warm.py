@@ -58,7 +58,7 @@ class _Nothing:
         return
 
 
-async def rehearse() -> None:
+async def play_session() -> None:
     """Play the session.  Raises what goes wrong in it, trio.TooSlowError among that."""
     from services.front.gateway import open_gateway
 

@@ -11,11 +11,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 import apsw
 
-from services.runtime.database import Database, Kind, Schema
+from services.runtime.database import Database, Kind, Schema, salvage
 
 _TABLES = """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -102,26 +102,13 @@ def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) ->
 
 def recover_ids(db: apsw.Connection) -> None:
     """Take over the ids of the newest damaged file beside a new database."""
-    path = Path(db.filename)
-    damaged = max(path.parent.glob(f"{path.name}.damaged-*"), default=None)
-    if damaged is None:
-        return
-    notes = dict.fromkeys(row for order in ("ASC", "DESC") for row in _readable(damaged, order))
-    db.executemany("INSERT OR IGNORE INTO node(id, root, path) VALUES(?, ?, ?)", notes)
-    _log.warning("%d ids of notes are taken over from %s", len(notes), damaged)
-
-
-def _readable(damaged: Path, order: str) -> list[tuple[str, str, str]]:
-    """The ids and places from one end of the table to its first damaged page."""
-    found: list[tuple[str, str, str]] = []
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    with contextlib.suppress(apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.CantOpenError):
-        db = apsw.Connection(f"file:{quote(str(damaged))}?immutable=1", flags=flags)
-        with contextlib.closing(db):
-            for row in db.execute(f"SELECT id, root, path FROM node ORDER BY rowid {order}"):
-                if all(isinstance(value, str) for value in row):
-                    found.append(row)
-    return found
+    for damaged in salvage.damaged_files(Path(db.filename))[-1:]:
+        rows: list[tuple[Any, ...]] = []
+        with contextlib.suppress(apsw.Error), salvage.opened(damaged) as old:
+            rows, _ = salvage.readable(old, "SELECT id, root, path FROM node", "rowid")
+        notes = dict.fromkeys(row for row in rows if all(isinstance(value, str) for value in row))
+        db.executemany("INSERT OR IGNORE INTO node(id, root, path) VALUES(?, ?, ?)", notes)
+        _log.warning("%d ids of notes are taken over from %s", len(notes), damaged)
 
 
 SCHEMA = Schema(version=2, tables=_TABLES + _GRAPH_OUTBOX, migrations={1: _GRAPH_OUTBOX}, begin=recover_ids)

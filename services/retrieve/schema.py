@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from services.retrieve import lexical
-from services.runtime.database import Schema
+from services.runtime.database import Schema, salvage
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -68,14 +68,9 @@ def _name_epoch(db: apsw.Connection) -> None:
 def _begin(db: apsw.Connection) -> None:
     lexical.create(db)
     _name_epoch(db)
-    if aside := damaged_files(Path(db.filename)):
+    if aside := salvage.damaged_files(Path(db.filename)):
         reason = f"was found damaged, put aside as {aside[-1].name}, and is being fed again"
         db.execute("INSERT INTO meta (key, value) VALUES ('refilling', ?)", (reason,))
-
-
-def damaged_files(path: Path) -> list[Path]:
-    """What was put aside of the database at `path`, the oldest first."""
-    return sorted(path.parent.glob(f"{path.name}.damaged-*"))
 
 
 SCHEMA = Schema(version=2, tables=_TABLES, migrations={1: _name_epoch}, begin=_begin)

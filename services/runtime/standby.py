@@ -33,7 +33,7 @@ from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, PREPARED, Birth, Wake
 from proto.channel import Channel
 from proto.errors import Unavailable
 from proto.frames import Bye, ByeAck, Call, Drain, Fault, Ready, Return
-from proto.link import LinkClosed, SocketLink, socket_pair
+from proto.link import LinkClosed, SocketLink
 from proto.operation import Params, operation_of
 from services.runtime.handlers import Rehearse
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
@@ -53,14 +53,23 @@ _decoder = msgspec.msgpack.Decoder(Wake)
 _log = logging.getLogger("linckia.service")
 
 
-async def stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[Birth, int, int | None] | None:
+SocketPair = tuple[socket.socket, socket.socket]
+"""The two ends of a link (`proto.link.socket_pair`)."""
+
+
+async def stand_by(
+    birth: Birth, control_fd: int, module: ModuleType, stage: SocketPair
+) -> tuple[Birth, int, int | None] | None:
     """Prepare, and wait to be woken: what this becomes, its link and its handoff.
 
     None where the kernel has no use for it any more.  Standard output and error are the new generation's log
     afterwards.
+
+    Args:
+        stage: what the rehearsal is played on, since behind the walls no socket can be made.
     """
     with socket.socket(fileno=control_fd) as control:
-        await _prepare(birth, control, module)
+        await _prepare(birth, control, module, stage)
         await trio.lowlevel.wait_readable(control)
         packet, fds = receive(control)
         if not packet:
@@ -90,7 +99,7 @@ def receive(control: socket.socket) -> tuple[bytes, list[int]]:
     return b"", []
 
 
-async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> None:
+async def _prepare(birth: Birth, control: socket.socket, module: ModuleType, stage: SocketPair) -> None:
     began = trio.current_time()
     over = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -107,7 +116,7 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
 
         nursery.start_soon(wanted)
         try:
-            await rehearse(birth, module)
+            await rehearse(birth, module, stage)
         except* Exception:  # noqa: BLE001  # a rehearsal is a convenience
             # The service's own start-up will meet it again, if it is more than the rehearsal's.  Cancelled at that very
             # moment, the rehearsal raises both together, and only the cancellation may pass.
@@ -124,17 +133,25 @@ async def _prepare(birth: Birth, control: socket.socket, module: ModuleType) -> 
         nursery.cancel_scope.cancel()
 
 
-async def rehearse(birth: Birth, module: ModuleType, place: Path | None = None) -> None:
+async def rehearse(birth: Birth, module: ModuleType, stage: SocketPair, place: Path | None = None) -> None:
     """Serve the service's rehearsal, to the end or for `REHEARSAL_S`; nothing is left of it but warm memory.
 
     Its folder is made in `place`, by default among the service's own temporary files. Cancellation: given up.
 
+    Args:
+        stage: the two ends of the link, which are closed afterwards.
+
     Raises whatever the service's `rehearse` or its start-up raises.
     """
+    with stage[0], stage[1]:
+        await _play(birth, module, stage, place or Path(tempfile.gettempdir()))
+
+
+async def _play(birth: Birth, module: ModuleType, stage: SocketPair, place: Path) -> None:
     hook: Rehearse | None = getattr(module, "rehearse", None)
     if hook is None:
         return
-    with _scratch(place or Path(tempfile.gettempdir())) as folder:
+    with _scratch(place) as folder:
         root, data = folder / "root", folder / "data"
         root.mkdir()
         data.mkdir()
@@ -143,7 +160,7 @@ async def rehearse(birth: Birth, module: ModuleType, place: Path | None = None) 
         birth = msgspec.structs.replace(
             birth, generation=0, data_dir=str(data), roots=(str(root),), read_only=(), denied=(), denied_patterns=()
         )
-        ours, theirs = socket_pair()
+        ours, theirs = stage
         try:
             # What goes wrong in the service is told by its answers, and what it logs of such a folder only misleads.
             logging.disable(logging.CRITICAL)

@@ -98,7 +98,9 @@ class Worker:
         n = self.chance.randrange(NOTES)
         said = await self.call("search_documents", reads=True, query=f"note number {n} sea stars", limit=3)
         hits = said.result.get("results", []) if said.ok else []
-        self.check(said, bool(hits) and all("note-" in h["id"] or "tagged-" in h["id"] for h in hits), "three notes")
+        # An index that is being made again has found few yet, and says so.
+        enough = bool(hits) or (said.ok and bool(said.result["metadata"]["degraded"]))
+        self.check(said, enough and all("note-" in h["id"] or "tagged-" in h["id"] for h in hits), "three notes")
 
     async def neighbours(self) -> None:
         n = self.chance.randrange(NOTES)

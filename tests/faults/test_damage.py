@@ -31,19 +31,17 @@ def tables_of(path: Path) -> list[str]:
         connection.close()
 
 
-def damages_of(path: Path) -> dict[str, Callable[[], object]]:
-    """What can be done to the file: the first page of each table, half of it cut off, other content."""
-
-    def cut() -> None:
-        with path.open("r+b") as file:
-            file.truncate(max(1, page_count(path) // 2) * PAGE_BYTES)
-
-    done: dict[str, Callable[[], object]] = {
-        table: partial(damage_page, path, pages[0]) for table in tables_of(path) if (pages := pages_of(path, table))
+def damages_of(path: Path) -> dict[str, Callable[[Path], object]]:
+    """What can be done to a copy of the file: the first page of each table, half of it cut off, other content."""
+    done: dict[str, Callable[[Path], object]] = {
+        table: partial(damage_page, page=pages[0]) for table in tables_of(path) if (pages := pages_of(path, table))
     }
-    done["cut"] = cut
-    done["foreign"] = partial(path.write_bytes, b"this is not a database\n" * 400)
-    return done
+    return done | {"cut": cut, "foreign": lambda copy: copy.write_bytes(b"this is not a database\n" * 400)}
+
+
+def cut(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(max(1, page_count(path) // 2) * PAGE_BYTES)
 
 
 async def write_first(subject: Subject, folder: Path) -> None:
@@ -59,13 +57,13 @@ async def test_damage_of_any_file_is_served_rebuilt_or_named(name: str, tmp_path
     await write_first(subject, tmp_path / "first")
     databases = [path.relative_to(tmp_path / "first") for path in files_in(tmp_path / "first" / "data", "**/*.db")]
     assert databases
-    kinds = [(each, label) for each in databases for label in damages_of(tmp_path / "first" / each)]
+    kinds = [(each, *damage) for each in databases for damage in damages_of(tmp_path / "first" / each).items()]
     folder, whole = tmp_path / "first", tmp_path / "whole"
     folder.rename(whole)
-    for relative, label in kinds:
+    for relative, label, damage in kinds:
         # At the same path, which is in the databases too.
         shutil.copytree(whole, folder, symlinks=True)
-        damages_of(folder / relative)[label]()
+        damage(folder / relative)
         try:
             await lives_with_damage(subject, folder)
         except BaseException as error:

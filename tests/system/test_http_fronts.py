@@ -93,33 +93,35 @@ def url_of(kernel: RunningKernel, surface: str = "all") -> str:
 
 def test_sessions_go_on_through_the_deaths_of_a_front(one_front: RunningKernel) -> None:
     """Calls on both ways, the fast path's and the SDK's, while fronts die under them."""
-    kernel, deaths = one_front, 6
-    over = anyio.Event
+    kernel, deaths = one_front, 4
+    calls = [0, 0]
+    """By client; the event is set when one more is answered."""
+    answered = [anyio.Event()]
 
-    async def client(done: anyio.Event, counted: list[int]) -> None:
+    async def client(number: int, done: anyio.Event) -> None:
         async with session(url_of(kernel)) as (opened, transport):
-            number = 0
-            while not done.is_set() or number < 20:
-                number += 1
-                result = await opened.call_tool("mcp.echo", {"message": str(number)})
-                assert result.structured_content == {"message": str(number)}
+            while not done.is_set():
+                result = await opened.call_tool("mcp.echo", {"message": str(calls[number])})
+                assert result.structured_content == {"message": str(calls[number])}
                 assert (await opened.list_tools()).tools
+                calls[number] += 1
+                answered[0].set()
+                answered[0] = anyio.Event()
             assert transport.initialized == 1
             assert transport.statuses <= {200, 202}
-            counted.append(number)
 
     async def main() -> None:
-        done, counted = over(), list[int]()
-        with anyio.fail_after(60):
+        done = anyio.Event()
+        with anyio.fail_after(120):
             async with anyio.create_task_group() as clients:
-                for _ in range(2):
-                    clients.start_soon(client, done, counted)
+                for number in range(2):
+                    clients.start_soon(client, number, done)
                 for _ in range(deaths):
-                    await anyio.sleep(0.2)
-                    await anyio.to_thread.run_sync(kernel.wait_ready, "front")
+                    before = list(calls)
+                    while any(now < then + 3 for now, then in zip(calls, before, strict=True)):
+                        await answered[0].wait()
                     await anyio.to_thread.run_sync(kernel.kill, "front")
                 done.set()
-        assert len(counted) == 2
 
     anyio.run(main, backend="asyncio")
     kernel.wait_ready("front")

@@ -40,6 +40,12 @@ async def test_every_call_in_flight_is_answered_right_while_its_service_is_kille
     assert outcome.answered > 32
 
 
+def test_what_standbys_rehearsed_behind_the_walls_went_well(kernel: RunningKernel) -> None:
+    """They are made anew after each of the kills above."""
+    assert "prepared in" in kernel.log("yaml")
+    assert [name for name in WORKLOADS if "the rehearsal of" in kernel.log(name)] == []
+
+
 def test_workloads_cover_every_service(kernel: RunningKernel) -> None:
     assert set(kernel.services()) == set(WORKLOADS)
 

@@ -31,6 +31,12 @@ def test_the_size_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> N
     assert catalog.workers(BY_NAME["yaml"], {"workers": 3}) == 1
 
 
+def test_fronts_are_as_many_as_the_kernel_can_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, fronts in ((1, 1), (2, 1), (3, 1), (4, 2), (6, 3), (8, 4), (128, 4)):
+        monkeypatch.setattr(catalog, "usable_cores", lambda cores=cores: cores)
+        assert catalog.workers(BY_NAME["front"], {"workers": "auto"}) == fronts
+
+
 @pytest.mark.parametrize("wrong", [0, 65, "many", 1.5, True])
 def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> None:
     with pytest.raises(ConfigError, match=r"services\.rerank\.workers is .*; it is 1 to 64, or auto"):

@@ -22,8 +22,8 @@ import trio
 from proto.errors import Unavailable
 from services.files import paths
 from services.files.store import schema, sql
-from services.files.store.sql import Row, fetch_all
-from services.runtime.database import Database, Kind, Schema, sync_folder
+from services.files.store.sql import fetch_all
+from services.runtime.database import Database, Kind, Schema, salvage, sync_folder
 from services.runtime.handlers import Environment
 from services.runtime.storage import patiently
 
@@ -79,9 +79,9 @@ def _begin(db: apsw.Connection) -> None:
     """Fill tables that were just created, in their transaction. Raises apsw.FullError where there is no room for the
     mark that a database was begun here."""
     path = Path(db.filename)
-    aside = {int(each.name.rpartition("-")[2]): each for each in path.parent.glob(f"{path.name}.damaged-*")}
-    if aside and max(aside) > time.time_ns() - RECENT_NS:
-        _take_over(db, aside[max(aside)])
+    aside = salvage.damaged_files(path)
+    if aside and int(aside[-1].name.rpartition("-")[2]) > time.time_ns() - RECENT_NS:
+        _take_over(db, aside[-1])
     _fill_trash(db, path.parent / "trash")
     mark = _mark_of(path)
     if mark.exists():
@@ -106,17 +106,13 @@ def _mark_of(path: Path) -> Path:
 def _take_over(db: apsw.Connection, aside: Path) -> None:
     lost = [*schema.NUMBERED]
     try:
-        # Without its log: SQLite must write nothing beside it.
-        old = apsw.Connection(f"{aside.as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-        try:
+        with salvage.opened(aside) as old:
             lost = [table for table in TAKEN_OVER if not _copy(db, old, table)]
             if not _copy_members(db, old):
                 lost.append("member")
-            roots, complete = _readable(old, "SELECT root FROM scan", "root")
+            roots, complete = salvage.readable(old, "SELECT root FROM scan", "root")
             if not complete:
                 lost.append("scan")
-        finally:
-            old.close()
     except apsw.Error as error:
         _log.error("nothing can be read of %s: %s", aside, error)
         return
@@ -137,7 +133,7 @@ def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:
     if not columns:
         return False
     names, marks = ", ".join(columns), ",".join("?" * len(columns))
-    rows, complete = _readable(old, f"SELECT {names} FROM {table}", "1")
+    rows, complete = salvage.readable(old, f"SELECT {names} FROM {table}", "1")
     db.executemany(f"INSERT OR IGNORE INTO {table}({names}) VALUES({marks})", rows)
     return complete
 
@@ -148,24 +144,9 @@ def _copy_members(db: apsw.Connection, old: apsw.Connection) -> bool:
         "SELECT f.path || e.name, m.set_id, m.added FROM member m JOIN entry e ON e.id = m.entry_id"
         " JOIN folder f ON f.id = e.parent"
     )
-    rows, complete = _readable(old, query, "m.set_id DESC, m.entry_id")
+    rows, complete = salvage.readable(old, query, "m.set_id DESC, m.entry_id")
     db.executemany("INSERT OR IGNORE INTO trash_member VALUES(0, ?, ?, ?, '')", rows)
     return complete
-
-
-def _readable(old: apsw.Connection, query: str, order: str) -> tuple[list[Row], bool]:
-    """The rows up to the first page that is damaged, and from behind to the last; whether that is all."""
-    rows: list[Row] = []
-    for each in (query, f"{query} ORDER BY {order} DESC"):
-        try:
-            # Not `list.extend`: what was read before an error is kept.
-            for row in old.execute(each):
-                rows.append(row)  # as said
-        except apsw.Error as error:
-            _log.warning("damaged: %s: %s", query, error)
-        else:
-            return rows, each is query
-    return rows, False
 
 
 def _adapt(db: apsw.Connection, roots: list[str]) -> None:

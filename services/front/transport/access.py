@@ -4,8 +4,9 @@ A page in a browser can be made to send requests to this machine (DNS rebinding)
 goes by, and an Origin, where a browser names one, must be allowed.  Off the loopback only the token protects.
 Everything is refused before any of the request's body is read.
 
-A token is the kernel's own, for which everything is open, or one that the operator has made, whose grant goes with all
-that is called for the request (`proto.grants`).  Once it is revoked or has expired, what is being answered ends too.
+A token is the kernel's own, for which everything is open, or one that the operator has made or an issuer (`oauth`),
+whose grant goes with all that is called for the request (`proto.grants`).  Once it is revoked or has expired, what is
+being answered ends too.  What is refused is told to the audit log.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+import math
 import re
 import time
 import urllib.parse
@@ -29,6 +31,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proto import grants
 from proto.front import OFF, Http
 from proto.grants import Grant
+from proto.hosts import is_loopback
+from proto.rate import Rate, parse_rate
+from services.front import rate, refusals
+from services.front.peer import current_peer
+from services.front.rate import Limits
+from services.front.transport import oauth
+from services.front.transport.oauth import ResourceServer
 from services.front.transport.tokens import Tokens
 
 METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
@@ -55,6 +64,8 @@ class Client(NamedTuple):
     """Of its token, no secret: a session belongs to the key that opened it."""
     expires: float | None = None
     """Seconds since 1970."""
+    rate: Rate | None = None
+    """How often it may call; None: as it likes."""
 
 
 current_key: ContextVar[str] = ContextVar("key", default="")
@@ -62,18 +73,30 @@ current_key: ContextVar[str] = ContextVar("key", default="")
 
 
 class Unauthorized(Exception):
-    """The request has no token, or one that is none; the message says what would be right."""
+    """The request has no token, or one that is none; the message says what would be right, `status` is HTTP's."""
+
+    def __init__(self, message: str, error: str = "", *, status: int = 401, described: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error
+        """As RFC 6750 names it; empty where no token was sent."""
+        self.described = described
 
 
 class Guard:
     """ASGI middleware: lets a request through to `app`, or answers what is wrong with it."""
 
-    def __init__(self, app: ASGIApp, settings: Http, tokens: Tokens) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Http, tokens: Tokens | None = None, issuer: ResourceServer | None = None
+    ) -> None:
         self._app = app
+        self._issuer = issuer
+        self._limits = Limits()
+        self._rate = None if settings.rate is None else parse_rate(settings.rate)
         self._token = settings.token.encode() if settings.token else None
         self._is_open = settings.token == OFF
-        self._tokens = tokens
-        tokens.revoked = self._end_revoked
+        self._tokens = tokens or Tokens()
+        self._tokens.revoked = self._end_revoked
         # What is being answered, by the key of whose it is.
         self._serving: dict[str, set[trio.CancelScope]] = {}
         self._hosts = frozenset(host.lower() for host in settings.allowed_hosts)
@@ -88,22 +111,25 @@ class Guard:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        app: ASGIApp | None = self._refusal(headers, origin)
+        # Each time, since the requests of a connection share a task.
+        grants.current.set(None)
+        current_peer.set(scope["client"][0] if scope.get("client") else "")
+        app: ASGIApp | None = self._refusal(scope, headers, origin)
         if app is None:
             # A page of an allowed origin may read the answer, whatever it is.
             if origin is not None:
                 trusted = origin in self._origins or origin.partition("://")[2] == headers.get("host")
                 send = _with_cors(send, origin if self._names_origin(origin) else "*", credentials=trusted)
-            app = _preflight(headers, origin) if scope["method"] == "OPTIONS" else None
+            app = self._answer_without_token(scope, headers, origin)
         client = Client()
         if app is None and not self._is_open and scope["path"] not in OPEN_PATHS:
             try:
                 client = await self.authenticate(headers)
             except Unauthorized as error:
-                app = _unauthorized(str(error), invalid="authorization" in headers)
-        # Each time, since the requests of a connection share a task.
+                app = self._unauthorized(error, scope, headers)
         current_key.set(client.key)
         grants.current.set(client.grant)
+        app = app or self._too_often(client, scope)
         with self._while_valid(client):
             await (app or self._app)(scope, receive, send)
 
@@ -112,12 +138,65 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         given = given.strip()
         if scheme.lower() != "bearer" or not given:
-            raise Unauthorized("a bearer token is required: Authorization: Bearer TOKEN; `linckia status` shows it")
+            wanted = "a bearer token is required: Authorization: Bearer TOKEN; `linckia status` shows it"
+            raise Unauthorized(wanted, "invalid_token" if "authorization" in headers else "")
         if self._token is not None and hmac.compare_digest(given.encode(), self._token):
             return Client()
         if (token := self._tokens.find(given)) is not None:
-            return Client(token.grant, token.sha256, token.expires)
-        raise Unauthorized("this bearer token is none of this kernel's, or it has expired or was revoked")
+            own_rate = self._rate if token.rate is None else parse_rate(token.rate)
+            return Client(token.grant, token.sha256, token.expires, own_rate)
+        if self._issuer is not None and self._issuer.is_candidate(given):
+            return await self._of_issuer(self._issuer, given)
+        unknown = "this bearer token is none of this kernel's, or it has expired or was revoked"
+        raise Unauthorized(unknown, "invalid_token", described="the token is not known")
+
+    async def _of_issuer(self, issuer: ResourceServer, token: str) -> Client:
+        try:
+            bearer = await issuer.bearer(token)
+        except oauth.InvalidToken as error:
+            raise Unauthorized(str(error), "invalid_token", described=str(error)) from None
+        except oauth.InsufficientScope as error:
+            raise Unauthorized(str(error), "insufficient_scope", status=403, described=str(error)) from None
+        except oauth.KeysUnavailable as error:
+            raise Unauthorized(f"the keys of the issuer cannot be had: {error}", "unavailable", status=503) from None
+        return Client(bearer.grant, bearer.key, bearer.expires, self._rate)
+
+    def _answer_without_token(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
+        if scope["method"] == "OPTIONS":
+            return _preflight(headers, origin)
+        if self._issuer is not None and scope["path"].startswith(oauth.WELL_KNOWN):
+            path = scope["path"].removeprefix(oauth.WELL_KNOWN).rstrip("/")
+            if path != oauth.resource_path(path):
+                return _error(404, "there is no such resource")
+            metadata = self._issuer.metadata(f"{scope['scheme']}://{headers['host']}", path)
+            return Response(msgspec.json.encode(metadata), media_type="application/json")
+        return None
+
+    def _unauthorized(self, error: Unauthorized, scope: Scope, headers: Headers) -> Response:
+        response = _error(error.status, str(error))
+        if error.status == 503:
+            response.headers["Retry-After"] = "1"
+        elif self._issuer is not None:
+            path = oauth.resource_path(scope["path"])
+            base = f"{scope['scheme']}://{headers['host']}"
+            response.headers["WWW-Authenticate"] = self._issuer.challenge(base, path, error.error, error.described)
+        else:
+            invalid = f', error="{error.error}"' if error.error else ""
+            response.headers["WWW-Authenticate"] = f'Bearer realm="linckia"{invalid}'
+        _note(scope, error.error or "unauthorized", str(error))
+        return response
+
+    def _too_often(self, client: Client, scope: Scope) -> Response | None:
+        """Count the request; what answers it, where there are far too many."""
+        name = "" if client.grant is None else client.grant.name
+        limit = self._limits.of(client.key, name, client.rate)
+        rate.current.set(limit)
+        if limit is None or (wait_s := limit.request()) == 0:
+            return None
+        response = _error(429, f"{name} makes many more requests than it may; try again in {wait_s:.1f} s")
+        response.headers["Retry-After"] = str(math.ceil(wait_s))
+        _note(scope, "rate_limited", "many more requests than it may make")
+        return response
 
     @contextlib.contextmanager
     def _while_valid(self, client: Client) -> Iterator[None]:
@@ -142,17 +221,20 @@ class Guard:
             for scope in self._serving.get(key, ()):
                 scope.cancel()
 
-    def _refusal(self, headers: Headers, origin: str | None) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
         if not self._knows_host(headers.get("host", "")):
-            return _error(421, "the Host header names another server; see http.allowed_hosts")
-        if origin is not None and not self._allows_origin(origin):
-            return _error(403, "this Origin is not allowed; see http.allowed_origins")
-        return None
+            status, why = 421, "the Host header names another server; see http.allowed_hosts"
+        elif origin is not None and not self._allows_origin(origin):
+            status, why = 403, "this Origin is not allowed; see http.allowed_origins"
+        else:
+            return None
+        _note(scope, "forbidden", why)
+        return _error(status, why)
 
     def _knows_host(self, host: str) -> bool:
         name = _host_name(host)
         return bool(name) and (
-            self._any_host or name == self._own_host or name in self._hosts or "*" in self._hosts or _is_loopback(name)
+            self._any_host or name == self._own_host or name in self._hosts or "*" in self._hosts or is_loopback(name)
         )
 
     def _allows_origin(self, origin: str) -> bool:
@@ -167,13 +249,12 @@ class Guard:
             name = parts.hostname or ""
         except ValueError:
             return False
-        return parts.scheme in ("http", "https") and (name == self._own_host or _is_loopback(name))
+        return parts.scheme in ("http", "https") and (name == self._own_host or is_loopback(name))
 
 
-def _unauthorized(message: str, *, invalid: bool) -> Response:
-    response = _error(401, message)
-    response.headers["WWW-Authenticate"] = 'Bearer realm="linckia"' + (', error="invalid_token"' if invalid else "")
-    return response
+def _note(scope: Scope, outcome: str, why: str) -> None:
+    """Tell the audit log that a request was refused."""
+    refusals.note("http", outcome, why, target=f"{scope['method']} {scope['path']}")
 
 
 def _preflight(headers: Headers, origin: str | None) -> Response:
@@ -222,15 +303,6 @@ def _host_name(host: str) -> str:
     """The name in a Host header, without port and brackets; empty where it is none."""
     match = _HOST.fullmatch(host.lower())
     return (match["address"] or match["name"]) if match is not None else ""
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_unspecified(host: str) -> bool:

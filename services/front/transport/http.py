@@ -23,6 +23,7 @@ from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard
 from services.front.transport.endpoint import Endpoint, Shared
+from services.front.transport.oauth import ResourceServer
 from services.front.transport.tokens import Tokens
 
 TRANSCRIPTS = "transcripts"
@@ -38,6 +39,7 @@ async def open_http(
     session_key: bytes,
     several: bool,
     tokens: Tokens | None = None,
+    issuer: ResourceServer | None = None,
 ) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
     """The ASGI application, and what ends its open streams when the server is to end.
 
@@ -47,6 +49,7 @@ async def open_http(
         session_key: signs the ids of sessions; all fronts have the same.
         several: whether there are other fronts.
         tokens: those that the operator has made.
+        issuer: judges the tokens of another issuer, if there is one.
     """
     sessions = gateway.sessions(session_key, several=several)
     limit, shared = settings.max_body_bytes, Shared()
@@ -105,7 +108,7 @@ async def open_http(
             await stack.enter_async_context(endpoint.running())
         nursery = await stack.enter_async_context(trio.open_nursery())
         await nursery.start(sessions.run)
-        yield Guard(front, settings, tokens or Tokens()), close_streams
+        yield Guard(front, settings, tokens, issuer), close_streams
         nursery.cancel_scope.cancel()
 
 
@@ -129,6 +132,7 @@ async def serve_http(
     session_key: bytes,
     several: bool = False,
     tokens: Tokens | None = None,
+    issuer: ResourceServer | None = None,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -137,8 +141,9 @@ async def serve_http(
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
     """
     opened = open_http(
-        gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several, tokens=tokens
-    )
+        gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several, tokens=tokens,
+        issuer=issuer,
+    )  # fmt: skip
     async with opened as (app, close_streams):
 
         async def until_shutdown() -> None:

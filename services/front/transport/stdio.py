@@ -57,7 +57,7 @@ _ABANDONED_POLL_S = 0.1
 
 _DIED = MaybeExecuted("the process that served this died while it was in flight; another one has taken over")
 
-_DIED_READING = Unavailable("every process that served this died while it was in flight; nothing was changed")
+_DIED_READING = Unavailable("every process that served this died while it was in flight")
 
 REPEATS = 2
 """Times that what was in flight is asked again, since it may be what the fronts died of; then it is answered so."""

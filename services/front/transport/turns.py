@@ -8,9 +8,8 @@ a service and costs nothing meanwhile: its turn is over, so that long calls hold
 from __future__ import annotations
 
 import collections
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import Hashable
 
 import trio
 
@@ -20,7 +19,7 @@ EACH, TOTAL, QUICK_S = 8, 16, 0.05
 LARGE_BYTES = 512 * 1024
 """A longer body costs milliseconds to read and many times its size in memory: it counts until it is answered."""
 
-LARGE_EACH, LARGE_TOTAL = 4, 6
+LARGE_EACH, LARGE_TOTAL = 2, 4
 
 BODIES_BYTES = 256 * 1024 * 1024
 """Of all bodies that are in hand; beyond it a client that has more than its share of them is refused another."""
@@ -39,17 +38,18 @@ class Turns:
         self._of: collections.Counter[Hashable] = collections.Counter()
         self._waiting: dict[Hashable, collections.deque[_Waiting]] = {}
 
-    @contextlib.asynccontextmanager
-    async def turn(self, client: Hashable) -> AsyncIterator[None]:
-        """Wait for the client's turn, and take it."""
+    async def take(self, client: Hashable) -> int:
+        """Wait for the client's turn, and take it; answers its number, which is to be given back."""
         if client in self._waiting or not self._admits(client):
-            number = await self._wait(client)
-        else:
-            number = self._take(client)
-        try:
-            yield
-        finally:
-            self._give_back(number)
+            return await self._wait(client)
+        return self._take(client)
+
+    def give_back(self, number: int) -> None:
+        """That request is answered."""
+        if number in self._taken:
+            self._end(number)
+        if self._waiting:
+            self._pass_on()
 
     def _admits(self, client: Hashable) -> bool:
         return len(self._taken) < self._total and self._of[client] < self._each
@@ -70,19 +70,13 @@ class Turns:
                 self._pass_on()
         except trio.Cancelled:
             if mine.number is not None:
-                self._give_back(mine.number)
+                self.give_back(mine.number)
             else:
                 self._waiting[client].remove(mine)
                 if not self._waiting[client]:
                     del self._waiting[client]
             raise
         return mine.number
-
-    def _give_back(self, number: int) -> None:
-        if number in self._taken:
-            self._end(number)
-        if self._waiting:
-            self._pass_on()
 
     def _end(self, number: int) -> None:
         client, _ = self._taken.pop(number)

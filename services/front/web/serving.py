@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
+import msgspec
 import trio
 
+from proto import grants
 from proto.errors import LinckiaError
 from proto.front import SERVICE, FrontSettings
 from proto.operation import operation_of
 from proto.ops import Table
+from proto.ops.fetch import IssuerKeys, IssuerKeySet
 from proto.ops.kernel import KernelReady
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway
 from services.front.transport.http import serve_http
+from services.front.transport.oauth import ResourceServer
 from services.front.transport.tokens import Tokens
 from services.front.web import metrics, page, routes
 
@@ -44,11 +49,20 @@ async def serve(
 
     of_table = routes.routes(dispatcher, declared, settings.http.max_body_bytes, unserved=settings.unserved)
     every = [*of_table, *metrics.routes(dispatcher), *page.routes(dispatcher)]
+
+    async def read_keys() -> list[dict[str, Any]]:
+        # Whoever is served meanwhile has no part in it.
+        with grants.lifted():
+            answer = await dispatcher.call(operation_of(IssuerKeys), IssuerKeys(), caller=SERVICE)
+        return msgspec.convert(answer, IssuerKeySet).keys
+
+    oauth = settings.http.oauth
+    issuer = None if oauth is None else ResourceServer(oauth, read_keys)
     tokens = Tokens()
     async with trio.open_nursery() as nursery:
         await nursery.start(tokens.follow, dispatcher, front)
         await serve_http(
             gateway, settings.http, listening, routes=every, ready=ready, tokens=tokens, shutdown=ending.wait,
-            session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
+            issuer=issuer, session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
         )  # fmt: skip
         nursery.cancel_scope.cancel()

@@ -27,6 +27,7 @@ from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.roots import is_below
+from services.runtime.storage import FULL_PAUSE_S
 
 QUIET_S, DEBOUNCE_S = 0.25, 1.0
 """A file is looked at once nothing has changed for the one, or the other after the first change."""
@@ -42,8 +43,6 @@ RECONCILE_INTERVAL_S, RECONCILE_SHARE = 300.0, 0.01
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
 ASK_AGAIN_S = 1.0
-FULL_PAUSE_S = 0.5
-"""Between two attempts on a full disk: work goes on within a second of room being made."""
 
 STARTUP_PATIENCE_S = 5.0
 """A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""

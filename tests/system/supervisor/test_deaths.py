@@ -69,16 +69,15 @@ async def test_crash_leaves_the_stack_in_the_log(tmp_path: Path, how: str, numbe
                 assert "Segmentation fault" in rig.log()
 
 
-async def test_stopped_process_is_a_hang_and_its_stack_is_dumped(tmp_path: Path) -> None:
+async def test_stopped_process_is_a_hang_that_is_seen_before_a_pong_is_missed(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
-        async with supervised(tmp_path, trial(hang_timeout_s=0.5)) as rig:
+        async with supervised(tmp_path, trial(hang_timeout_s=60)) as rig:
             await rig.ready()
             os.kill(rig.pid(), signal.SIGSTOP)
             await rig.sink.until("down", "trial", 1)
             cause = rig.sink.causes["trial", 1]
             assert cause.kind is CauseKind.HANG
-            assert cause.text.startswith("answered no ping for ")
-            assert "Fatal Python error: Aborted" in rig.log()
+            assert cause.text == "was stopped by a signal (SIGSTOP); ended with SIGKILL"
             await rig.ready(after=1)
 
 

@@ -228,6 +228,7 @@ def test_on_a_full_disk_the_log_says_once_that_lines_are_missing(
         assert capsys.readouterr().err == f"linckia: {path} cannot be written: No space left on device\n"
         path.unlink()
         full, handler.stream = handler.stream, path.open("a")
+        assert full is not None
         with contextlib.suppress(OSError):
             full.close()
         handler.emit(logging.makeLogRecord({"msg": "here"}))

@@ -6,19 +6,25 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from kernel import tokens
+from kernel.cli import status
 from kernel.cli.__main__ import main
 from kernel.cli.doctor import examine
 from kernel.cli.token import expiry
+from proto.grants import Token
 
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LINCKIA_DATA", str(tmp_path / "data"))
     (tmp_path / "root").mkdir()
+    (tmp_path / "data").mkdir()
     monkeypatch.setenv("LINCKIA_ROOTS", str(tmp_path / "root"))
     return tmp_path / "data"
 
@@ -92,7 +98,6 @@ def test_expiry_is_a_span_or_a_day() -> None:
 
 
 def test_own_token_is_made_once_for_its_owner_alone(data: Path) -> None:
-    data.mkdir()
     own = tokens.own(data)
     assert tokens.own(data) == own
     assert stat.S_IMODE(os.stat(tokens.own_path(data)).st_mode) == 0o600
@@ -102,7 +107,6 @@ def test_own_token_is_made_once_for_its_owner_alone(data: Path) -> None:
 
 
 def test_files_that_are_damaged_are_named_with_the_remedy(data: Path) -> None:
-    data.mkdir()
     tokens.own_path(data).write_text("short")
     with pytest.raises(tokens.CannotRead, match="remove it"):
         tokens.own(data)
@@ -122,3 +126,51 @@ def test_doctor_names_a_token_that_is_off_and_tokens_that_never_expire(
     assert any(what == "token" and text.startswith("off:") for what, text in found)
     monkeypatch.delenv("LINCKIA_TOKEN")
     assert ("token", "HTTP asks for one") in [(finding.what, finding.found) for finding in examine(data)]
+
+
+STATUS: dict[str, Any] = {
+    "version": "1", "pid": 1, "uptime_s": 1.0, "clients": 0, "roots": [], "data_dir": "/d", "http_url": "http://h/mcp",
+    "page_url": "http://h/#key.secret", "token": "secret", "open": False,
+}  # fmt: skip
+
+
+def test_status_shows_the_header_to_send_and_top_shows_no_secret() -> None:
+    assert "token  Authorization: Bearer secret" in status.heading(STATUS)
+    assert "http://h/#key.secret" in status.heading(STATUS)
+    assert "secret" not in status.heading(STATUS, secrets=False)
+    assert "token  off: every user" in status.heading({**STATUS, "open": True, "token": None})
+
+
+async def test_change_is_in_force_once_every_front_that_waits_has_it(data: Path) -> None:
+    announced = tokens.Announced(data)
+    known = []
+
+    async def follow(front: str, rounds: int) -> None:
+        version = 0
+        for _ in range(rounds):
+            table = await announced.after(version, front)
+            version = table.version
+            known.append((front, [token.name for token in table.tokens]))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow, "front", 3)
+        nursery.start_soon(follow, "front-2", 3)
+        await trio.testing.wait_all_tasks_blocked()
+        tokens.store(data, [Token(name="ci", sha256="0", created=0.0)])
+        assert await announced.read_again()
+        assert sorted(known[2:]) == [("front", ["ci"]), ("front-2", ["ci"])]
+        nursery.cancel_scope.cancel()
+
+
+async def test_front_that_does_not_answer_is_not_waited_for(data: Path, autojump_clock: trio.testing.MockClock) -> None:
+    announced = tokens.Announced(data)
+
+    async def hang() -> None:
+        await announced.after((await announced.after(0, "front")).version, "front")
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hang)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not await announced.read_again()
+        nursery.cancel_scope.cancel()

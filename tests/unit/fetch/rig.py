@@ -183,13 +183,23 @@ async def fetching(
     folder: Path, answer: Answer, *, tls: ssl.SSLContext | None = None, **settings: Any
 ) -> AsyncIterator[Rig]:
     """With the loopback allowed, unless `settings` say otherwise."""
-    store, site = Store(), Site(answer, tls)
+    store = Store()
     given = {"allow": ["127.0.0.1"], **settings}
+    services = {"documents": store.open_service, "fetch": main.open_service}
+    async with (
+        serving(answer, tls) as site,
+        services_in_process(services, folder, settings={"fetch": given}) as bench,
+    ):
+        yield Rig(bench, store, site, folder)
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
+    """The server alone."""
+    site = Site(answer, tls)
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         site.port = listener.socket.getsockname()[1]
         nursery.start_soon(trio.serve_listeners, site.serve, [listener])
-        services = {"documents": store.open_service, "fetch": main.open_service}
-        async with services_in_process(services, folder, settings={"fetch": given}) as bench:
-            yield Rig(bench, store, site, folder)
+        yield site
         nursery.cancel_scope.cancel()

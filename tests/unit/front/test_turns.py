@@ -25,12 +25,15 @@ class Asking:
         self.most = 0
 
     async def ask(self, client: str, takes_s: float) -> None:
-        async with self.turns.turn(client):
+        number = await self.turns.take(client)
+        try:
             self.begun.append(client)
             self.at_once += 1
             self.most = max(self.most, self.at_once)
             await trio.sleep(takes_s)
+        finally:
             self.at_once -= 1
+            self.turns.give_back(number)
 
     def start(self, client: str, takes_s: float) -> None:
         self.nursery.start_soon(self.ask, client, takes_s)
@@ -88,7 +91,7 @@ async def test_who_goes_while_waiting_gives_the_turn_on(autojump_clock: trio.tes
             async def withdraw_and_call() -> None:
                 # In one step: it is withdrawn, and learns that its turn has come.
                 gone.cancel()
-                turns._give_back(next(iter(turns._taken)))
+                turns.give_back(next(iter(turns._taken)))
 
             nursery.start_soon(withdraw_and_call)
             await asking.ask("d", 1)

@@ -19,6 +19,7 @@ from proto.target import described, names
 
 NAMELESS = {
     "kernel_shutdown": "there is one system",
+    "kernel_tokens_changed": "the tokens are in their file",
     "session-set-preferences": "those of the session",
     "transcript_ingest": "a body that is read by its service alone",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ async def test_what_may_have_been_executed_says_so(autojump_clock: trio.testing.
         async with trio.open_nursery() as nursery:
             for text in ("a", "b"):
                 told = {"service": "relay", "peer": "stdio", "target": f"text={text}"}
-                nursery.start_soon(lambda told=told: of_front(r, Write(text="x"), **told))
+                nursery.start_soon(functools.partial(of_front, r, Write(text="x"), **told))
             await r.until(lambda: len(r.seen) == 2)
             r.down(CRASHED)
         assert log.told() == 2 * [("stdio", "test.write", "maybe_executed", "maybe")]

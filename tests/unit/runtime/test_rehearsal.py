@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from proto.birth import Birth
+from proto.link import socket_pair
 from proto.operation import Params
 from proto.ops.echo import Echo, EchoParams
 from services.runtime.handlers import Context, Environment, Handlers
@@ -73,7 +74,7 @@ def birth(tmp_path: Path) -> Birth:
 
 async def test_calls_are_made_in_order_on_folders_of_its_own(place: Path, birth: Birth) -> None:
     play = Play()
-    await rehearse(birth, play.with_calls("a", "fail", "b"), place)
+    await rehearse(birth, play.with_calls("a", "fail", "b"), socket_pair(), place)
     assert play.heard == ["a", "fail", "b"]
     assert play.ended == 1
     (env,) = play.opened
@@ -85,14 +86,14 @@ async def test_calls_are_made_in_order_on_folders_of_its_own(place: Path, birth:
 
 async def test_service_without_a_rehearsal_is_not_opened(place: Path, birth: Birth) -> None:
     play = Play()
-    await rehearse(birth, play.module, place)
+    await rehearse(birth, play.module, socket_pair(), place)
     assert play.opened == []
 
 
 async def test_service_that_declines_is_not_opened(place: Path, birth: Birth) -> None:
     play = Play()
     play.module.__dict__["rehearse"] = lambda root, settings: None
-    await rehearse(birth, play.module, place)
+    await rehearse(birth, play.module, socket_pair(), place)
     assert play.opened == []
 
 
@@ -105,7 +106,7 @@ async def test_folder_of_a_process_that_was_killed_is_removed_and_that_of_a_livi
     fd = os.open(alive, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        await rehearse(birth, Play().with_calls(), place)
+        await rehearse(birth, Play().with_calls(), socket_pair(), place)
     finally:
         os.close(fd)
     assert os.listdir(place) == [alive.name]

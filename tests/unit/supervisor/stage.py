@@ -34,6 +34,7 @@ class Actor:
         self.link = link
         self.channel = Channel(link)
         self.memory = 10 * MIB
+        self.stopped = False
         self.answers_pings = True
         self.info = {"device": "cpu"}
         self.drains = True
@@ -109,6 +110,9 @@ class ActedProcess:
         if not self.actor.ended.is_set():
             self.signal(signal.SIGKILL)
             self.actor.die(number=signal.SIGKILL)
+
+    def is_stopped(self) -> bool:
+        return self.actor.stopped
 
     def memory_bytes(self) -> int | None:
         return self.actor.memory

@@ -105,6 +105,22 @@ async def test_silence_for_the_hang_timeout_is_a_death_that_starts_with_a_stack_
         assert troupe.record.causes[0].text == "answered no ping for 10.0 s; ended with SIGABRT"
 
 
+async def test_process_that_is_stopped_is_killed_within_two_pings_(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with staged(service("a", hang_timeout_s=10)) as troupe:
+        for generation in (1, 2):
+            await troupe.ready(after=generation - 1)
+            stopped_at = trio.current_time()
+            actor = troupe.stage.actor()
+            actor.stopped = True
+            await troupe.ready(after=generation)
+            assert [number for _, number in actor.signals] == [signal.SIGKILL]
+            assert actor.signals[0][0] - stopped_at <= 2 * service("a").ping_interval_s
+        assert troupe.report().deaths == {"hang": 2}
+        assert troupe.record.causes[0].text == "was stopped by a signal (SIGSTOP); ended with SIGKILL"
+
+
 async def test_slow_but_steady_pongs_are_no_hang(autojump_clock: trio.testing.MockClock) -> None:
     async def act(actor: Actor) -> None:
         actor.channel.post(actor.hello())

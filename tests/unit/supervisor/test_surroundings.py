@@ -60,6 +60,11 @@ def test_last_words_are_the_generations_own(tmp_path: Path) -> None:
     log = ServiceLog(tmp_path, "a", 4096)
     log.note("a generation 2 started")
     assert log.last_words() == ""
+    # A process may be quicker than the supervisor notes its start.
+    os.write(log.fd, b"the port is taken\n")
+    log.note("a generation 2 started")
+    assert log.last_words() == "the port is taken"
+    assert log.last_words() == ""
     os.write(log.fd, b"Traceback\n  ...\nOSError: no space left\n\n")
     assert log.last_words() == "OSError: no space left"
     os.write(log.fd, b"ExceptionGroup: two of them\n  +-+--- 1 ---\n    | OSError: no such disk\n    +--------\n")

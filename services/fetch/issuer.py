@@ -1,0 +1,106 @@
+"""The keys of the issuer whose tokens the front takes: read here, since the front has no network.
+
+The URL is the settings' own, and what the issuer's metadata names must be as trustworthy: https, unless it is on this
+machine, and an address of the Internet, unless it is the issuer's own host or `fetch.allow` lists it.  Nothing that a
+client sends has a part in it, and no redirect is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import httpx2
+import msgspec
+import trio
+
+from proto.errors import InvalidParams, OperationError, Unavailable
+from proto.hosts import is_loopback
+from proto.ops.fetch import IssuerKeySet
+from services.fetch.client import Allowed, Client, parse
+
+MAX_BYTES = 256 * 1024
+TIMEOUT_S = 10.0
+"""For each document."""
+
+
+class _Metadata(msgspec.Struct):
+    """Of an authorization server (RFC 8414), or an OpenID provider."""
+
+    issuer: str
+    jwks_uri: str
+
+
+class Issuer:
+    """Reads the keys of one issuer.
+
+    Args:
+        jwks_url: where they are; empty: where the metadata says.
+        allow: hosts and networks that are reached although they are not on the Internet.
+    """
+
+    def __init__(self, issuer: str, jwks_url: str, allow: Iterable[str], user_agent: str) -> None:
+        self._issuer = issuer
+        self._jwks_url = jwks_url
+        named = (httpx2.URL(url).host for url in (issuer, jwks_url) if url)
+        self._client = Client(Allowed([*allow, *named]), user_agent)
+
+    async def keys(self) -> IssuerKeySet:
+        """Raises OperationError, Forbidden, Unavailable: says which document could not be had, and why."""
+        url = self._jwks_url or await self._jwks_uri()
+        found: IssuerKeySet = await self._read(url, IssuerKeySet)
+        return found
+
+    async def _jwks_uri(self) -> str:
+        wrong: list[str] = []
+        for url in metadata_urls(self._issuer):
+            try:
+                metadata: _Metadata = await self._read(url, _Metadata)
+            except OperationError as error:
+                wrong.append(str(error))
+                continue
+            if metadata.issuer == self._issuer:
+                return metadata.jwks_uri
+            wrong.append(f"{url} is that of the issuer {metadata.issuer!r}")
+        raise OperationError(f"there is no metadata of the issuer {self._issuer}: {'; '.join(wrong)}")
+
+    async def _read(self, url: str, tp: Any) -> Any:
+        try:
+            if not is_trustworthy(parsed := parse(url)):
+                raise OperationError(f"{url}: https is needed, except on this machine")
+            with trio.fail_after(TIMEOUT_S):
+                return msgspec.json.decode(await self._body(str(parsed)), type=tp)
+        except InvalidParams as error:
+            raise OperationError(f"{url}: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise OperationError(f"{url}: {error}") from None
+        except (httpx2.TransportError, trio.TooSlowError) as error:
+            raise Unavailable(f"{url}: {error or type(error).__name__}") from None
+
+    async def _body(self, url: str) -> bytes:
+        body = bytearray()
+        async with self._client.get(url, {"Accept": "application/json"}, max_redirects=0) as (response, _, _):
+            if response.status_code != 200 or response.headers.get("content-encoding", "identity") != "identity":
+                raise OperationError(f"{url}: the server answered {response.status_code}")
+            # To leave the loop would leave the library's own generators open.
+            async for data in response.aiter_raw():
+                if len(body) <= MAX_BYTES:
+                    body += data
+        if len(body) > MAX_BYTES:
+            raise OperationError(f"{url}: it is longer than {MAX_BYTES} bytes")
+        return bytes(body)
+
+
+def metadata_urls(issuer: str) -> list[str]:
+    """Where the metadata of an issuer may be: as RFC 8414 says, and as OpenID Connect Discovery does."""
+    url = httpx2.URL(issuer)
+    path = url.path.rstrip("/")
+    return [
+        str(url.copy_with(path=f"/.well-known/oauth-authorization-server{path}")),
+        str(url.copy_with(path=f"{path}/.well-known/openid-configuration")),
+    ]
+
+
+def is_trustworthy(url: httpx2.URL) -> bool:
+    """Whether nobody on the way can change what is read there."""
+    return url.scheme == "https" or is_loopback(url.host)
