@@ -25,6 +25,7 @@ from kernel.control.address import log_dir
 from kernel.control.server import ControlServer
 from kernel.edge import contained, kept
 from kernel.handoff import Handoff
+from kernel.notify import Manager
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.router.lane import Limits
@@ -125,6 +126,7 @@ class _Kernel:
             handoff=self.handoff.ready,
         )
         self.router.wake_with(self.supervisor.wanted)
+        self.manager = Manager()
         self.started = trio.Event()
         self.stop = trio.Event()
 
@@ -151,7 +153,9 @@ class _Kernel:
             self._announce,
             partial(on_ready, operations.http_url, operations.page_url),
         )
+        nursery.start_soon(self.manager.keep_alive)
         await self.stop.wait()
+        self.manager.tell("STOPPING=1")
         _log.info("ending in order")
         await self.supervisor.shutdown()
         self.handoff.close()
@@ -160,6 +164,7 @@ class _Kernel:
         """Once clients can be served."""
         await self.supervisor.wait_for(FRONT, (ServiceState.READY,))
         on_ready()
+        self.manager.tell("READY=1")
         # What is there now stays: the collector need not look at it ever again.
         gc.freeze()
         gc.enable()

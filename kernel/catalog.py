@@ -76,6 +76,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Whether it connects to other machines."""
     connections: bool = False
     """Whether it serves connections, on listening sockets that it is handed."""
+    watches: bool = False
+    """Whether the system tells it of changed files."""
     reads_models: bool = False
     """Whether it may read the folders in which model weights lie."""
     reads_files: tuple[str, ...] = ()
@@ -196,7 +198,7 @@ ENTRIES = (
         pooled=True,
     ),
     # Each reader has one call waiting for news.
-    Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ),
+    Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ, watches=True),
     # The decoder asks for the bytes of each file that waits for it.
     Entry(_spec("media", GIB, in_flight=256, disk_limit_bytes=8 * GIB), roots=Roots.READ, rests=True),
     # It dies of hostile files, and is back at once; it gets their bytes, and opens none. The other calls wait in the

@@ -49,9 +49,10 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     """What a service may touch beside its own folder and the system's libraries.
 
     `read` and `write` are real paths of folders; `network` admits connections to other machines, `connections` those
-    of clients, on listening sockets that it is handed, `gpu` what CUDA takes. `user` is who it is to become where the
-    kernel is root; without one it stays who it is, less root's privileges, but for `files_of_others`. `folders` tells
-    which folders stood at the roots' paths: a process that was confined to others is of no use.
+    of clients, on listening sockets that it is handed, `gpu` what CUDA takes, `watches` to be told of changed files.
+    `user` is who it is to become where the kernel is root; without one it stays who it is, less root's privileges, but
+    for `files_of_others`. `folders` tells which folders stood at the roots' paths: a process that was confined to
+    others is of no use.
     """
 
     read: tuple[str, ...] = ()
@@ -59,6 +60,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     connections: bool = False
     gpu: bool = False
+    watches: bool = False
     user: User | None = None
     files_of_others: FilesOfOthers = ""
     folders: tuple[str, ...] = ()

@@ -362,6 +362,13 @@ fish:  linckia completion fish > ~/.config/fish/completions/linckia.fish
 """
 
 
+SERVICE_EPILOG = """\
+examples:
+  linckia service install ~/notes              a unit of yours, started at your log-in
+  linckia service show ~/notes --no-http       print it
+"""
+
+
 def _machine(command: _AddCommand) -> None:
     doctor = command("doctor", "doctor", "what this machine offers and what it lacks, with the remedy for each")
     _json(doctor, help="as JSON")
@@ -370,3 +377,12 @@ def _machine(command: _AddCommand) -> None:
 
     completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+    unit = command("service", "service", "run the kernel as a unit of systemd", SERVICE_EPILOG)
+    unit.add_argument("action", choices=("install", "remove", "show"), help="`show` prints it and changes nothing")
+    unit.add_argument("paths", metavar="PATH", nargs="*", help="the roots")
+    unit.add_argument("--system", action="store_true", help="of the machine, as root, and not of the user")
+    unit.add_argument("--name", default="linckia", help="of the unit (default: linckia)")
+    unit_http = unit.add_mutually_exclusive_group()
+    unit_http.add_argument("--http", metavar="HOST:PORT", help="as `linckia serve` has it")
+    unit_http.add_argument("--no-http", action="store_true", help="do not serve HTTP")

@@ -182,6 +182,7 @@ def _install_filter(limits: Confinement) -> None:
         connections=limits.connections,
         gpu=limits.gpu,
         attributes=bool(limits.write),
+        watches=limits.watches,
     )
     instructions = ctypes.create_string_buffer(code)
     # struct sock_fprog: the number of instructions, and where they are.

@@ -29,8 +29,8 @@ _BASE = """
     fsync/74/82 fdatasync/75/83 sync/162/81 syncfs/306/267 sync_file_range/277/84 truncate/76/45 ftruncate/77/46
     fallocate/285/47 fadvise64/221/223 readahead/187/213 sendfile/40/71 copy_file_range/326/285 rename/82/-
     renameat/264/38 renameat2/316/276 link/86/- linkat/265/37 symlink/88/- symlinkat/266/36 unlink/87/- unlinkat/263/35
-    mkdir/83/- mkdirat/258/34 rmdir/84/- umask/95/166 inotify_init/253/- inotify_init1/294/26
-    inotify_add_watch/254/27 inotify_rm_watch/255/28 getxattr/191/8 lgetxattr/192/9 fgetxattr/193/10 listxattr/194/11
+    mkdir/83/- mkdirat/258/34 rmdir/84/- umask/95/166
+    getxattr/191/8 lgetxattr/192/9 fgetxattr/193/10 listxattr/194/11
     llistxattr/195/12 flistxattr/196/13 getxattrat/464/464 listxattrat/465/465 cachestat/451/451 file_getattr/468/468
 
     its own memory, with the placement that torch and CUDA ask for:
@@ -86,7 +86,10 @@ _ATTRIBUTES = """
 """Modes, owners, times and attributes, which landlock does not guard: for services that write files of the roots.  By
 descriptor, which takes an open file, wherever that will do."""
 
-_ADDED = {"network": _NETWORK, "connections": _CONNECTIONS, "gpu": _GPU, "attributes": _ATTRIBUTES}
+_WATCHES = "inotify_init/253/- inotify_init1/294/26 inotify_add_watch/254/27 inotify_rm_watch/255/28"
+"""Of which a user has so many, whatever program takes them."""
+
+_ADDED = {"watches": _WATCHES, "network": _NETWORK, "connections": _CONNECTIONS, "gpu": _GPU, "attributes": _ATTRIBUTES}
 
 _CLONE3 = 435
 _NEWEST = 471
@@ -99,6 +102,8 @@ _ANY_FLAGS = 0xFFFFFFFF ^ 0o2004000
 _FASTOPEN = 0x20000000
 _SETOWN, _SETOWN_EX = 8, 15
 _FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX = 0x8901, 0x8902, 0x5412, 0x541C
+_IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""Whether it is a terminal and how large (TCGETS, TIOCGWINSZ), FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 _PDEATHSIG, _DUMPABLE = 1, 4
 _SHARED_ANONYMOUS = 0x21
 _FORMAT, _FIFO = 0o170000, 0o010000
@@ -148,14 +153,17 @@ def _checks(own_pid: int, *, network: bool, gpu: bool) -> dict[str, tuple[_Check
         "prctl": (_Check(0, (_PDEATHSIG, _DUMPABLE), wanted=False),),
         # The owner of a descriptor is sent a signal, any signal, whoever it is.
         "fcntl": (_Check(1, (_SETOWN, _SETOWN_EX), wanted=False),),
-        # Likewise; and typing into a terminal.
-        "ioctl": (_Check(1, (_FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX), wanted=False),),
+        # Likewise; typing into a terminal; and the flags of files, which their owner changes by any descriptor.
+        "ioctl": (_Check(1, _IOCTLS),),
         # A pair of datagram sockets could send to any socket's path.
         "socketpair": (_Check(0, (_AF_UNIX,)), _Check(1, (_SOCK_STREAM,), _ANY_FLAGS)),
         "socket": (_Check(0, families), _Check(1, types, _ANY_FLAGS)),
         "mknodat": (_Check(2, (_FIFO,), _FORMAT),),
     }
-    if not gpu:
+    if gpu:
+        # Its driver is spoken to by these alone.
+        checks["ioctl"] = (_Check(1, (_FIOSETOWN, _SIOCSPGRP, _TIOCSTI, _TIOCLINUX), wanted=False),)
+    else:
         # Memory that no bound and no count has: it stays while it is in no process's address space.
         checks["mmap"] = (_Check(3, (_SHARED_ANONYMOUS,), _SHARED_ANONYMOUS, wanted=False),)
     if not network:

@@ -43,18 +43,20 @@ class Storm:
     chance: random.Random
     own_disk: bool
     """Whether the data directory is on a disk that may be filled."""
+    struck_at: float = 0.0
+    """From when on recovery counts: for a fault that lasts, its end."""
 
     async def run(self, stop: trio.Event, every_s: float) -> None:
         faults = [fault for fault in FAULTS if self.own_disk or not fault.fills_disk]
         while not stop.is_set():
             fault = self.chance.choices(faults, [one.weight for one in faults])[0]
             noted = Fault(fault.kind, "", self.record.at_s)
-            began = trio.current_time()
+            self.struck_at = trio.current_time()
             noted.target = await fault.do(self) or ""
             if noted.target:
                 self.record.faults.append(noted)
                 if await self.answers(noted.target):
-                    noted.recovery_s = max(0.0, trio.current_time() - began - fault.lasts_s)
+                    noted.recovery_s = trio.current_time() - self.struck_at
             await trio.sleep(self.chance.uniform(0.2, 1.8) * every_s)
 
     async def answers(self, target: str) -> bool:
@@ -184,6 +186,7 @@ async def _full_disk(storm: Storm) -> str | None:
             pass
         await trio.sleep(FULL_S)
         filler.unlink()
+        storm.struck_at = trio.current_time()
     return "documents"
 
 
@@ -198,6 +201,7 @@ async def _limit(storm: Storm, kind: int, low: int) -> str | None:
         resource.prlimit(living[name], kind, (low, before[1]))
         await trio.sleep(LIMITED_S)
         resource.prlimit(living[name], kind, before)
+    storm.struck_at = trio.current_time()
     return name
 
 
@@ -270,6 +274,7 @@ async def _does_not_read(storm: Storm) -> str | None:
     await trio.sleep(1)
     for stream in streams:
         await trio.aclose_forcefully(stream)
+    storm.struck_at = trio.current_time()
     return KERNEL
 
 
@@ -310,8 +315,6 @@ class Kind:
     do: Callable[[Storm], Awaitable[str | None]]
     """Answers what it struck; None where there was nothing to strike."""
     fills_disk: bool = False
-    lasts_s: float = 0.0
-    """Of itself; not counted as recovery."""
 
 
 FAULTS: tuple[Kind, ...] = (
@@ -323,12 +326,12 @@ FAULTS: tuple[Kind, ...] = (
     Kind("SIGKILL of a helper", 3, _kill_helper),
     Kind("SIGSTOP of a helper", 1, _stop_helper),
     Kind("SIGKILL of the kernel", 2, _kill_kernel),
-    Kind("full disk", 2, _full_disk, fills_disk=True, lasts_s=FULL_S),
-    Kind("no descriptors", 2, _few_descriptors, lasts_s=LIMITED_S),
-    Kind("no memory", 2, _no_memory, lasts_s=LIMITED_S),
+    Kind("full disk", 2, _full_disk, fills_disk=True),
+    Kind("no descriptors", 2, _few_descriptors),
+    Kind("no memory", 2, _no_memory),
     Kind("bad page in an index", 2, _damage_derived),
     Kind("burst of 500", 2, _burst),
-    Kind("readers that do not read", 1, _does_not_read, lasts_s=1.0),
+    Kind("readers that do not read", 1, _does_not_read),
     Kind("huge request", 1, _huge),
     Kind("half requests", 1, _half),
 )

@@ -223,6 +223,13 @@ def file_in_memory_of_all(folder: str) -> object:
     return "made"
 
 
+def watch_files() -> object:
+    """inotify: what it takes of it, its user's other programs lack."""
+    if (fd := _libc.inotify_init1(0)) < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    return fd
+
+
 def hide_from_kernel() -> object:
     """/proc/self becomes root's, so that what is open here is not seen."""
     if _libc.prctl(4, 0, 0, 0, 0) < 0:
@@ -304,6 +311,16 @@ def remove(path: str) -> object:
 def change_times(path: str) -> object:
     """By name."""
     os.utime(path)
+    return "changed"
+
+
+def change_flags(path: str) -> object:
+    """As chattr does, by a descriptor that can be had for reading; landlock does not guard this either."""
+    with open(path, "rb") as file:
+        flags = bytearray(8)
+        fcntl.ioctl(file.fileno(), 0x80086601, flags)
+        # That it is not to be dumped.
+        fcntl.ioctl(file.fileno(), 0x40086602, bytes([flags[0] ^ 0x40, *flags[1:]]))
     return "changed"
 
 

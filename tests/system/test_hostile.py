@@ -107,7 +107,7 @@ def test_no_service_touches_the_kernel_or_makes_a_process(kernel: RunningKernel,
 
 
 @pytest.mark.parametrize(
-    "name", ["memory_without_a_name", "shared_memory", "shared_memory_of_a_device", "hide_from_kernel"]
+    "name", ["memory_without_a_name", "shared_memory", "shared_memory_of_a_device", "watch_files", "hide_from_kernel"]
 )
 def test_no_service_has_memory_that_counts_nowhere(kernel: RunningKernel, name: str) -> None:
     assert_refused(attack(kernel, name))
@@ -149,6 +149,14 @@ def test_no_plain_service_changes_the_users_files(kernel: RunningKernel, name: s
     assert_refused(attack(kernel, name, path=os.__file__))
     after = outside.stat()
     assert (after.st_mode, after.st_mtime_ns, after.st_uid) == (before.st_mode, before.st_mtime_ns, before.st_uid)
+
+
+def test_no_service_changes_the_flags_of_what_its_user_owns_and_it_may_only_read(kernel: RunningKernel) -> None:
+    # Its own file stands for those below roots that it may only read: who it is decides, and no landlock.
+    path = kernel.data_dir / "services" / "hostile" / "own"
+    path.write_text("own")
+    os.chown(path, kernel.data_dir.joinpath("services", "hostile").stat().st_uid, -1)
+    assert_refused(attack(kernel, "change_flags", path=str(path)))
 
 
 def test_a_service_is_born_with_no_file_open(kernel: RunningKernel) -> None:

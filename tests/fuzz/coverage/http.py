@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from proto.front import Http
 from services.front.transport.access import Guard
 from services.front.transport.http_server import _Connection, _Server
+from services.front.transport.tokens import Tokens
 
 SEEDS = [
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -64,7 +65,7 @@ async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
 @functools.cache
 def _servers() -> list[_Server]:
     open_to_all = Http(allowed_origins=("*",), allowed_hosts=("*",))
-    return [_Server(Guard(_echo, settings), settings) for settings in (Http(token="secret"), open_to_all)]
+    return [_Server(Guard(_echo, settings, Tokens()), settings) for settings in (Http(token="secret"), open_to_all)]
 
 
 def read(data: bytes) -> None:

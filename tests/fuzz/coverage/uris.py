@@ -14,6 +14,7 @@ from services.decode.code.symbols import _markdown
 from services.fetch.client import _next, parse
 from services.fetch.main import name_of
 from services.front.transport.access import Guard, _host_name
+from services.front.transport.tokens import Tokens
 from tests.fuzz.coverage import parted
 
 SEEDS = [
@@ -43,7 +44,7 @@ def _guard() -> Guard:
     async def nothing(*_: object) -> None:
         return
 
-    return Guard(nothing, Http(allowed_origins=("https://example.org",)))
+    return Guard(nothing, Http(allowed_origins=("https://example.org",)), Tokens())
 
 
 def read(data: bytes) -> None:

@@ -17,12 +17,22 @@ from proto import frames, ops
 from proto.errors import Cancelled
 from proto.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
 from tests.unit.router.ops import Said
-from tests.unit.supervisor.stage import Actor, Stage, birth_of
+from tests.unit.supervisor.stage import MIB, Actor, Stage, birth_of
 from tests.unit.supervisor.world import service
 
 POOL = ("speaker", "speaker-2")
 PATIENT = {"intensity": 10**9, "backoff": Backoff(healthy_after_s=0)}
 """However often a service dies, it is started again at once."""
+
+LIMITED = {"memory_limit_bytes": 100 * MIB}
+RESTS_S = 3.0
+
+FRAIL_RETRY_S = 5.0
+FRAIL = {"intensity": 1, "period_s": 60.0, "backoff": Backoff(base_s=0.5, retry_s=FRAIL_RETRY_S, healthy_after_s=2.0)}
+"""A second death in a minute is a crash loop, which is tried again after five seconds."""
+
+
+MORE = ("front", "frail")
 
 
 class Defects(logging.Handler):
@@ -52,6 +62,8 @@ class Acted:
         self.holds = False
         self.received: dict[int, list[Return | Fault]] = {}
         self.held: dict[int, dict[int, Call]] = {}
+        self.delivered: list[Call] = []
+        self.deaf: set[int] = set()
 
     async def _act(self, actor: Actor) -> None:
         held = self.held[actor.pid] = {}
@@ -61,6 +73,8 @@ class Acted:
         while True:
             frame = await actor.channel.receive()
             match frame:
+                case Ping() if actor.pid in self.deaf:
+                    continue
                 case Ping(n=n):
                     actor.channel.post(Pong(n, len(held)))
                 case Drain():
@@ -70,6 +84,7 @@ class Acted:
                     return
                 case Call() if self.holds:
                     held[frame.id] = frame
+                    self.delivered.append(frame)
                 case Call():
                     actor.channel.post(said(frame))
                 case Cancel(id=number) if held.pop(number, None) is not None:
@@ -91,11 +106,16 @@ def said(call: Call) -> Return:
 class Kernel:
     """Router and supervisor, running."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, more: bool) -> None:
         self.acted = Acted()
         table = ops.load(["tests.unit.router.ops"])
-        self.router = Router(table, {"speaker": limits, "relay": limits}, {"speaker": POOL})
-        specs: tuple[ServiceSpec, ...] = tuple(service(name, **PATIENT) for name in (*POOL, "relay"))
+        names = (*POOL, "relay", *MORE) if more else (*POOL, "relay")
+        lanes = {"speaker": limits, "relay": limits, **({name: limits for name in MORE} if more else {})}
+        self.router = Router(table, lanes, {"speaker": POOL}, fronts=("front",))
+        own = {"relay": {**PATIENT, "rests_after_s": RESTS_S}, "frail": FRAIL} if more else {}
+        specs: tuple[ServiceSpec, ...] = tuple(
+            service(name, **own.get(name, PATIENT), **(LIMITED if more else {})) for name in names
+        )
         self.supervisor = Supervisor(specs, (), self.router, birth_of, self.acted.stage)
         self.router.wake_with(self.supervisor.wanted)
 
@@ -108,9 +128,10 @@ class Kernel:
 
 
 @asynccontextmanager
-async def kernel(limits: Limits | None = None) -> AsyncIterator[Kernel]:
-    """One that runs, its services READY; ended in order."""
-    made = Kernel(limits or Limits(4, 8))
+async def kernel(limits: Limits | None = None, *, more: bool = False) -> AsyncIterator[Kernel]:
+    """One that runs, its services READY; ended in order.  With `more`, also a front and a service that may fail for
+    good, and one of the others rests."""
+    made = Kernel(limits or Limits(4, 8), more=more)
     async with trio.open_nursery() as nursery:
         await nursery.start(made.router.run)
         await nursery.start(made.supervisor.run)

@@ -1,4 +1,5 @@
-"""Router and supervisor under everything at once: services that come, lie, die and drain, clients, and an operator.
+"""Router and supervisor under everything at once: services that come, lie, hang, grow, die and drain, one that rests,
+one in a crash loop, a pool, a front whose clients have grants, clients, and an operator.
 
 A state machine of Hypothesis over memory links and a mock clock. Trio runs in a thread of its own, and each step is
 carried out in it and waits until all that it began has come to rest.
@@ -20,17 +21,25 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kernel.ports import ServiceState
 from kernel.router.lane import Limits
 from proto.errors import LinckiaError, OperationError
-from proto.frames import Fault
+from proto.frames import Fault, read_body
+from proto.grants import Grant
 from proto.link import LinkClosed
 from proto.operation import Params, operation_of
 from tests.fuzz.frames.hostile import VIOLATIONS, Hostile, call
-from tests.fuzz.frames.memory import POOL, Defects, Kernel, kernel, said
+from tests.fuzz.frames.memory import FRAIL_RETRY_S, MORE, POOL, Defects, Kernel, kernel, said
 from tests.fuzz.frames.test_violations import Client
-from tests.unit.router.ops import Put, Relay, Say, Write
-from tests.unit.supervisor.stage import Actor
+from tests.unit.router.ops import Frail, Put, Relay, Say, Write
+from tests.unit.supervisor.stage import MIB, Actor
 
 LIMITS = Limits(in_flight=3, queue=4)
-SERVICES = (*POOL, "relay")
+SERVICES = (*POOL, "relay", *MORE)
+GRANTS = (
+    None,
+    Grant("all"),
+    Grant("reader", read_only=True),
+    Grant("elsewhere", surfaces=("files",)),
+    Grant("a", roots=("/a",)),
+)
 DOWN = (ServiceState.DRAINING, ServiceState.STOPPED)
 
 T = TypeVar("T")
@@ -60,7 +69,7 @@ class Running:
 
     async def _main(self) -> None:
         self._token, self._end = trio.lowlevel.current_trio_token(), trio.Event()
-        async with kernel(LIMITS) as self.kernel, trio.open_nursery() as self.clients:
+        async with kernel(LIMITS, more=True) as self.kernel, trio.open_nursery() as self.clients:
             self._begun.set()
             await self._end.wait()
             self.clients.cancel_scope.cancel()
@@ -113,6 +122,8 @@ class Machine(RuleBasedStateMachine):
         self.stopped: dict[str, int] = {}
         self.numbers = 100
         self.owed: Counter[tuple[int, int]] = Counter()
+        self.granted: dict[str, tuple[Grant | None, bool]] = {}
+        """By the text of a call: the grant that it has to be delivered with, and whether a front made it."""
 
     @property
     def k(self) -> Kernel:
@@ -137,7 +148,7 @@ class Machine(RuleBasedStateMachine):
     # Clients.
 
     @rule(
-        kind=st.sampled_from([Say, Write, Put, Relay]),
+        kind=st.sampled_from([Say, Write, Put, Relay, Frail]),
         text=st.sampled_from("abc"),
         timeout_s=st.sampled_from([0.5, 5.0, 60.0]),
     )
@@ -148,7 +159,11 @@ class Machine(RuleBasedStateMachine):
             self.running.clients.start_soon(one.run, self.k)
 
         self.asked.append(one)
+        failed = kind is Frail and self.k.supervisor.state("frail") is ServiceState.FAILED
         self.running.step(begin)
+        if failed and self.k.supervisor.state("frail") is ServiceState.FAILED:
+            # Not in vain until its time is up, unless the next try comes sooner.
+            assert one.answers or timeout_s > FRAIL_RETRY_S
 
     @precondition(lambda self: self.asked)
     @rule(pick=st.randoms(use_true_random=False))
@@ -187,12 +202,30 @@ class Machine(RuleBasedStateMachine):
     )
     def service_calls(self, service: str, op: str, as_part: bool) -> None:
         self.numbers += 1
-        number = self.numbers
+        number, text = self.numbers, f"call {self.numbers}"
         actor = self.actor(service)
         if actor is not None:
-            parent = next(iter(self.k.acted.held[actor.pid]), None) if as_part else None
+            held = self.k.acted.held[actor.pid]
+            parent = next(iter(held), None) if as_part else None
+            self.granted[text] = (held[parent].grant if parent is not None else None, False)
             self.owed[actor.pid, number] += 1
-            self.send(service, call(number, op, {"text": "x"}, left_ms=2000, parent=parent))
+            self.send(service, call(number, op, {"text": text}, left_ms=2000, parent=parent))
+
+    @rule(
+        op=st.sampled_from(["test.say", "test.write", "test.put", "test.relay", "test.secret"]),
+        grant=st.sampled_from(GRANTS),
+        service=st.sampled_from(["front", "relay"]),
+    )
+    def calls_for_a_client(self, op: str, grant: Grant | None, service: str) -> None:
+        self.numbers += 1
+        number, text = self.numbers, f"call {self.numbers}"
+        actor = self.actor(service)
+        if actor is not None:
+            # Of a service that is no front, nobody hears whom it names.
+            self.granted[text] = (grant, True) if service == "front" else (None, False)
+            self.owed[actor.pid, number] += 1
+            named = {"caller": "client" if service == "front" else service, "session": "", "grant": grant}
+            self.send(service, call(number, op, {"text": text}, left_ms=2000, **named))
 
     @rule(service=st.sampled_from(SERVICES), seed=st.integers(0, 2**16))
     def says_anything(self, service: str, seed: int) -> None:
@@ -208,6 +241,22 @@ class Machine(RuleBasedStateMachine):
             self.k.acted.stage.actor(service).die(number=number)
 
         self.running.step(die)
+
+    @rule(service=st.sampled_from(SERVICES))
+    def hangs(self, service: str) -> None:
+        actor = self.actor(service)
+        if actor is not None:
+            self.k.acted.deaf.add(actor.pid)
+
+    @rule(service=st.sampled_from(SERVICES), memory=st.sampled_from([101 * MIB, 200 * MIB]))
+    def grows(self, service: str, memory: int) -> None:
+        actor = self.actor(service)
+        if actor is not None:
+            actor.memory = memory
+
+    @rule(refuses=st.booleans())
+    def no_process_can_be_started(self, refuses: bool) -> None:
+        self.k.acted.stage.refuses = "no process can be made" if refuses else None
 
     @rule(service=st.sampled_from(SERVICES))
     def leaves(self, service: str) -> None:
@@ -254,6 +303,17 @@ class Machine(RuleBasedStateMachine):
             assert all(numbers[number] <= 1 for owner, number in self.owed if owner == pid)
 
     @invariant()
+    def call_is_delivered_with_its_clients_grant_and_never_beyond_it(self) -> None:
+        for frame in self.k.acted.delivered:
+            text = read_body(frame.params, Any)
+            text = text.get("text") if isinstance(text, dict) else None
+            if text in self.granted:
+                grant, of_front = self.granted[text]
+                assert frame.grant == grant
+                assert grant is None or not of_front or not self.k.router._table[frame.op].refusal(grant)
+        self.k.acted.delivered.clear()
+
+    @invariant()
     def no_service_has_more_calls_than_it_takes(self) -> None:
         for service in SERVICES:
             assert 0 <= self.k.router.lane(service).in_flight_of(service) <= LIMITS.in_flight
@@ -267,6 +327,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
+            self.no_process_can_be_started(refuses=False)
             for service in SERVICES:
                 self.start(service)
             # Beyond the deadline of every call.

@@ -127,6 +127,22 @@ def test_it_ends_in_order_with_exit_code_0_and_leaves_no_process(tmp_path: Path,
         assert not (tmp_path / "data" / "kernel.sock").exists()
 
 
+def test_a_service_manager_hears_of_its_readiness_its_life_and_its_end(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(TIMEOUT_S)
+        told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+        with running(tmp_path / "data", services=["echo"], environment=told) as kernel:
+            heard: set[bytes] = set()
+            while not heard >= {b"READY=1", b"WATCHDOG=1"}:
+                heard.add(manager.recv(100))
+            assert len(heard) == 2
+            kernel.process.terminate()
+            while (last := manager.recv(100)) != b"STOPPING=1":
+                assert last == b"WATCHDOG=1"
+            assert kernel.process.wait(TIMEOUT_S) == 0
+
+
 def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

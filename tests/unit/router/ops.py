@@ -55,3 +55,10 @@ class Put(Params[Said], frozen=True, kw_only=True):
 
     text: str
     if_match: str | None = None
+
+
+@operation("test.frail", service="frail", access=Access.READ, idempotent=True, deadline_s=10)
+class Frail(Params[Said], frozen=True, kw_only=True):
+    """Of a service that may fail for good."""
+
+    text: str

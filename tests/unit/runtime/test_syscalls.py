@@ -18,7 +18,7 @@ HEADERS = {
     "x86_64": [Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), Path("/usr/include/asm/unistd_64.h")],
     "aarch64": [Path("/usr/include/asm-generic/unistd.h")],
 }
-ALL = {"network": True, "connections": True, "gpu": True, "attributes": True}
+ALL = {"network": True, "connections": True, "gpu": True, "attributes": True, "watches": True}
 
 
 def verdict(machine: str, number: int, *arguments: int, arch: int | None = None, **purposes: bool) -> str | int:
@@ -111,11 +111,11 @@ def test_another_processor_s_calls_are_refused(machine: str) -> None:
     assert verdict(machine, 3, arch=0x40000003) == REFUSE
 
 
-@pytest.mark.parametrize("name", ["connect", "sendmmsg", "accept", "fchmod", "mknodat"])
+@pytest.mark.parametrize("name", ["connect", "sendmmsg", "accept", "fchmod", "mknodat", "inotify_init1"])
 def test_each_purpose_adds_its_own(machine: str, name: str) -> None:
     arguments = (0, 0, 0o010644) if name == "mknodat" else ()
     adding = {"connect": "network", "sendmmsg": "network", "fchmod": "attributes",
-              "mknodat": "attributes"}.get(name, "connections")  # fmt: skip
+              "mknodat": "attributes", "inotify_init1": "watches"}.get(name, "connections")  # fmt: skip
     assert call(machine, name, *arguments, **{adding: True}) == ALLOW
     assert call(machine, name, *arguments, **{each: each != adding for each in ALL}) == REFUSE
 
@@ -149,7 +149,7 @@ def test_each_purpose_adds_its_own(machine: str, name: str) -> None:
         ("fcntl", (3, 1), ALLOW),
         ("fcntl", (3, 8), REFUSE),
         ("fcntl", (3, 15), REFUSE),
-        ("ioctl", (3, 0x5411), ALLOW),
+        ("ioctl", (3, 0x5401), ALLOW),
         ("ioctl", (3, 0x5421), ALLOW),
         ("ioctl", (3, 0x5412), REFUSE),
         ("ioctl", (3, 0x8901), REFUSE),
@@ -174,6 +174,25 @@ def test_arguments_decide_where_another_process_could_be_meant(
     machine: str, name: str, arguments: tuple[int, ...], expected: str | int
 ) -> None:
     assert call(machine, name, *arguments, **ALL) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("ioctl", (3, 0x5421), ALLOW),
+        ("ioctl", (3, 0x40086602), REFUSE),
+        ("ioctl", (3, 0x4020940D), REFUSE),
+        ("mmap", (0, 4096, 3, 0x22), ALLOW),
+        ("mmap", (0, 4096, 3, 0x01), ALLOW),
+        ("mmap", (0, 4096, 3, 0x21), REFUSE),
+        ("mmap", (0, 4096, 3, 0x23), REFUSE),
+    ],
+)
+def test_files_flags_and_memory_that_is_shared_are_for_no_service_but_where_a_driver_needs_them(
+    machine: str, name: str, arguments: tuple[int, ...], expected: str | int
+) -> None:
+    assert call(machine, name, *arguments, **{**ALL, "gpu": False}) == expected
+    assert call(machine, name, *arguments, **ALL) == ALLOW
 
 
 @pytest.mark.parametrize(
