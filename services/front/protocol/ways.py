@@ -46,6 +46,7 @@ TABLE = (
     Row("notifications/initialized", Way.GREETING, frozenset({Carrier.LOADING, Carrier.HTTP})),
     Row("server/discover", Way.GREETING, frozenset({Carrier.LOADING})),
     Row("ping", Way.GREETING, _ALL),
+    Row("tools/list", Way.GREETING, frozenset({Carrier.LOADING})),
     Row(TOOLS_CALL, Way.CALL, frozenset({Carrier.STDIO, Carrier.HTTP})),
 )
 

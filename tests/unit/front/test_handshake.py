@@ -270,7 +270,7 @@ async def main():
     os.write(client_out, sys.argv[1].encode())
     os.close(client_out)
     async with trio.open_nursery() as nursery:
-        await Gateway(ops.load(), None, None, nursery, "0", FilePrompts()).attach(server_in, server_out, "all")
+        await Gateway(ops.load(), None, None, nursery, "0", FilePrompts()).attach(server_in, server_out, "yaml")
     sys.stdout.write(os.read(client_in, 65536).decode())
     heavy = {"mcp", "mcp_types", "pydantic", "starlette", "httptools"} & set(sys.modules)
     assert not heavy, heavy
@@ -279,10 +279,13 @@ trio.run(main)
 """
 
 
-def test_a_front_answers_initialize_without_having_imported_the_sdk() -> None:
-    asked = encoded(initialize()).decode() + "\n"
+def test_a_front_answers_initialize_and_lists_tools_without_having_imported_the_sdk() -> None:
+    messages = (initialize(), INITIALIZED, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+    asked = "".join(encoded(message).decode() + "\n" for message in messages)
     done = subprocess.run(
         [sys.executable, "-P", "-c", ALONE, asked], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["result"]["serverInfo"]["name"] == "linckia"
+    opened, listed = map(json.loads, done.stdout.splitlines())
+    assert opened["result"]["serverInfo"]["name"] == "linckia"
+    assert "noyalib_set" in {tool["name"] for tool in listed["result"]["tools"]}

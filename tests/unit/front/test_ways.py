@@ -58,9 +58,9 @@ def take(way: str, monkeypatch: pytest.MonkeyPatch) -> list[Way]:
 
 
 def test_every_row_is_compared() -> None:
-    covered = {*MESSAGES, "server/discover"}
+    covered = {*MESSAGES, "server/discover", "tools/list"}
     assert {row.method for row in TABLE} == covered
-    assert [row.method for row in TABLE if row.over == {Carrier.LOADING}] == ["server/discover"]
+    assert [row.method for row in TABLE if row.over == {Carrier.LOADING}] == ["server/discover", "tools/list"]
 
 
 async def over_http(method: str) -> list[Any]:
@@ -90,7 +90,7 @@ async def over_stdio(method: str) -> list[Any]:
     async with gateway_in_process() as (gateway, _), connected(gateway) as wire:
         await wire.initialize()
         # It is loaded from here on.
-        await wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        await wire.send({"jsonrpc": "2.0", "id": 1, "method": "prompts/list"})
         await wire.receive()
         for params in MESSAGES[method]:
             message = {"jsonrpc": "2.0", "id": 7, "method": method}
