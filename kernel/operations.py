@@ -17,6 +17,7 @@ from kernel import VERSION
 from kernel.audit import Audit, Entry, now
 from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
+from kernel.lateness import Lateness
 from kernel.ports import CauseKind, ServiceState
 from kernel.router.router import LocalHandler, Router
 from kernel.sessions import SessionStates
@@ -72,6 +73,8 @@ class KernelOperations:
         self._shut_down = shut_down
         self._started_at = datetime.datetime.now(datetime.UTC)
         self._started = trio.current_time()
+        self._lateness = Lateness()
+        trio.lowlevel.add_instrument(self._lateness)
         self._shares: dict[int, int | None] = {}
         self._shares_until = float("-inf")
         handlers: dict[type[Params[Any]], LocalHandler] = {
@@ -190,6 +193,9 @@ class KernelOperations:
         return ops.KernelFigures(
             version=VERSION,
             rss_bytes=processes.resident_bytes(os.getpid()) or 0,
+            worst_turn_s=self._lateness.worst_s,
+            worst_turn_cpu_s=self._lateness.worst_cpu_s,
+            late_turns=self._lateness.late,
             services=[
                 _as(ops.ServiceFigures, each, pss_bytes=None, **self._waiting(each.name)) for each in report.services
             ],

@@ -151,10 +151,11 @@ def _kernel(data_dir: Path) -> Iterator[Finding]:
         yield Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
     else:
         yield Finding("kernel", Verdict.OK, found)
-    yield _audit(status["audit"])
+    yield audit_finding(status["audit"])
 
 
-def _audit(state: JsonObject | None) -> Finding:
+def audit_finding(state: JsonObject | None) -> Finding:
+    """From the `audit` of the kernel's status."""
     if state is None:
         return Finding("audit log", Verdict.NOTE, "off: no change is recorded", "audit.enabled in the settings")
     lost = f"{state['lost']} lines were lost" if state["lost"] else ""

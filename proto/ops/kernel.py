@@ -198,6 +198,9 @@ class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     rss_bytes: int
+    worst_turn_s: Annotated[float, Meta(description="Of the event loop, in the last minute or two")]
+    worst_turn_cpu_s: Annotated[float, Meta(description="The same in its own processor time")]
+    late_turns: Annotated[int, Meta(description="Those of more than 20 ms of it since the start")]
     services: list[ServiceFigures]
     lanes: dict[str, LaneFigures]
     zygotes: list[ZygoteFigures]

@@ -153,8 +153,8 @@ class Gateway:
 
         self._wanted.set()
         handshake = Handshake(shown, self._version)
-        pad = self._scratchpads.open()
         with contextlib.closing(SessionMemory(memory)) as session_memory:
+            pad = self._scratchpads.open(session_memory.name, session_memory.state)
             return await serve_stdio(
                 server,
                 handshake,

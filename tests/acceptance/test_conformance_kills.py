@@ -1,6 +1,6 @@
 """The official conformance suite while the front is killed again and again: what is cut passes when it is asked again.
 
-LINCKIA_CONFORMANCE_KILLS=1 scripts/test tests/acceptance/test_conformance_kills.py
+CONFORMANCE_KILLS=1 scripts/test tests/acceptance/test_conformance_kills.py
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN = 4
 """Times that a scenario whose connection was cut is run again."""
 
 pytestmark = pytest.mark.skipif(
-    not os.environ.get("LINCKIA_CONFORMANCE_KILLS"), reason="takes minutes; LINCKIA_CONFORMANCE_KILLS=1 runs it"
+    not os.environ.get("CONFORMANCE_KILLS"), reason="takes minutes; CONFORMANCE_KILLS=1 runs it"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import multiprocessing
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.bench.flood import flood
 from tests.system.cli.clients import data_directory
 from tests.system.running import RunningKernel, running
 
@@ -233,6 +235,45 @@ def test_one_front_dies_and_the_other_goes_on_with_its_sessions(two_fronts: Runn
     two_fronts.kill("front-2")
     for wire in wires:
         assert wire.call("mcp.echo", message="a")[0] == 200
+
+
+def test_a_session_goes_on_in_another_kernel_of_the_same_data(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with data_directory(tmp_path_factory.mktemp("again")) as data:
+        with running(data, options=HTTP, services=["echo"]) as first:
+            wire = Wire(first)
+            wire.initialize()
+            assert wire.call("mcp.echo", message="a")[0] == 200
+            first.process.kill()
+            first.process.wait()
+        with running(data, options=HTTP, services=["echo"]) as second:
+            wire.where = Wire(second).where
+            assert wire.call("mcp.echo", message="a")[0] == 200
+
+
+def test_a_flood_of_long_bodies_costs_neither_the_front_nor_anothers_answers(one_front: RunningKernel) -> None:
+    """A hundred megabytes and more at once, by one client, again and again; `tests.bench.flood` has the times."""
+    before = one_front.service("front")
+    victim = Wire(one_front)
+    victim.initialize()
+    port = urlsplit(url_of(one_front)).port
+    spawning = multiprocessing.get_context("spawn")
+    ready, stop = spawning.Event(), spawning.Event()
+    # 40 of 8 MiB: more than may be in hand, and than a front had memory for.
+    flooding = spawning.Process(target=flood, args=(port, "bodies of 8 MiB", 40, ready, stop), daemon=True)
+    flooding.start()
+    try:
+        assert ready.wait(30)
+        for number in range(6):
+            assert victim.call("mcp.echo", message=str(number))[0] == 200
+            with contextlib.closing(http.client.HTTPConnection(victim.where, timeout=20)) as connection:
+                connection.request("GET", "/health")
+                assert connection.getresponse().status == 200
+    finally:
+        stop.set()
+        flooding.join(10)
+        flooding.kill()
+    after = one_front.service("front")
+    assert (after["pid"], after["deaths"]) == (before["pid"], before["deaths"])
 
 
 def test_a_key_that_is_no_key_is_made_again(tmp_path: Path) -> None:

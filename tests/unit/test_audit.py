@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from kernel.audit import Audit, Entry, entries, files_of, now, path_of
+from kernel.cli import doctor
 from kernel.cli.__main__ import main
 from kernel.cli.audit import in_words
 from kernel.settings import AuditSettings
@@ -159,3 +160,18 @@ def test_what_cannot_be_asked_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_no_name_moves_the_cursor_of_who_reads() -> None:
     assert "\x1b" not in in_words(entry(target="file=/n/\x1b[2J\x9b\n"))
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "told"),
+    [
+        (None, "note", "no change is recorded"),
+        ({"path": "/d/a", "problem": "", "waiting": 0, "lost": 0}, "ok", "/d/a"),
+        ({"path": "/d/a", "problem": "/d/a: No space left on device", "waiting": 3, "lost": 0}, "bad", "3 lines wait"),
+        ({"path": "/d/a", "problem": "", "waiting": 0, "lost": 7}, "note", "7 lines were lost"),
+    ],
+)
+def test_doctor_says_how_the_log_is(state: dict[str, Any] | None, verdict: str, told: str) -> None:
+    finding = doctor.audit_finding(state)
+    assert finding.verdict == verdict
+    assert told in finding.found

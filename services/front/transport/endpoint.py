@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import trio
 from mcp.server.streamable_http import REQUEST_CANCELLED, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.shared.inbound import decode_header_value
 from mcp_types import InitializeRequestParams
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from msgspec import UnsetType
@@ -36,7 +35,6 @@ from services.front.protocol.handshake import agreed
 from services.front.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
-    TOOLS_CALL,
     Envelope,
     NotJson,
     correlation_key,
@@ -53,10 +51,19 @@ from services.front.transport.exchange import Exchange
 from services.front.transport.http_batch import serve_batch
 from services.front.transport.http_sessions import HttpSession, Sessions
 from services.front.transport.peers import Said
+from services.front.transport.request import (
+    Body,
+    Headers,
+    answered_once,
+    client_of,
+    headers_agree,
+    media_types_are_plain,
+    own_headers,
+    replay_of,
+    version_of,
+)
 from services.front.transport.session_ids import Claims
 from services.front.transport.turns import LARGE_BYTES, LARGE_EACH, LARGE_TOTAL, Bodies, Turns
-
-Headers = dict[bytes, bytes]
 
 _OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
 """What the header of the revision says, if anything, where there is a handshake."""
@@ -113,7 +120,7 @@ class Endpoint:
             return
         session: HttpSession | None = None
         session_id = headers.get(b"mcp-session-id")
-        if session_id is not None and self._sessions is not None and _version(headers) in _OF_SESSIONS:
+        if session_id is not None and self._sessions is not None and version_of(headers) in _OF_SESSIONS:
             session = await self._sessions.find(session_id.decode("latin-1"), self._server)
             if session is None:
                 answer = error_message(None, INVALID_REQUEST, "Session not found")
@@ -142,8 +149,8 @@ class Endpoint:
     async def _post(
         self, scope: Scope, headers: Headers, session: HttpSession | None, receive: Receive, send: Send
     ) -> None:
-        who = _client(scope, session)
-        body = _Body(self._shared.bodies, who, self._max_body_bytes)
+        who = client_of(scope, session)
+        body = Body(self._shared.bodies, who, self._max_body_bytes)
         try:
             data = await body.read(receive, headers)
             if data is None:
@@ -172,18 +179,18 @@ class Endpoint:
             async def serve(message: bytes, receive: Receive, send: Send) -> None:
                 await self._serve_message(scope, headers, session, message, read_envelope(message), receive, send)
 
-            await serve_batch(body, serve, receive, send, _own_headers(session))
+            await serve_batch(body, serve, receive, send, own_headers(session))
             return
         await self._serve_message(scope, headers, session, body, envelope, receive, send)
 
     def _takes_batches(self, headers: Headers, session: HttpSession | None) -> bool:
         """Whether the client speaks a revision that has them, and takes what they may be answered with."""
-        if not _media_types_are_plain(headers):
+        if not media_types_are_plain(headers):
             return False
         if session is not None:
             return session.claims.version in BATCH_VERSIONS
         # Without a session there is only the header, which the revisions with batches do not have yet.
-        return self._sessions is None and (_version(headers) or "2025-03-26") in BATCH_VERSIONS
+        return self._sessions is None and (version_of(headers) or "2025-03-26") in BATCH_VERSIONS
 
     async def _serve_message(
         self,
@@ -198,7 +205,7 @@ class Endpoint:
         scratchpad.enter(self._server.scratchpads.passing() if session is None else session.scratchpad)
         if session is not None and envelope is not None and request_key(envelope) is None:
             self._hear(session, envelope, body)
-        is_plain = len(headers) == len(scope["headers"]) and _media_types_are_plain(headers)
+        is_plain = len(headers) == len(scope["headers"]) and media_types_are_plain(headers)
         match way_of(envelope, Carrier.HTTP) if is_plain else Way.SDK:
             case Way.CALL if envelope is not None and (call := self._recognise(headers, session, envelope)) is not None:
                 await self._serve(call, session, receive, send)
@@ -211,12 +218,12 @@ class Endpoint:
         self, scope: Scope, headers: Headers, session: HttpSession | None, body: bytes, receive: Receive, send: Send
     ) -> bool:
         """Answer the message, if it is a greeting that is to be answered here."""
-        if self._sessions is None or _version(headers) not in _OF_SESSIONS:
+        if self._sessions is None or version_of(headers) not in _OF_SESSIONS:
             return False
         greeting = self._server.greeter.answer(body, greeted=session is not None)
         if greeting is None:
             return False
-        own = _own_headers(session)
+        own = own_headers(session)
         if session is None:
             own = [(b"mcp-session-id", self._id_for(self._sessions, greeting.params).encode())]
         response = Response(greeting.answer, 200 if greeting.answer else 202, media_type="application/json")
@@ -233,12 +240,12 @@ class Endpoint:
     async def _by_sdk(
         self, scope: Scope, headers: Headers, session: HttpSession | None, body: bytes, receive: Receive, send: Send
     ) -> None:
-        replay = _replay(body, receive)
-        if self._sessions is None or _version(headers) not in _OF_SESSIONS:
-            await self._manager.handle_request(scope, replay, _answered_once(send))
+        replay = replay_of(body, receive)
+        if self._sessions is None or version_of(headers) not in _OF_SESSIONS:
+            await self._manager.handle_request(scope, replay, answered_once(send))
         elif session is not None:
             transport = await self._sessions.transport(session)
-            await transport.handle_request(scope, replay, _answered_once(send))
+            await transport.handle_request(scope, replay, answered_once(send))
         else:
             await self._open(self._sessions, scope, body, replay, send)
 
@@ -253,7 +260,7 @@ class Endpoint:
         session = HttpSession(session_id, claims, self._server, SessionState())
         transport = await sessions.open(session)
         try:
-            await transport.handle_request(scope, receive, _answered_once(send))
+            await transport.handle_request(scope, receive, answered_once(send))
         finally:
             # Where it was opened, the next request makes it from its id.
             with trio.CancelScope(shield=True):
@@ -273,14 +280,14 @@ class Endpoint:
 
     def _recognise(self, headers: Headers, session: HttpSession | None, message: Envelope) -> ToolCall | None:
         """The call, if the request and its session are such that the fast path may take it."""
-        version = _version(headers)
+        version = version_of(headers)
         modern = version == LATEST_MODERN_VERSION
         if not (modern or version in _OF_SESSIONS) or not is_call(message):
             return None
         if not modern and self._sessions is not None and session is None:
             return None
         call = self._fast_path.recognise(message, modern=modern)
-        if call is not None and modern and not _headers_agree(headers, call):
+        if call is not None and modern and not headers_agree(headers, call):
             return None
         return call
 
@@ -291,7 +298,7 @@ class Endpoint:
         return answer
 
     async def _serve(self, call: ToolCall, session: HttpSession | None, receive: Receive, send: Send) -> None:
-        own = [] if call.modern else _own_headers(session)
+        own = [] if call.modern else own_headers(session)
         level, cancelled = call.level, None
         if not call.modern:
             # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
@@ -330,119 +337,7 @@ async def _post_to(transport: StreamableHTTPServerTransport, session_id: str, bo
     async def send(message: Message) -> None:
         return None
 
-    await transport.handle_request(scope, _replay(body, trio.sleep_forever), send)
-
-
-class _Body:
-    """The body of a request, counted for its client while it is in hand."""
-
-    def __init__(self, bodies: Bodies, client: Hashable, limit: int) -> None:
-        self._bodies = bodies
-        self._client = client
-        self._limit = limit
-        self._counted = 0
-        self.status, self.refusal = 413, "Request body too large"
-
-    async def read(self, receive: Receive, headers: Headers) -> bytes | None:
-        """The whole of it; None where it is refused: longer than the limit, which a declared length shows before any of
-        it is read, or one too many of its client."""
-        declared = headers.get(b"content-length", b"")
-        if declared.isdigit() and (int(declared) > self._limit or not self._admit(int(declared))):
-            return None
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                break
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > self._limit or not self._admit(size):
-                return None
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                break
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _admit(self, size: int) -> bool:
-        """Whether it may be so long.  What is declared counts at once: of many that come together some are whole."""
-        if size <= LARGE_BYTES or size <= self._counted:
-            return True
-        if not self._bodies.take(self._client, size - self._counted):
-            self.status, self.refusal = 503, "Too much of this client's is in hand; wait for an answer, then repeat"
-            return False
-        self._counted = size
-        return True
-
-    def done(self) -> None:
-        if self._counted:
-            self._bodies.take(self._client, -self._counted)
-
-
-def _client(scope: Scope, session: HttpSession | None) -> Hashable:
-    """Whose request it is, as far as can be told: the session's, the grant's, or whose is of that address."""
-    if session is not None:
-        return session.claims.name
-    grant = grants.current.get()
-    return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
-
-
-def _answered_once(send: Send) -> Send:
-    """Drop what follows a whole answer.
-
-    The SDK acknowledges a notification and hands it on afterwards; where the session has ended in between, it answers
-    a second time, with an error that the server would log as the application's.
-    """
-    whole = False
-
-    async def send_once(message: Message) -> None:
-        nonlocal whole
-        if whole:
-            return
-        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-        await send(message)
-
-    return send_once
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """`receive` for an application that has yet to read the body."""
-    pending = True
-
-    async def replay() -> Message:
-        nonlocal pending
-        if pending:
-            pending = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return replay
-
-
-def _version(headers: Headers) -> str:
-    """The revision that the request says it is of; empty where it does not say."""
-    return headers.get(b"mcp-protocol-version", b"").decode("latin-1")
-
-
-def _own_headers(session: HttpSession | None) -> list[tuple[bytes, bytes]]:
-    return [] if session is None else [(b"mcp-session-id", session.id.encode())]
-
-
-def _media_types_are_plain(headers: Headers) -> bool:
-    """Whether the request names its media types in the usual words; the SDK judges all others."""
-    if headers.get(b"content-type", b"").partition(b";")[0].strip() != b"application/json":
-        return False
-    accepted = {part.partition(b";")[0].strip() for part in headers.get(b"accept", b"").split(b",")}
-    return b"*/*" in accepted or {b"application/json", b"text/event-stream"} <= accepted
-
-
-def _headers_agree(headers: Headers, call: ToolCall) -> bool:
-    name = headers.get(b"mcp-name")
-    return (
-        headers.get(b"mcp-method") == TOOLS_CALL.encode()
-        and name is not None
-        and decode_header_value(name.decode("latin-1")) == call.operation.name
-    )
+    await transport.handle_request(scope, replay_of(body, trio.sleep_forever), send)
 
 
 def _withdraw(session: HttpSession, message: Envelope) -> None:

@@ -85,10 +85,19 @@ async def open_http(
     direct: dict[str, Endpoint] = {"/mcp": endpoints[ALL], "/v1/mcp": stateless}
     direct |= {f"/mcp/{name}": endpoint for name, endpoint in endpoints.items()}
 
+    exact = {
+        (method, route.path): route.app
+        for route in reversed(routes)
+        if isinstance(route, Route) and "{" not in route.path
+        for method in route.methods or ()
+    }
+
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
-        # The routes say the same; a call to the exact path need not be looked up in them.
-        endpoint = direct.get(scope["path"]) if scope["type"] == "http" else None
-        await (app if endpoint is None else endpoint)(scope, receive, send)
+        # The application's routes say the same; what has an exact path need not be looked up in them.
+        found: ASGIApp | None = None
+        if scope["type"] == "http":
+            found = direct.get(scope["path"]) or exact.get((scope["method"], scope["path"]))
+        await (found or app)(scope, receive, send)
 
     def close_streams() -> None:
         for endpoint in (*endpoints.values(), stateless):

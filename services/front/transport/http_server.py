@@ -148,6 +148,7 @@ class _Connection:
         self._server = server
         self._stream = stream
         self._peer = peer
+        self._own = stream.socket.getsockname()[:2]
         self._parser = httptools.HttpRequestParser(self)
         self._requests: collections.deque[_Request] = collections.deque()
         self._parsed: _Request | None = None
@@ -301,7 +302,7 @@ class _Connection:
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": request.version,
             "method": request.method.decode("latin-1"), "scheme": "http", "path": urllib.parse.unquote(path),
             "raw_path": url.path or b"/", "query_string": url.query or b"", "root_path": "",
-            "headers": request.headers, "client": self._peer, "server": self._stream.socket.getsockname()[:2],
+            "headers": request.headers, "client": self._peer, "server": self._own,
         }  # fmt: skip
 
     async def _receive(self, request: _Request) -> Message:

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
+import secrets
 
 import msgspec
 
 from proto.json_types import JsonObject
 from services.front.protocol.messages import RequestId, correlation_key
+from services.front.session import SessionState
 from services.front.transport.descriptors import READ_BYTES
 from services.front.transport.json_lines import BEGUN_BYTES, readable_id
 
@@ -42,6 +45,9 @@ _MOST = 2048
 """Where more requests are in flight than there is room for: bytes kept of each, and their number."""
 
 
+_NAME = re.compile("[0-9a-f]{32}")
+
+
 class Kept(msgspec.Struct, array_like=True):
     """A session as the last front left it.
 
@@ -60,6 +66,10 @@ class Kept(msgspec.Struct, array_like=True):
     landed: bytes = b""
     """Where `short`: what was read after that; in no record."""
     revivals: int = 0
+    name: str = ""
+    """What services know the session by."""
+    documents: str | None = None
+    """The session of documents that its client has started, if one goes on."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -80,6 +90,11 @@ class SessionMemory:
         if fd is not None and not os.fstat(fd).st_size:
             os.ftruncate(fd, BYTES)
         self._memory = None if fd is None else mmap.mmap(fd, BYTES)
+        before = self._record()
+        # A client may write there what it likes, but not the name of another's session over HTTP.
+        self.name = before.name if _NAME.fullmatch(before.name) else secrets.token_hex(16)
+        self.state = SessionState(documents=before.documents)
+        """Of which the sessions of documents are kept here; the rest is in what the client said."""
         self._said: dict[str, bytes] = {}
         self._asked: dict[RequestId, tuple[str, bytes]] = {}
         self._rest = b""
@@ -104,11 +119,7 @@ class SessionMemory:
         self._reads = int.from_bytes(memory[8:_HEADER_BYTES], "little")
         if not memory[0] and not self._reads:
             return None
-        kept = Kept()
-        if memory[0]:
-            at = _HEADER_BYTES + (memory[0] - 1) * SLOT_BYTES
-            length = int.from_bytes(memory[at : at + 4], "little")
-            kept = _decode(memory[at + 4 : at + 4 + length])
+        kept = self._record()
         if kept.reads != self._reads:
             # Read, and the front was killed before it knew.  No message has a zero byte.
             landed = bytes(self._landing).partition(b"\0")[0]
@@ -127,6 +138,15 @@ class SessionMemory:
         self._write()
         self._landing[:] = bytes(READ_BYTES)
         return kept
+
+    def _record(self) -> Kept:
+        """The current one; an empty one where there is none."""
+        memory = self._memory
+        if memory is None or not memory[0]:
+            return Kept()
+        at = _HEADER_BYTES + (memory[0] - 1) * SLOT_BYTES
+        length = int.from_bytes(memory[at : at + 4], "little")
+        return _decode(memory[at + 4 : at + 4 + length])
 
     def receive(self, fd: int) -> bytes:
         """Read some input.  Raises OSError as `os.read`."""
@@ -193,12 +213,13 @@ class SessionMemory:
             self._revivals = 0
         said = list(self._said.values())
         asked = [message for _, message in self._asked.values()]
-        record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads, b"", self._revivals))
+        own = self._short, self._cut, self._reads, b"", self._revivals, self.name, self.state.documents
+        record = _encode(Kept(said, asked, self._rest, *own))
         if len(record) > SLOT_BYTES - 4:
             # Enough to answer them; a session with so many subscriptions has to subscribe again.
             asked = [message[:_BEGINNING_BYTES] for message in asked[-_MOST:]]
             said = [message for message in said if len(message) < _BEGINNING_BYTES][:_MOST]
-            record = _encode(Kept(said, asked, self._rest, self._short, self._cut, self._reads, b"", self._revivals))
+            record = _encode(Kept(said, asked, self._rest, *own))
         slot = 1 if memory[0] != 1 else 2
         at = _HEADER_BYTES + (slot - 1) * SLOT_BYTES
         memory[at : at + 4 + len(record)] = len(record).to_bytes(4, "little") + record

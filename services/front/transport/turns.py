@@ -19,7 +19,7 @@ EACH, TOTAL, QUICK_S = 8, 16, 0.05
 LARGE_BYTES = 512 * 1024
 """A longer body costs milliseconds to read and many times its size in memory: it counts until it is answered."""
 
-LARGE_EACH, LARGE_TOTAL = 4, 6
+LARGE_EACH, LARGE_TOTAL = 2, 4
 
 BODIES_BYTES = 256 * 1024 * 1024
 """Of all bodies that are in hand; beyond it a client that has more than its share of them is refused another."""

@@ -88,6 +88,11 @@ class _Collector(Collector):
         processes, lanes = figures.services, figures.lanes
         yield _family("build_info", "The version that runs.", ["version"], [((figures.version,), 1)])
         yield _family("kernel_memory_bytes", "Resident memory of the kernel.", [], [((), figures.rss_bytes)])
+        turns = [(("wall",), figures.worst_turn_s), (("processor",), figures.worst_turn_cpu_s)]
+        text = "The longest turn of the kernel's event loop in the last minute or two."
+        yield _family("kernel_loop_lateness_seconds", text, ["clock"], turns)
+        text = "Turns of the kernel's event loop that took more than 20 ms of its own processor time."
+        yield _family("kernel_loop_late_turns_total", text, [], [((), figures.late_turns)])
         for name, text, figure in _OF_PROCESSES:
             yield _family(name, text, ["service"], (((each.name,), figure(each)) for each in processes))
         states = (((each.name, one), each.state == one) for each in processes for one in figures.states)

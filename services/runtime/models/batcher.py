@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import collections
 import enum
+import time
 from collections.abc import Callable, Sequence, Sized
 from typing import Generic, Protocol, TypeVar
 
@@ -29,6 +30,12 @@ Rows = npt.NDArray[np.float32]
 
 MAX_PROMPT_BATCHES_IN_A_ROW = 8
 """After so many, one batch of the bulk lane is computed: queries without end must not starve ingestion."""
+
+CONTENDED = 1.25
+"""Wall time of a batch by its processor time, beyond which other programs want the processors.  Work in the background
+then gives way: it rests `GIVES_WAY` times as long as it had to wait for them, and at most `LONGEST_REST_S`."""
+GIVES_WAY = 2.0
+LONGEST_REST_S = 1.0
 
 _LEAST_SHARE = 512
 """Tokens that are worth a batch of their own where they could share one."""
@@ -211,26 +218,40 @@ class Batcher(Generic[T]):
         while True:
             batch = self._take() if only is None else self._queues[only].take(self._share(only))
             if not batch:
-                # One event for all runners: replaced before it is set, it would wake only the last of them.
-                if self._arrived.is_set():
-                    self._arrived = trio.Event()
-                await self._arrived.wait()
+                await self._next_arrival()
                 continue
+            gives_way = only is None and not self._prompt_in_a_row and model.device == "cpu"
             texts = [request.texts[index] for request, index in batch]
             tokens = sum(len(text) for text in texts)
             started = trio.current_time()
             outcomes: list[Rows | Exception] | None = None
+            spent_s = 0.0
             # Shielded: an orderly end waits for the batch, since a thread inside torch must not outlive the
             # interpreter. A thread in a kernel that hangs cannot be stopped; it is abandoned, and the process crashes.
             with trio.CancelScope(shield=True, deadline=started + self._limits.stuck_after_s):
-                outcomes = await trio.to_thread.run_sync(
-                    compute_isolating, model, texts, abandon_on_cancel=True, limiter=limiter
+                outcomes, spent_s = await trio.to_thread.run_sync(
+                    _compute, model, texts, abandon_on_cancel=True, limiter=limiter
                 )
             if outcomes is None:
                 raise ModelLost(f"a batch of {len(batch)} texts took more than {self._limits.stuck_after_s:.0f} s")
-            self._learn(tokens, trio.current_time() - started)
+            elapsed_s = trio.current_time() - started
+            self._learn(tokens, elapsed_s)
             for (request, index), outcome in zip(batch, outcomes, strict=True):
                 request.settle(index, outcome)
+            if gives_way and elapsed_s > CONTENDED * spent_s:
+                await self._rest(GIVES_WAY * (elapsed_s - CONTENDED * spent_s))
+
+    async def _rest(self, seconds: float) -> None:
+        """Leave the processor to others for so long, or until an interactive request comes."""
+        with trio.move_on_after(min(seconds, LONGEST_REST_S)):
+            while not self._queues[Lane.PROMPT].requests:
+                await self._next_arrival()
+
+    async def _next_arrival(self) -> None:
+        # One event for all runners: replaced before it is set, it would wake only the last of them.
+        if self._arrived.is_set():
+            self._arrived = trio.Event()
+        await self._arrived.wait()
 
     def _take(self) -> list[tuple[_Request[T], int]]:
         prompt, bulk = self._queues[Lane.PROMPT], self._queues[Lane.BULK]
@@ -255,6 +276,12 @@ class Batcher(Generic[T]):
         # A small batch is mostly overhead and says nothing of large ones.
         if tokens >= self.budget // 2 and elapsed_s > 0:
             self.tokens_per_s += 0.2 * (tokens / elapsed_s - self.tokens_per_s)
+
+
+def _compute(model: Model[T], texts: Sequence[T]) -> tuple[list[Rows | Exception], float]:
+    """The same as `compute_isolating`, with the processor time that this thread took."""
+    began = time.thread_time()
+    return compute_isolating(model, texts), time.thread_time() - began
 
 
 def compute_isolating(model: Model[T], texts: Sequence[T]) -> list[Rows | Exception]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import socket
 import sqlite3
 import statistics
@@ -32,9 +33,11 @@ def _turn(n: int) -> bytes:
 
 
 def ingest(folder: Path) -> None:
-    """One client, 32 clients and batches, beside a bare insert a turn."""
-    peer = _bare(folder / "peer.db")
+    """One client, 32 clients and batches, beside bare inserts: a commit a turn, and one for as many as there are
+    clients.  Of ours, the processor time of each process and turn, which other programs of the machine change least."""
+    peer, grouped = _bare(folder / "peer.db"), _bare(folder / "grouped.db", CLIENTS)
     print(f"{'SQLite, an insert and a commit a turn':<44} {peer:9.0f} turns/s")
+    print(f"{f'SQLite, {CLIENTS} inserts a commit':<44} {grouped:9.0f} turns/s")
     port = free_port()
     with running(folder / "data", options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
         kernel.wait_ready()
@@ -43,19 +46,39 @@ def ingest(folder: Path) -> None:
             (f"{CLIENTS} clients, one by one", CLIENTS, 0),
             (f"one client, batches of {BATCH}", 1, BATCH),
         ):
+            before, began = _spent(kernel), time.perf_counter()
             rate, first = trio.run(_post, port, clients, batch, hash(name))
-            print(f"{name:<44} {rate:9.0f} turns/s   p50 {first:7.2f} ms   {rate / peer:6.2f} of the peer's")
+            turns = rate * (time.perf_counter() - began)
+            compared = f"{rate / peer:6.2f} and {rate / grouped:.2f} of the peers'"
+            print(f"{name:<44} {rate:9.0f} turns/s   p50 {first:7.2f} ms   {compared}")
+            each = {service: (spent - before.get(service, 0.0)) / turns for service, spent in _spent(kernel).items()}
+            parts = (f"{service} {spent * 1e6:.0f}" for service, spent in each.items() if spent > 1e-5)
+            print(f"    µs of a processor a turn: {', '.join(parts)}", flush=True)
 
 
-def _bare(path: Path) -> float:
+def _spent(kernel: RunningKernel) -> dict[str, float]:
+    """Processor seconds of each process until now."""
+    pids = {"kernel": kernel.process.pid, **{each["name"]: each["pid"] for each in kernel.status()["services"]}}
+    found = {}
+    for name, pid in pids.items():
+        if pid:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def _bare(path: Path, together: int = 1) -> float:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
     db.execute("CREATE TABLE turn(id INTEGER PRIMARY KEY, body BLOB)")
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < SECONDS:
-        db.execute("INSERT INTO turn(body) VALUES(?)", (_turn(count),))
-        count += 1
+        db.execute("BEGIN")
+        for _ in range(together):
+            db.execute("INSERT INTO turn(body) VALUES(?)", (_turn(count),))
+            count += 1
+        db.execute("COMMIT")
     took = time.perf_counter() - began
     db.close()
     return count / took

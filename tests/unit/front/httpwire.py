@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import h11
@@ -114,18 +114,17 @@ class HttpWire:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
         async with stream:
             await self.start(stream, connection, "POST", "/mcp", body, self.session)
-            buffer = b""
-            while True:
-                event = connection.next_event()
-                if event is h11.NEED_DATA:
-                    connection.receive_data(await stream.receive_some(65536))
-                elif isinstance(event, h11.Data):
-                    *lines, buffer = (buffer + bytes(event.data)).split(b"\n")
-                    for line in lines:
-                        if line.startswith(b"data:") and line.strip() != b"data:":
-                            yield json.loads(line.removeprefix(b"data:"))
-                elif not isinstance(event, h11.Response):
-                    return
+            async for message in streamed(stream, connection):
+                yield message
+
+    async def listen(self, *, task_status: trio.TaskStatus[trio.MemoryReceiveChannel[dict[str, Any]]]) -> None:
+        """The messages of the session's own stream, once it is open, until cancelled."""
+        send, receive = trio.open_memory_channel[dict[str, Any]](100)
+        stream, connection = await self.connect()
+        async with stream:
+            await self.start(stream, connection, "GET", "/mcp", b"", {**self.session, "accept": "text/event-stream"})
+            async for message in streamed(stream, connection, opened=lambda: task_status.started(receive)):
+                await send.send(message)
 
     async def initialize(
         self, version: str = "2025-11-25", path: str = "/mcp", capabilities: dict[str, Any] | None = None
@@ -142,6 +141,26 @@ class HttpWire:
 def _open(settings: Http) -> Http:
     """No token where the test names none."""
     return settings if settings.token is not None else structs.replace(settings, token=OFF)
+
+
+async def streamed(
+    stream: trio.SocketStream, connection: h11.Connection, *, opened: Callable[[], None] = lambda: None
+) -> AsyncIterator[dict[str, Any]]:
+    """The messages of a stream, until it ends."""
+    buffer = b""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await stream.receive_some(65536))
+        elif isinstance(event, h11.Response):
+            opened()
+        elif isinstance(event, h11.Data):
+            *lines, buffer = (buffer + bytes(event.data)).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:") and line.strip() != b"data:":
+                    yield json.loads(line.removeprefix(b"data:"))
+        else:
+            return
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -298,3 +300,9 @@ def test_a_client_is_led_to_the_issuer(issuer: Issuer) -> None:
     assert [resource_path(path) for path in ("/mcp", "/mcp/files/", "/mcpx", "/status")] == [
         "/mcp", "/mcp/files", "", ""
     ]  # fmt: skip
+
+
+def test_who_has_no_issuer_loads_no_library_for_one() -> None:
+    script = "import sys; import services.front.transport.access; print({'jwt', 'cryptography'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "set()"

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from kernel.sessions import SessionStates
+from proto import mcp
 from proto.frames import Event, pack_body
 from services.front.scratchpad import Scratchpads
 from services.front.session import MAX_SUBSCRIPTIONS, SessionState, read_state
@@ -230,8 +231,17 @@ async def test_a_handshake_in_an_unusual_form_opens_a_session_too() -> None:
 class Two:
     """Two fronts of one kernel, and a client's session that both may serve."""
 
-    def __init__(self, one: HttpWire, other: HttpWire) -> None:
+    def __init__(self, one: HttpWire, other: HttpWire, dispatchers: list[InProcess]) -> None:
         self.one, self.other = one, other
+        self._dispatchers = dispatchers
+
+    def publish(self, uri: str) -> None:
+        """As a service does that the resource is of; the kernel tells every front."""
+        event = Event(mcp.RESOURCE_UPDATED, pack_body(mcp.ResourceUpdated(uri=uri)))
+        for dispatcher in self._dispatchers:
+            for receive in dispatcher._receivers:
+                assert dispatcher._nursery is not None
+                dispatcher._nursery.start_soon(receive, event)
 
     async def initialize(self, **capabilities: Any) -> None:
         await self.one.initialize(capabilities=capabilities)
@@ -265,8 +275,8 @@ def bridged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def two() -> AsyncIterator[Two]:
-    async with served(several=True) as (one, *_), served(several=True) as (other, *_):
-        yield Two(one, other)
+    async with served(several=True) as (one, _, its, _), served(several=True) as (other, _, others, _):
+        yield Two(one, other, [its, others])
 
 
 @pytest.mark.usefixtures("bridged")
@@ -304,6 +314,25 @@ async def test_an_answer_that_comes_to_another_front_reaches_the_call_that_asked
                 body = msgspec.json.encode(answer)
                 assert (await both.other.request(body=body, headers=headers)).status == 202
         assert message["result"]["structuredContent"] == {"result": "Ada Lovelace"}
+
+
+@pytest.mark.usefixtures("bridged")
+async def test_a_session_listens_at_any_front_for_what_it_subscribed_to_at_another() -> None:
+    """One that has the session already is told, and one that takes it up, as after a death, asks the kernel."""
+    async with two() as both, trio.open_nursery() as nursery:
+        await both.initialize()
+        for wire in (both.one, both.other):
+            other = both.other if wire is both.one else both.one
+            uri = f"t://page/{wire.port}"
+            assert (await other.rpc("resources/subscribe", {"uri": uri})).status == 200
+            heard = await nursery.start(wire.listen)
+            with trio.fail_after(10):
+                while not heard.statistics().current_buffer_used:
+                    both.publish(uri)
+                    await trio.sleep(0.05)
+            assert heard.receive_nowait()["params"]["uri"] == uri
+            assert (await other.rpc("resources/unsubscribe", {"uri": uri})).status == 200
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.usefixtures("bridged")

@@ -18,7 +18,16 @@ import pytest
 from PIL import Image
 
 from proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
-from proto.ops.decode import Decoded, DecodedText, DecodeFile, DecodeFormats, DecodeText, Formats
+from proto.ops.decode import (
+    DecodeCode,
+    Decoded,
+    DecodedText,
+    DecodeFile,
+    DecodeFormats,
+    DecodeText,
+    Formats,
+    ParsedCode,
+)
 from proto.ops.media import (
     MediaArtifactParams,
     MediaBytes,
@@ -256,6 +265,10 @@ class Deadly:
 
         @handlers.handle(DecodeText)
         async def text(params: DecodeText, ctx: Context) -> DecodedText:
+            raise self.failure
+
+        @handlers.handle(DecodeCode)
+        async def code(params: DecodeCode, ctx: Context) -> ParsedCode:
             raise self.failure
 
         @handlers.handle(DecodeFormats)

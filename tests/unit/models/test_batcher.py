@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import trio
 import trio.testing
 
 from proto.errors import OperationError, Overloaded
+from services.runtime.models import batcher as batching
 from services.runtime.models.batcher import (
     MAX_PROMPT_BATCHES_IN_A_ROW,
     Batcher,
@@ -111,6 +114,29 @@ async def test_a_query_with_a_runner_of_its_own_waits_for_no_passage() -> None:
             gate.release(100)
             while len(model.batches) < 2:
                 await trio.lowlevel.checkpoint()
+            running.cancel_scope.cancel()
+
+
+async def test_passages_give_way_where_the_processor_is_wanted_and_queries_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batching, "GIVES_WAY", 1e6)
+    monkeypatch.setattr(batching, "LONGEST_REST_S", 1e6)
+    model, batcher = ScriptedModel(), queue(LIMITS)
+    # Others have the processor meanwhile.
+    model.release = partial(time.sleep, 0.02)
+    async with trio.open_nursery() as callers:
+        callers.start_soon(batcher.compute, [text(1, 64), text(3, 64)], Lane.BULK)
+        async with trio.open_nursery() as running:
+            running.start_soon(batcher.run, model)
+            while not model.batches:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            assert model.batches == [[1]]
+            assert (await batcher.compute([text(2)], Lane.PROMPT))[0, 0] == 2
+            while len(model.batches) < 3:
+                await trio.lowlevel.checkpoint()
+            assert model.batches == [[1], [2], [3]]
             running.cancel_scope.cancel()
 
 

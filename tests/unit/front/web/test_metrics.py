@@ -37,6 +37,9 @@ def exposed() -> str:
     figures = KernelFigures(
         version="1",
         rss_bytes=4096,
+        worst_turn_s=0.03,
+        worst_turn_cpu_s=0.004,
+        late_turns=1,
         services=[service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED)],
         lanes={
             "embed": LaneFigures(queued=0, calls=12, replays=3, failures={"overloaded": 2}),
@@ -75,4 +78,6 @@ def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
     assert found['linckia_service_replays_total{service="embed"}'] == 3
     assert found['linckia_service_in_flight{service="embed-2"}'] == 0
     assert found["linckia_kernel_memory_bytes"] == 4096
+    assert found["linckia_kernel_loop_lateness_seconds{clock=\"processor\"}"] == 0.004
+    assert found["linckia_kernel_loop_late_turns_total"] == 1
     assert found['linckia_zygote_up{zygote="torch"}'] == 1

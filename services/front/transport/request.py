@@ -1,0 +1,128 @@
+"""A request as an endpoint looks at it: its body, counted and bounded, its headers, and what the SDK gets of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from mcp.shared.inbound import decode_header_value
+from starlette.types import Message, Receive, Scope, Send
+
+from proto import grants
+from services.front.protocol.fast_path import ToolCall
+from services.front.protocol.messages import TOOLS_CALL
+from services.front.transport.http_sessions import HttpSession
+from services.front.transport.turns import LARGE_BYTES, Bodies
+
+Headers = dict[bytes, bytes]
+
+
+class Body:
+    """The body of a request, counted for its client while it is in hand."""
+
+    def __init__(self, bodies: Bodies, client: Hashable, limit: int) -> None:
+        self._bodies = bodies
+        self._client = client
+        self._limit = limit
+        self._counted = 0
+        self.status, self.refusal = 413, "Request body too large"
+
+    async def read(self, receive: Receive, headers: Headers) -> bytes | None:
+        """The whole of it; None where it is refused: longer than the limit, which a declared length shows before any of
+        it is read, or one too many of its client."""
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and (int(declared) > self._limit or not self._admit(int(declared))):
+            return None
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                break
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._limit or not self._admit(size):
+                return None
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                break
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _admit(self, size: int) -> bool:
+        """Whether it may be so long.  What is declared counts at once: of many that come together some are whole."""
+        if size <= LARGE_BYTES or size <= self._counted:
+            return True
+        if not self._bodies.take(self._client, size - self._counted):
+            self.status, self.refusal = 503, "Too much of this client's is in hand; wait for an answer, then repeat"
+            return False
+        self._counted = size
+        return True
+
+    def done(self) -> None:
+        if self._counted:
+            self._bodies.take(self._client, -self._counted)
+
+
+def client_of(scope: Scope, session: HttpSession | None) -> Hashable:
+    """Whose request it is, as far as can be told: the session's, the grant's, or whose is of that address."""
+    if session is not None:
+        return session.claims.name
+    grant = grants.current.get()
+    return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
+
+
+def version_of(headers: Headers) -> str:
+    """The revision that the request says it is of; empty where it does not say."""
+    return headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+
+
+def own_headers(session: HttpSession | None) -> list[tuple[bytes, bytes]]:
+    return [] if session is None else [(b"mcp-session-id", session.id.encode())]
+
+
+def media_types_are_plain(headers: Headers) -> bool:
+    """Whether the request names its media types in the usual words; the SDK judges all others."""
+    if headers.get(b"content-type", b"").partition(b";")[0].strip() != b"application/json":
+        return False
+    accepted = {part.partition(b";")[0].strip() for part in headers.get(b"accept", b"").split(b",")}
+    return b"*/*" in accepted or {b"application/json", b"text/event-stream"} <= accepted
+
+
+def headers_agree(headers: Headers, call: ToolCall) -> bool:
+    name = headers.get(b"mcp-name")
+    return (
+        headers.get(b"mcp-method") == TOOLS_CALL.encode()
+        and name is not None
+        and decode_header_value(name.decode("latin-1")) == call.operation.name
+    )
+
+
+def answered_once(send: Send) -> Send:
+    """Drop what follows a whole answer.
+
+    The SDK acknowledges a notification and hands it on afterwards; where the session has ended in between, it answers
+    a second time, with an error that the server would log as the application's.
+    """
+    whole = False
+
+    async def send_once(message: Message) -> None:
+        nonlocal whole
+        if whole:
+            return
+        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        await send(message)
+
+    return send_once
+
+
+def replay_of(body: bytes, receive: Receive) -> Receive:
+    """`receive` for an application that has yet to read the body."""
+    pending = True
+
+    async def replay() -> Message:
+        nonlocal pending
+        if pending:
+            pending = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay
