@@ -78,6 +78,6 @@ def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
     assert found['linckia_service_replays_total{service="embed"}'] == 3
     assert found['linckia_service_in_flight{service="embed-2"}'] == 0
     assert found["linckia_kernel_memory_bytes"] == 4096
-    assert found["linckia_kernel_loop_lateness_seconds{clock=\"processor\"}"] == 0.004
+    assert found['linckia_kernel_loop_lateness_seconds{clock="processor"}'] == 0.004
     assert found["linckia_kernel_loop_late_turns_total"] == 1
     assert found['linckia_zygote_up{zygote="torch"}'] == 1
