@@ -172,6 +172,8 @@ class _Connection:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._parsed is not None
+        # The parser leaves the blanks that follow a value, which are none of it (RFC 9110, 5.5).
+        value = value.rstrip(b" \t")
         self._parsed.headers.append((name.lower(), value))
         if name.lower() == b"expect" and value.lower() == b"100-continue":
             self._parsed.expects = True

@@ -19,7 +19,7 @@ from proto.front import Http
 from services.front.protocol.fast_path import FastPath
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.test_fast_path import requests_for
-from tests.unit.front.wire import META
+from tests.unit.front.wire import META, MODERN
 
 TOKEN = "a-token-of-some-length"
 
@@ -111,6 +111,23 @@ async def test_a_withdrawn_call_is_answered_with_an_error_in_the_revisions_that_
             assert cancelled.status == 202
         assert replies[0].message["error"]["code"] == -32800
         assert dispatcher.cancelled == ["t_wait"]
+
+
+async def test_blanks_around_the_value_of_a_header_are_none_of_it() -> None:
+    async with served() as (http, *_):
+        params = {"name": "t_string", "arguments": {}, "_meta": META}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        head = (
+            b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\naccept: */*\r\nMcp-Method:tools/call\t\r\n"
+            b"content-type: application/json \r\nmcp-protocol-version: %b  \r\nMcp-Name:  t_string \t \r\n"
+            b"content-length: %d\r\n\r\n"
+        )
+        stream, _ = await http.connect()
+        async with stream:
+            await stream.send_all(head % (MODERN.encode(), len(body)) + body)
+            answer = b"".join([part async for part in stream])
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
+        assert b'"isError":false' in answer
 
 
 async def test_one_client_cannot_withdraw_the_call_of_another() -> None:
