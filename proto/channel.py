@@ -78,7 +78,7 @@ class Channel:
     def __init__(
         self,
         link: Link,
-        decode: Callable[[bytes], AnyFrame] = frames.decode,
+        decode: Callable[[bytes | bytearray], AnyFrame] = frames.decode,
         *,
         at_once: int = AT_ONCE,
         max_backlog_bytes: float = math.inf,
@@ -236,8 +236,8 @@ class Channel:
             raise ProtocolViolation("a part in parts")
         return frame
 
-    def _gather(self, part: Part) -> bytes | None:
-        """All that came of its stream, if it was the last."""
+    def _gather(self, part: Part) -> bytearray | None:
+        """All that came of its stream, if it was the last; decoding copies it, which takes long enough once."""
         if part.stream not in self._parts and len(self._parts) == frames.MAX_STREAMS:
             raise ProtocolViolation(f"more than {frames.MAX_STREAMS} frames in parts at the same time")
         gathered = self._parts.setdefault(part.stream, bytearray())
@@ -248,7 +248,7 @@ class Channel:
         if not part.last:
             return None
         self._gathered_bytes -= len(gathered)
-        return bytes(self._parts.pop(part.stream))
+        return self._parts.pop(part.stream)
 
     def close(self) -> None:
         """Close the link; idempotent.  What was posted and not sent is dropped: `flush` first where it matters."""

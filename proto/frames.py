@@ -235,9 +235,9 @@ def reader(tp: Any) -> Callable[[Any], Any]:
     return functools.partial(decoded, msgspec.msgpack.Decoder(tp).decode)
 
 
-from_service: Callable[[bytes], FromService] = reader(FromService)
-from_kernel: Callable[[bytes], FromKernel] = reader(FromKernel)
-decode: Callable[[bytes], AnyFrame] = reader(AnyFrame)
+from_service: Callable[[bytes | bytearray], FromService] = reader(FromService)
+from_kernel: Callable[[bytes | bytearray], FromKernel] = reader(FromKernel)
+decode: Callable[[bytes | bytearray], AnyFrame] = reader(AnyFrame)
 """In one direction, in the other, and whatever is a frame at all."""
 
 
