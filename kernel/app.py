@@ -28,7 +28,7 @@ from kernel.handoff import Handoff
 from kernel.notify import Manager
 from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
-from kernel.router.lane import Limits
+from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.settings import ConfigError
 from kernel.supervisor.local import LocalPlacement

@@ -19,7 +19,8 @@ from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
 from kernel.lateness import Lateness
 from kernel.ports import CauseKind, ServiceState
-from kernel.router.router import LocalHandler, Router
+from kernel.router.own import LocalHandler
+from kernel.router.router import Router
 from kernel.sessions import SessionStates
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor

@@ -21,7 +21,7 @@ from proto import ops
 from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import LinckiaError, Unavailable
-from proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return
+from proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return, Unfinished
 from proto.link import LinkClosed
 from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
@@ -126,6 +126,9 @@ class Bench:
                         running.ready.set()
                     case Return() | Fault():
                         running.outgoing.answer(frame)
+                    case Unfinished(id=number, failure=failure):
+                        # There is no lane that would give it to the next generation.
+                        running.outgoing.answer(Fault(number, failure))
                     case Progress():
                         running.progress.append(frame)
                     case Call():

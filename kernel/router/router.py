@@ -6,9 +6,7 @@ service to another; traces and the right to ask the client go from a call to the
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,7 +17,10 @@ from kernel.edge import Edge, contained
 from kernel.ports import Cause, ServiceState
 from kernel.router.call import RoutedCall, Waiting
 from kernel.router.client import FrontClient
-from kernel.router.lane import Lane, Limits
+from kernel.router.instance import Limits
+from kernel.router.lane import Lane
+from kernel.router.living import Living
+from kernel.router.own import LocalHandler, OwnOperations, told
 from kernel.router.record import KERNEL, AuditLog, Records
 from proto import errors, frames, grants, mcp
 from proto.channel import Channel, ProtocolViolation
@@ -28,61 +29,14 @@ from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from proto.front import TO_FRONTS
 from proto.grants import Grant
-from proto.link import LinkClosed
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from proto.ops import Table
 from proto.target import described
 
-CALLS_AT_ONCE = 1024
-"""Calls that one process of a service may wait for at the same time."""
-
 MAX_QUESTION_BYTES = 1024 * 1024
 """Of a service to a client; the kernel reads them."""
 
-LocalHandler = Callable[[Any, str], Awaitable[object]]
-"""A kernel operation: parameters and caller to result."""
-
 _question = frames.reader(frames.Question)
-
-
-@dataclass
-class _Living:
-    """One living generation of a service: what it has asked for."""
-
-    service: str
-    generation: int
-    channel: Channel
-    lane: Lane
-    made: dict[int, tuple[Lane, RoutedCall]] = field(default_factory=dict)
-    """Calls that it made, by its own number for each."""
-    asks: dict[int, trio.CancelScope] = field(default_factory=dict)
-    """Those that the kernel itself answers, questions to clients among them."""
-    client: FrontClient | None = None
-    """Of a front: the way to the clients that it speaks for."""
-
-    def serving(self, call_id: int | None) -> RoutedCall | None:
-        """The call of that number that it has in hand."""
-        return self.lane.find(self.service, self.generation, call_id)
-
-    def admit(self, call: Call) -> None:
-        """Bound what it may have in hand.  Raises LinckiaError."""
-        in_hand = 0
-        if len(call.params) > frames.PART_BYTES:
-            in_hand = sum(len(made.params) for _, made in self.made.values())
-        if len(self.made) + len(self.asks) >= CALLS_AT_ONCE or in_hand > frames.MAX_MESSAGE_BYTES:
-            text = f"service {self.service} has too many calls in hand, or too large ones"
-            raise errors.Overloaded(text, retry_after_ms=100)
-
-    def answer(self, call_id: int, outcome: bytes | LinckiaError) -> None:
-        if self.channel.is_behind and not isinstance(outcome, LinckiaError):
-            unread = f"the result was dropped: service {self.service} does not read what it is sent"
-            outcome = errors.Overloaded(unread, executed=Executed.MAYBE)
-        self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
-
-    def post(self, frame: Return | Fault | Progress | Event) -> None:
-        # Where it is gone, the answer is dropped.
-        with contextlib.suppress(LinkClosed):
-            self.channel.post(frame)
 
 
 class Router:
@@ -119,8 +73,8 @@ class Router:
         self._lanes = dict(self.lanes)
         for name, instances in (pools or {}).items():
             self._lanes.update(dict.fromkeys(instances, self.lanes[name]))
-        self._living: dict[tuple[str, int], _Living] = {}
-        self._local: dict[str, LocalHandler] = {}
+        self._living: dict[tuple[str, int], Living] = {}
+        self._own = OwnOperations()
         self._nursery: trio.Nursery | None = None
         self._start_resting: Callable[[str], None] | None = None
 
@@ -141,7 +95,7 @@ class Router:
 
     def serve_local(self, name: str, handler: LocalHandler) -> None:
         """The kernel itself answers operation `name` (declared with service `kernel`)."""
-        self._local[name] = handler
+        self._own.serve(name, handler)
 
     def lane(self, service: str) -> Lane:
         """The lane of a service, or of the service that an instance is of."""
@@ -170,7 +124,7 @@ class Router:
             self._call, operation, params, caller, grant, timeout_s, trace, client_requests, written=written
         )  # fmt: skip
         tell = partial(self._records.put, operation, caller, grant=grant, target=described(params), trace=trace)
-        return await _told(tell, operation, call)
+        return await told(tell, operation, call)
 
     async def _call(
         self,
@@ -187,7 +141,7 @@ class Router:
         self._admit(operation, caller, grant)
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         if operation.service == KERNEL:
-            return await self._call_local(operation, params, caller, limit_s)
+            return await self._own.call(operation, params, caller, limit_s)
         lane = self._lane_of(operation)
         body = frames.pack_body(params)
         if len(body) > frames.MAX_MESSAGE_BYTES:
@@ -219,7 +173,7 @@ class Router:
 
     def up(self, hello: frames.Hello, channel: Channel) -> None:
         lane = self._lanes[hello.service]
-        living = _Living(hello.service, hello.generation, channel, lane)
+        living = Living(hello.service, hello.generation, channel, lane)
         if lane.service in self._fronts:
             living.client = FrontClient(channel)
         self._living[hello.service, hello.generation] = living
@@ -278,7 +232,7 @@ class Router:
                 # Before it was ready.
                 return
 
-    def _withdraw(self, living: _Living, call_id: int, *, late: bool) -> None:
+    def _withdraw(self, living: Living, call_id: int, *, late: bool) -> None:
         """A service wants no answer to its call any more; where its time is up, it is told what may have been done."""
         lane, call = living.made.pop(call_id, (None, None))
         if lane is None or call is None:
@@ -294,7 +248,7 @@ class Router:
         else:
             self._records.routed(call, Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed))
 
-    def _from_service(self, living: _Living, call: Call) -> None:
+    def _from_service(self, living: Living, call: Call) -> None:
         if call.id in living.made or call.id in living.asks:
             raise ProtocolViolation(f"a call of number {call.id}, which another has that is not answered")
         parent = living.serving(call.parent)
@@ -308,29 +262,29 @@ class Router:
             self._record_refusal(living, call, error)
             living.answer(call.id, error)
 
-    def _record_refusal(self, living: _Living, call: Call, error: LinckiaError) -> None:
+    def _record_refusal(self, living: Living, call: Call, error: LinckiaError) -> None:
         """A call that went no further; whose name it was to be in is not settled."""
         if (operation := self._table.get(call.op)) is not None:
             caller = call.caller if living.client is not None and call.caller == CLIENT else living.lane.service
-            grant = self._grant(living, call, living.serving(call.parent))
+            grant = living.grant_of(call, living.serving(call.parent))
             self._records.put(
                 operation, caller, error, grant=grant, target=call.target, peer=call.peer, trace=call.trace
             )
 
-    def _pass_on(self, living: _Living, call: Call, parent: RoutedCall | None) -> None:
+    def _pass_on(self, living: Living, call: Call, parent: RoutedCall | None) -> None:
         operation = self._table.get(call.op)
         if operation is None:
             raise errors.UnknownOperation(f"unknown operation {call.op!r}")
-        caller = self._caller(living, call, parent)
-        grant = self._grant(living, call, parent)
+        caller = living.caller_of(call, parent)
+        grant = living.grant_of(call, parent)
         # What a service calls to serve a client is its own concern, within the grant that goes with the call.
         self._admit(operation, caller, grant if living.client is not None else None)
         if operation.service == KERNEL:
-            serve = partial(self._serve_local_for, call, operation, caller, grant)
+            serve = partial(self._own.call_for, call, operation, caller, grant)
             tell = partial(
                 self._records.put, operation, caller, grant=grant, target=call.target, peer=call.peer, trace=call.trace
             )
-            self._answer_itself(living, call, partial(_told, tell, operation, serve))
+            self._answer_itself(living, call, partial(told, tell, operation, serve))
             return
         lane = self._lane_of(operation)
         client_requests = parent.client_requests if parent is not None else None
@@ -382,28 +336,13 @@ class Router:
         if grant is not None and (refusal := operation.refusal(grant)):
             raise Forbidden(refusal)
 
-    def _grant(self, living: _Living, call: Call, parent: RoutedCall | None) -> Grant | None:
-        """That of the call which is being served, which no service can widen; of others a front names it."""
-        if parent is not None and parent.grant is not None:
-            return parent.grant
-        return call.grant if living.client is not None else None
-
-    def _caller(self, living: _Living, call: Call, parent: RoutedCall | None) -> str:
-        """In whose name a service calls: its own, or of a front the client's, or that of the caller it serves."""
-        if living.client is not None and call.caller != living.lane.service:
-            served = parent.caller if parent is not None else CLIENT
-            if call.caller in (CLIENT, served):
-                return call.caller
-            raise Forbidden(f"{living.service} may not call as {call.caller}")
-        return living.lane.service
-
-    def _ask_client(self, living: _Living, call: Call, client_requests: ClientRequests | None) -> None:
+    def _ask_client(self, living: Living, call: Call, client_requests: ClientRequests | None) -> None:
         if client_requests is None:
             raise errors.Unavailable("the call being served was not made by a client that can be asked")
         question = _as_question(call.params)
         self._answer_itself(living, call, partial(client_requests.ask, question.method, question.params))
 
-    def _answer_itself(self, living: _Living, call: Call, work: Callable[[], Awaitable[object]]) -> None:
+    def _answer_itself(self, living: Living, call: Call, work: Callable[[], Awaitable[object]]) -> None:
         """Answer a service's call with what `work` comes to, in a task."""
         scope = trio.CancelScope()
 
@@ -420,26 +359,6 @@ class Router:
         self._start(answer)
         living.asks[call.id] = scope
 
-    async def _serve_local_for(self, call: Call, operation: Operation[Any], caller: str, grant: Grant | None) -> object:
-        grants.current.set(grant)
-        try:
-            params = frames.read_body(call.params, operation.params)
-            params.check()
-        except msgspec.DecodeError as error:
-            raise errors.InvalidParams(f"{operation.name}: {error}") from None
-        return await self._call_local(operation, params, caller, call.left_ms / 1000)
-
-    async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
-        handler = self._local.get(operation.name)
-        if handler is None:
-            raise errors.UnknownOperation(f"the kernel does not answer {operation.name!r}")
-        try:
-            with trio.move_on_after(limit_s):
-                return msgspec.to_builtins(await handler(params, caller))
-            raise errors.Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
-        except LinckiaError as error:
-            raise operation.failure(error) from error.__cause__
-
     def _lane_of(self, operation: Operation[Any]) -> Lane:
         lane = self._lanes.get(operation.service)
         if lane is None:
@@ -447,7 +366,7 @@ class Router:
             raise errors.Unavailable(f"{owner} is not part of this system")
         return lane
 
-    def _publish(self, event: Event, sender: _Living | None) -> None:
+    def _publish(self, event: Event, sender: Living | None) -> None:
         between_fronts = event.topic.startswith(TO_FRONTS)
         if between_fronts and (sender is None or sender.client is None):
             # Of clients' sessions no other service has anything to say.
@@ -461,20 +380,6 @@ class Router:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
         self._nursery.start_soon(contained, "a task of the router", task, *args)
-
-
-async def _told(tell: Callable[..., None], operation: Operation[Any], work: Callable[[], Awaitable[object]]) -> object:
-    """What `work` answers or raises, once the audit log has been told of it."""
-    began = trio.current_time()
-    outcome: object = Cancelled(f"{operation.name}: withdrawn by the caller")
-    try:
-        outcome = await work()
-    except LinckiaError as error:
-        outcome = error
-        raise
-    finally:
-        tell(outcome, began=began)
-    return outcome
 
 
 def _as_question(params: bytes) -> frames.Question:

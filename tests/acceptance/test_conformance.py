@@ -15,17 +15,22 @@ SCENARIOS = {"2025-11-25": 30, "2026-07-28": 37}
 """Scored server scenarios by revision; a suite that runs fewer has tested less than it says."""
 
 
+def required(npx: str, revision: str) -> list[str]:
+    """The names of the server scenarios that a revision is scored by."""
+    listed = run([npx, "-y", "-p", f"node@{NODE}", "-p", SUITE, "conformance", "list", "--requirements", revision])
+    server = listed.stdout.partition("Client scenarios")[0]
+    wanted = re.findall(r"^  - (\S+)$", server, re.MULTILINE)
+    assert len(wanted) == SCENARIOS[revision]
+    return wanted
+
+
 @pytest.mark.parametrize("revision", SCENARIOS)
 def test_every_scored_scenario_passes(front: Front, npx: str, revision: str, tmp_path: Path) -> None:
     command = [npx, "-y", "-p", f"node@{NODE}", "-p", SUITE, "conformance", "server", "--url", front.url]
     done = run([*command, "--requirements", revision], cwd=tmp_path)
     summary = done.stdout[done.stdout.find("=== SUMMARY ===") :]
     scored = summary.partition("Not scored")[0]
-    listed = run([npx, "-y", "-p", f"node@{NODE}", "-p", SUITE, "conformance", "list", "--requirements", revision])
-    server = listed.stdout.partition("Client scenarios")[0]
-    wanted = re.findall(r"^  - (\S+)$", server, re.MULTILINE)
-    assert len(wanted) == SCENARIOS[revision]
-    for scenario in wanted:
+    for scenario in required(npx, revision):
         line = re.search(rf"^. {re.escape(scenario)}: (\d+) passed, (\d+) failed", scored, re.MULTILINE)
         assert line is not None, f"{scenario} did not run:\n{summary}"
         assert int(line[1]) > 0, f"{scenario} checked nothing"

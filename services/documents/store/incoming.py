@@ -22,6 +22,8 @@ from services.documents.store.kinds import SNIFF_BYTES, nature
 from services.documents.store.objects import CHUNKED_FROM_BYTES, Block, Content, put_chunk
 
 BATCH_BYTES = 8 * 1024 * 1024
+BATCH_CHUNKS = 128
+"""However little they come to: of what compresses well, each holds as much memory as it had before."""
 MIN_BYTES = 16 * 1024
 NORMAL_BYTES = 64 * 1024
 MAX_BYTES = 256 * 1024
@@ -135,7 +137,7 @@ class Incoming:
 
     @property
     def full(self) -> bool:
-        return self._packed_bytes >= BATCH_BYTES
+        return self._packed_bytes >= BATCH_BYTES or len(self._packed) >= BATCH_CHUNKS
 
     @property
     def pending(self) -> bool:

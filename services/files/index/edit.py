@@ -31,10 +31,9 @@ class Edit:
         self._rows: dict[int, list[int | str]] = {}
         """Those of `_inserts` that are directories, by id: their sums may still be added to."""
         self._parents: dict[int, int] = {}
-        """Of directories that are new."""
+        """Of directories, as far as they were asked for."""
         self._folders: dict[int, list[int | str | bytes | None]] = {}
         self._deltas: dict[int, list[int]] = {}
-        self._chains: dict[int, tuple[int, ...]] = {}
         self._groups: dict[tuple[int, int], None] = {}
         self._unlisted: set[int] = set()
         """Directories of which single entries changed, so that their fingerprints are out of date."""
@@ -262,7 +261,6 @@ class Edit:
             "UPDATE folder SET path = ? || substr(path, ?) WHERE path >= ? AND path < ?",
             (f"{target}{name}/", len(bounds[0]) + 1, *bounds),
         )
-        self._chains.clear()
         self._parents.pop(moved.id, None)
         self._add(parent, moved.size, moved.disk, moved.files, moved.directories + bool(moved.scanned))
 
@@ -329,15 +327,15 @@ class Edit:
                     break
                 counted.add(id_)
 
-    def _chain(self, folder: int) -> tuple[int, ...]:
+    def _chain(self, folder: int) -> Iterator[int]:
         """A directory and all above it, from the inside."""
-        chain = self._chains.get(folder)
-        if chain is None:
+        while folder > 0:
+            yield folder
             parent = self._parents.get(folder)
             if parent is None:
                 parent = fetch_value(self._db, "SELECT parent FROM folder WHERE id = ?", (folder,)) or 0
-            chain = self._chains[folder] = (folder, *(self._chain(parent) if parent > 0 else ()))
-        return chain
+                self._parents[folder] = parent
+            folder = parent
 
     # The end
 

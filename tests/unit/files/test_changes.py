@@ -201,7 +201,7 @@ async def test_deleted_entries_leave_the_index_and_a_full_directory_needs_force(
         assert await members(bench, "mine") == []
 
 
-async def test_a_very_deep_directory_can_be_deleted(tmp_path: Path) -> None:
+async def test_a_very_deep_directory_can_be_indexed_and_deleted(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     (root / "deep").mkdir(parents=True)
     at = os.open(root / "deep", os.O_RDONLY)
@@ -210,8 +210,13 @@ async def test_a_very_deep_directory_can_be_deleted(tmp_path: Path) -> None:
         below = os.open("d", os.O_RDONLY, dir_fd=at)
         os.close(at)
         at = below
-    os.close(at)
     async with files_service(data, root) as bench:
+        await index(bench, root)
+        assert stored(data)[str(root)][4] == 1501
+        os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=at))
+        os.close(at)
+        await index(bench, root)
+        assert stored(data)[str(root)][3] == 1
         done = await bench.call(DeleteFiles(paths=[str(root / "deep")], force=True))
         assert done.results[0].status == "success"
         assert os.listdir(root) == []
