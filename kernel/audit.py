@@ -111,6 +111,8 @@ class Audit:
         """The same for what was refused, which may be said many times."""
         # The minute that is over is told of first, however late the writer is.
         self._count_refusals()
+        # The writer may be late: its thread waits for the disk.
+        self._count_refusals()
         key = (entry.who, entry.peer, entry.operation, entry.outcome)
         if self._refusals.is_first(key, trio.current_time()):
             self.record(entry)
