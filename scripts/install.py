@@ -167,8 +167,9 @@ def normal(name: str) -> str:
 
 
 def pinned(requirement: str) -> tuple[str, str]:
+    """Name and version of a pin, whatever extras it names."""
     name, _, version = requirement.partition("==")
-    return normal(name), version
+    return normal(name.partition("[")[0]), version
 
 
 def is_there(requirement: str, have: dict[str, str]) -> bool:

@@ -113,3 +113,8 @@ def test_every_pin_is_exact_and_every_constraint_too() -> None:
     for pin in pins:
         name, version = install.pinned(pin)
         assert versions.get(name, version) == version, f"{name} differs between pyproject.toml and constraints.txt"
+
+
+def test_a_pin_that_names_extras_is_of_the_package() -> None:
+    assert install.pinned("PyJWT[crypto]==2.15.1") == ("pyjwt", "2.15.1")
+    assert install.is_there("PyJWT[crypto]==2.15.1", {"pyjwt": "2.15.1"})
