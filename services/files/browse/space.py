@@ -24,7 +24,7 @@ from services.files.index.listing import holds_files, mounts
 from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now
 from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting, instant
 from services.files.store import schema
-from services.files.store.sql import Row, fetch_all, fetch_grouped, fetch_value
+from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Context, handles
 
 SEQUENTIAL = 4
@@ -261,7 +261,7 @@ def _file_systems(roots: Sequence[str]) -> list[ops.FileSystem]:
 def _by_extension_and_age(db: apsw.Connection, path: str, entry: Stored, now: int) -> list[Row]:
     """Extension, which of `AGES` or none, how many files, how many bytes."""
     ages = "".join(f" WHEN e.mtime >= {now - days * times.DAY_NS} THEN {n}" for n, (_, days) in enumerate(AGES))
-    return fetch_grouped(
+    return fetch_all(
         db,
         f"SELECT e.extension, CASE{ages} ELSE {len(AGES)} END, count(*), sum(e.size) FROM entry e"
         f" {_joined(db, entry.files)} folder f ON e.parent = f.id"

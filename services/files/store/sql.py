@@ -23,16 +23,6 @@ def fetch_all(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> li
     return list(db.execute(sql, bindings))
 
 
-def fetch_grouped(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
-    """The same of a query that sorts very many rows to group them: they lie in one block of the cache's size, which is
-    three times as fast as each by itself in memory, and only beyond it on the disk."""
-    db.pragma("temp_store", "file")
-    try:
-        return fetch_all(db, sql, bindings)
-    finally:
-        db.pragma("temp_store", "memory")
-
-
 def fetch_one(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> Row | None:
     """The first row; None where there is none."""
     return next(iter(db.execute(sql, bindings)), None)
