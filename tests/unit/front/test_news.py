@@ -78,6 +78,9 @@ async def test_a_client_is_told_only_of_lists_that_its_surface_has() -> None:
         # Once it has seen a list it is told when that changes.
         await wire.send({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         assert (await wire.receive())["result"]["tools"]
+        # That may be answered before the SDK is there, which tells of changes.
+        while not (await gateway.server("yaml")).news._connections:  # noqa: ASYNC110  it tells nobody else
+            await trio.sleep(0.01)
         dispatcher.publish(mcp.LIST_CHANGED, ListChanged(list="prompts"))
         dispatcher.publish(mcp.LIST_CHANGED, ListChanged(list="resources"))
         dispatcher.publish(mcp.LIST_CHANGED, ListChanged(list="tools"))
