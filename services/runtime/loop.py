@@ -282,7 +282,7 @@ class ServiceLoop:
         if error is None and context.cancelled_by_caller:
             error = Cancelled(f"{call.op} was cancelled by its caller")
         elif error is None and context.scope.cancelled_caught:
-            error = Timeout(f"{call.op}: not done within {call.left_ms} ms")
+            error = Timeout(f"{call.op}: not done within {call.left_ms / 1000:.3g} s")
         if error is not None:
             return Fault(call.id, served.operation.failure(error).failure)
         ended = Unavailable(f"service {self._birth.service} ended while serving {call.op}", executed=Executed.MAYBE)
