@@ -47,7 +47,8 @@ class Handoff:
         self._listen = listen
         self._sessions: dict[int, trio.CancelScope] = {}
         self._answered = False
-        self._idle = trio.Event()
+        self._listening = 0
+        self._left = trio.Event()
 
     async def run(self) -> None:
         """Take what is handed over, until cancelled; sessions end with it, and go on in the next front."""
@@ -65,7 +66,7 @@ class Handoff:
     def _accept(self, message: ToFront, fds: list[int], nursery: trio.Nursery) -> None:
         match message:
             case Listen():
-                nursery.start_soon(self._listen, socket.socket(fileno=fds[0]))
+                nursery.start_soon(self._serve_http, socket.socket(fileno=fds[0]))
             case Attach():
                 nursery.start_soon(self._attach, message, fds)
             case Detach(id=number):
@@ -86,16 +87,26 @@ class Handoff:
                     self._tell(Detached(client.id))
         finally:
             del self._sessions[client.id]
-            if not self._sessions:
-                self._idle.set()
-                self._idle = trio.Event()
+            self._changed()
             for fd in fds:
                 os.close(fd)
 
+    async def _serve_http(self, listening: socket.socket) -> None:
+        self._listening += 1
+        try:
+            await self._listen(listening)
+        finally:
+            self._listening -= 1
+            self._changed()
+
+    def _changed(self) -> None:
+        self._left.set()
+        self._left = trio.Event()
+
     async def drained(self) -> None:
-        """Until no client is served."""
-        while self._sessions:
-            await self._idle.wait()
+        """Until no client is served, local or over HTTP."""
+        while self._sessions or self._listening:
+            await self._left.wait()
 
     def answered(self) -> None:
         """A local client has had its first answer."""

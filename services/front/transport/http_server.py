@@ -10,6 +10,7 @@ import collections
 import email.utils
 import http
 import logging
+import select
 import socket
 import urllib.parse
 from collections.abc import Awaitable, Callable
@@ -35,6 +36,9 @@ SLOWEST_BYTES_PER_S = 16 * 1024
 
 KEEP_ALIVE_S = 120.0
 """Clients that pause between calls need not connect again."""
+
+FRESH_S = 1.0
+"""For the first request of a connection that was accepted just before the end: no client expects to lose such a one."""
 
 GRACE_S = 3.0
 """For requests in flight when the server is told to end."""
@@ -241,7 +245,8 @@ class _Connection:
             while not self._requests and not self._eof and not self._head_bytes:
                 await self._read()
         self._idle = None
-        if idle.cancelled_caught:
+        # What was sent before its client could see that this front ends is answered still.
+        if idle.cancelled_caught and not (self._server.is_ending and self._has_bytes()):
             return None
         with trio.move_on_after(self._server.settings.header_timeout_s) as patience:
             while not self._requests and not self._eof:
@@ -251,11 +256,17 @@ class _Connection:
         return self._requests[0] if self._requests else None
 
     def end(self) -> None:
-        """At once where it is idle, else after the answer."""
+        """At once where it is idle, else after the answer; a new connection has a moment for its request."""
         if self._idle is not None:
-            self._idle.cancel()
+            self._idle.deadline = trio.current_time() + (FRESH_S if self._served is None else 0)
         if self._served is not None:
             self._served.keep_alive = False
+
+    def _has_bytes(self) -> bool:
+        """Whether something has come that was not read."""
+        there = select.poll()
+        there.register(self._stream.socket, select.POLLIN)
+        return bool(there.poll(0))
 
     async def refuse(self, status: int, why: str) -> None:
         """Answer what cannot be served, and close."""
