@@ -88,6 +88,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[str, ...] = ()
     denied_patterns: tuple[str, ...] = ()
     mode: str = ""
+    # The service's own table of the settings: it knows the form, and checks it (`Environment.settings_as`).
     settings: dict[str, Any] = {}
     environment: dict[str, str] = {}
     ops_modules: tuple[str, ...] = ()

@@ -69,6 +69,7 @@ class Endpoint(Params[object], frozen=True, kw_only=True):
         Raises:
             LinckiaError: its field in the request's own words.
         """
+        # A struct cannot be an abstract class; each route has its own.
         raise NotImplementedError
 
 

@@ -111,6 +111,7 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
 
 def _any_too_large(value: object) -> bool:
     """Whether an integer is beyond 64 bits: level by level, by loops within the interpreter's C."""
+    # Whatever JSON holds.
     level: list[Any] = [value]
     while not (kinds := set(map(type, level))) <= _NO_INTEGERS:
         integers = level if kinds == {int} else [v for v in level if type(v) is int]

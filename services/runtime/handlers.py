@@ -113,6 +113,7 @@ class Context:
         body = await self._outgoing.raw(
             frames.ASK_CLIENT, asked, limit_s=limit_s, parent=self._call.id, trace=self.trace
         )
+        # By MCP, as the client gave it: who asked checks its form.
         answer: dict[str, Any] = frames.read_body(body, dict[str, Any])
         return answer
 

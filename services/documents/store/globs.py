@@ -76,6 +76,7 @@ def matcher_of(text: str) -> Matcher:
 
 def matcher(globs: Sequence[str]) -> Matcher:
     """Whether a path matches any of them."""
+    # RE2's own type, which has no stubs.
     patterns: list[Any] = []
     for glob in map(linear.readable, globs):
         try:

@@ -53,6 +53,7 @@ class Matcher:
                 yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
 
     def _spans(self, window: Window) -> Iterator[Span]:
+        # The one step in which its two kinds differ.
         raise NotImplementedError
 
 

@@ -51,6 +51,7 @@ class Grouping(Family):
     def get(self, db: apsw.Connection, params: ops.ResourceSetGet) -> ops.ResourceSetDetails:
         id_ = sets.find(db, params.name)
         select = Select((), [id_])
+        # Fields of the answer, which its struct checks.
         shown: dict[str, Any] = {}
         if params.include_entries:
             found, size = page(db, select, BY_PATH, limit=params.limit, offset=params.offset)

@@ -141,6 +141,7 @@ class Greeting(msgspec.Struct, frozen=True):
     method: str
     id: RequestId | None
     answer: bytes
+    # As the client sent them: each method reads its own.
     params: dict[str, Any] = {}
 
 

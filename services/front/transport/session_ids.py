@@ -40,6 +40,7 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     surface: str
     version: str
     issued: int
+    # As the client sent them, by MCP.
     capabilities: dict[str, Any] = {}
     client: dict[str, str] = {}
     owner: str = ""

@@ -42,6 +42,7 @@ class _Waiting:
     """Of its caller: another's thread may do the work, and what the caller's client may do stays what it is."""
     woken: trio.Event = field(default_factory=trio.Event)
     settled: bool = False
+    # Of whatever type the change answers; `Database.write` gives it back as that.
     result: Any = None
     error: BaseException | None = None
 
