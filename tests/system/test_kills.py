@@ -69,6 +69,11 @@ def test_service_stopped_by_hand_stays_stopped_and_says_so(kernel: RunningKernel
     assert kernel.call("mcp.echo", {"message": "x"}) == {"message": "x"}
 
 
+def test_faults_are_injected_only_where_that_was_allowed_at_the_start(kernel: RunningKernel) -> None:
+    with pytest.raises(CallFailed, match="LINCKIA_CHAOS=true"):
+        kernel.call("kernel_chaos", {"service": "yaml", "fault": "drop"})
+
+
 async def test_hung_service_is_replaced_and_its_calls_are_answered(kernel: RunningKernel) -> None:
     name, params = WORKLOADS["yaml"].request(0)
     async with connection(kernel.data_dir) as line:
