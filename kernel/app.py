@@ -20,6 +20,7 @@ from kernel import catalog, tokens
 from kernel.audit import Audit
 from kernel.births import Births, RootFolders
 from kernel.catalog import Entry, Roots
+from kernel.chaos import Faults
 from kernel.config import Config
 from kernel.control.address import log_dir
 from kernel.control.server import ControlServer
@@ -32,6 +33,7 @@ from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.settings import ConfigError
 from kernel.supervisor.local import LocalPlacement
+from kernel.supervisor.process import channel_to
 from kernel.supervisor.spawn import Ahead
 from kernel.supervisor.supervisor import Supervisor
 from proto import ops
@@ -116,6 +118,7 @@ class _Kernel:
         )
         self.folders = RootFolders(config.roots)
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
+        self.faults = Faults() if config.chaos_allowed else None
         zygotes = catalog.zygotes(self.entries, config.rest_after_s)
         self.supervisor = Supervisor(
             tuple(entry.spec for entry in self.entries),
@@ -124,6 +127,7 @@ class _Kernel:
             Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
             LocalPlacement(zygotes, log_dir(config.data_dir), ahead),
             handoff=self.handoff.ready,
+            channel_to=channel_to if self.faults is None else self.faults.channel_to,
         )
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
@@ -138,7 +142,7 @@ class _Kernel:
         await nursery.start(self.handoff.run)
         operations = KernelOperations(
             self.config, self.router, self.supervisor, self.tokens,
-            clients=lambda: self.handoff.clients, shut_down=self.stop.set, audit=self.audit,
+            clients=lambda: self.handoff.clients, shut_down=self.stop.set, audit=self.audit, faults=self.faults,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"

@@ -55,6 +55,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     denied_patterns: tuple[str, ...] = ()
     http: Http | None = Http()
     audit: AuditSettings = AuditSettings()
+    chaos_allowed: bool = False
     services: dict[str, Layer] = {}
     log_level: str = "info"
     prompts_dir: Path | None = None
@@ -73,6 +74,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     patterns: list[str] = []
     http: Layer = {}
     audit: Layer = {}
+    chaos: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
     for origin, folder, raw in _layers(data_dir, flags, environment):
@@ -82,6 +84,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         prompts |= _prompts(settings, raw, folder, origin)
         plain |= {name: getattr(settings, name) for name in PLAIN if name in raw}
         audit |= raw.get("audit", {})
+        chaos |= raw.get("chaos", {})
         http |= _with_token(raw.get("http", {}), folder, origin)
         paths, more = reach.denials(settings.deny, origin)
         # A layer from a file has its path as origin.
@@ -109,6 +112,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         denied_patterns=tuple(patterns),
         http=served,
         audit=msgspec.convert(audit, AuditSettings),
+        chaos_allowed=chaos.get("allowed", False),
         services=services,
         **prompts,
         **plain,

@@ -15,6 +15,7 @@ import trio
 
 from kernel import VERSION
 from kernel.audit import Audit, Entry, now
+from kernel.chaos import Faults
 from kernel.config import Config
 from kernel.control.address import last_lines, log_dir
 from kernel.lateness import Lateness
@@ -61,8 +62,10 @@ class KernelOperations:
         clients: Callable[[], int],
         shut_down: Callable[[], None],
         audit: Audit | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self._audit = audit
+        self._faults = faults
         self.http_url: str | None = None
         self._sessions = SessionStates()
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
@@ -85,6 +88,7 @@ class KernelOperations:
             ops.KernelStop: self._stop,
             ops.KernelLogs: self._logs,
             ops.KernelShutdown: self._shutdown,
+            ops.KernelChaos: self._chaos,
             ops.KernelContentUrl: self._content_url,
             ops.KernelCall: self._call,
             ops.KernelFiguresParams: self._figures,
@@ -275,6 +279,13 @@ class KernelOperations:
     async def _shutdown(self, params: ops.KernelShutdown, caller: str) -> ops.Done:
         self._shut_down()
         return ops.Done(message="the kernel is ending")
+
+    async def _chaos(self, params: ops.KernelChaos, caller: str) -> ops.Done:
+        if self._faults is None:
+            raise Forbidden("faults are injected only into a kernel that was started with LINCKIA_CHAOS=true")
+        self._supervisor.known(params.service)
+        self._faults.plan(params)
+        return ops.Done(message=f"{params.fault} is in force for frames {params.direction} {params.service}")
 
     async def _content_url(self, params: ops.KernelContentUrl, caller: str) -> str | None:
         url = self.http_url

@@ -58,6 +58,12 @@ class AuditSettings(msgspec.Struct, frozen=True):
     files: Annotated[int, Meta(ge=1, le=1000)] = 8
 
 
+class ChaosSettings(msgspec.Struct, frozen=True):
+    """`[chaos]`: whether faults may be injected (`linckia chaos`), as tests of the system do."""
+
+    allowed: bool = False
+
+
 class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An item of `roots` that says more than where it is."""
 
@@ -82,6 +88,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rest_after_s: Annotated[float, Meta(ge=0)] = REST_AFTER_S
     """Time without a call after which a service that only answers calls has no process; 0: it always has one."""
     audit: AuditSettings = AuditSettings()
+    chaos: ChaosSettings = ChaosSettings()
     http: Http = Http()
     prompts: Prompts = Prompts()
     fetch: Fetch = Fetch()
@@ -153,6 +160,7 @@ ENVIRONMENT: Variables = {
     "LINCKIA_STANDBYS": (("standbys",), _toml),
     "LINCKIA_REST_AFTER_S": (("rest_after_s",), _toml),
     "LINCKIA_AUDIT": (("audit", "enabled"), _toml),
+    "LINCKIA_CHAOS": (("chaos", "allowed"), _toml),
     "LINCKIA_HTTP": (("http",), _address),
     "LINCKIA_TOKEN": (("http", "token"), str),
     "LINCKIA_TOKEN_FILE": (("http", "token_file"), str),

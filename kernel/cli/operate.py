@@ -9,7 +9,7 @@ import sys
 import time
 
 from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Bars, connect, show_json
+from kernel.cli.terminal import Bars, connect, params_of, show_json
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, NoKernel
 from proto.json_types import JsonObject
@@ -58,6 +58,13 @@ def _operate(arguments: argparse.Namespace) -> int:
 
 
 restart = start = _operate
+
+
+def chaos(arguments: argparse.Namespace) -> int:
+    """Raises ControlError."""
+    with connect(arguments) as client:
+        print(client.call("kernel_chaos", params_of(arguments))["message"])
+    return 0
 
 
 def stop(arguments: argparse.Namespace) -> int:

@@ -297,6 +297,14 @@ def _files(command: _AddCommand) -> None:
     _json(du, help="as JSON")
 
 
+CHAOS_EPILOG = """\
+Only where the kernel was started with `[chaos] allowed = true` in its settings, or LINCKIA_CHAOS=true.
+
+examples:
+  linckia chaos drop from echo --frame return
+  linckia chaos delay to retrieve --count 20 --delay-ms 300
+"""
+
 AUDIT_EPILOG = """\
 examples:
   linckia audit --since 1h
@@ -313,6 +321,14 @@ def _services(command: _AddCommand) -> None:
         command(name, "operate", what).add_argument("service", metavar="SERVICE", help="as `linckia status` names it")
     stop = command("stop", "operate", "stop one service, or end the whole kernel in order")
     stop.add_argument("service", metavar="SERVICE", nargs="?", help="without it, the kernel itself")
+
+    chaos = command("chaos", "operate", "lose or delay the next frames of a service, to test the system", CHAOS_EPILOG)
+    chaos.add_argument("fault", choices=("drop", "delay", "clear"), help="clear: take back what is still to come")
+    chaos.add_argument("direction", choices=("to", "from"), help="from the kernel to the service, or back")
+    chaos.add_argument("service", metavar="SERVICE", help="as `linckia status` names it")
+    chaos.add_argument("--count", metavar="N", type=int, default=1, help="how many frames (default: 1)")
+    chaos.add_argument("--frame", metavar="KIND", default="any", help="call, return, event, ping, … (default: any)")
+    chaos.add_argument("--delay-ms", metavar="MS", type=int, default=1000, help="how long each is held back (1000)")
 
     logs = command("logs", "logs", "the log of a service, or of the kernel; works without a running kernel")
     logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")

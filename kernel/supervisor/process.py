@@ -27,7 +27,7 @@ from proto.birth import EXIT_OUT_OF_MEMORY, Birth
 from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from proto.errors import Unavailable
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
-from proto.link import LinkClosed
+from proto.link import Link, LinkClosed
 
 LAST_FRAMES_S = 0.25
 """For what had arrived before a death to be read."""
@@ -56,6 +56,11 @@ class Rung(enum.IntEnum):
     TERM = 1
     ABORT = 2
     KILL = 3
+
+
+def channel_to(service: str, link: Link) -> Channel:
+    """The kernel's end of a link to `service`."""
+    return Channel(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +110,7 @@ class Generation:
 
     def __init__(
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
-        on_ready: Callable[[], None], on_idle: Callable[[], None],
+        channel_to: Callable[[str, Link], Channel], on_ready: Callable[[], None], on_idle: Callable[[], None],
     ) -> None:  # fmt: skip
         """`on_idle` is called each time that it is found to have had no call for `rests_after_s`."""
         self.spec = spec
@@ -118,6 +123,7 @@ class Generation:
         self.running: Running | None = None
         self.liveness = Liveness(spec.hang_timeout_s)
         self._sink = sink
+        self._channel_to = channel_to
         self._on_ready = on_ready
         self._on_idle = on_idle
         self._hello: Hello | None = None
@@ -165,7 +171,7 @@ class Generation:
             self.running.close()
 
     async def _watch_until_dead(self, running: Running, data_dir: str) -> Ended:
-        channel = Channel(running.link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
+        channel = self._channel_to(self.spec.name, running.link)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
             nursery.start_soon(self._read, channel, running)

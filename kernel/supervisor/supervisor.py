@@ -21,11 +21,13 @@ from kernel.supervisor import policy, processes
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
 from kernel.supervisor.policy import Decision, Happening, Plan
-from kernel.supervisor.process import Ended, Generation
+from kernel.supervisor.process import Ended, Generation, channel_to
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
 from kernel.supervisor.zygote import ZygoteReport
 from proto.birth import Birth
+from proto.channel import Channel
 from proto.errors import InvalidParams
+from proto.link import Link
 from proto.ops.kernel import ServiceStatus
 
 Births = Callable[[ServiceSpec, int, str], Birth]
@@ -71,11 +73,13 @@ class Supervisor:
         births: Births,
         placement: Placement,
         *,
+        channel_to: Callable[[str, Link], Channel] = channel_to,
         handoff: Callable[[str, socket.socket], None] = lambda name, end: None,
     ) -> None:
         """
         Args:
             births: called for each start; what it raises is a failed start.
+            channel_to: the kernel's end of a link, by the service's name.
             handoff: told of each generation that is READY and has such a socket, with the kernel's end of it.
             placement: where services are started.
 
@@ -88,6 +92,7 @@ class Supervisor:
         self._placement = placement
         self._sink = sink
         self._births = births
+        self._channel_to = channel_to
         self._handoff = handoff
         self._generations: dict[str, Generation] = {}
         self._recoveries: dict[str, Recovery] = {}
@@ -187,6 +192,7 @@ class Supervisor:
             case policy.Spawn(name, number, mode):
                 generation = Generation(
                     self.plan.specs[name], number, mode, self._sink,
+                    channel_to=self._channel_to,
                     on_ready=lambda: self._became_ready(name, number),
                     on_idle=lambda: self._apply(policy.Idle(name, number)),
                 )  # fmt: skip

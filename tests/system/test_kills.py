@@ -36,7 +36,7 @@ async def test_every_call_in_flight_is_answered_right_while_its_service_is_kille
     outcome = await assail(kernel, WORKLOADS[service], 3)
     assert outcome.wrong == []
     assert outcome.failed == []
-    assert outcome.generations == 3
+    assert outcome.generations == 3, f"deaths: {kernel.service(service)['deaths']}; {kernel.log(service)[-2000:]}"
     assert outcome.answered > 32
 
 
@@ -67,6 +67,11 @@ def test_service_stopped_by_hand_stays_stopped_and_says_so(kernel: RunningKernel
     finally:
         kernel.call("kernel_start", {"service": "echo"})
     assert kernel.call("mcp.echo", {"message": "x"}) == {"message": "x"}
+
+
+def test_faults_are_injected_only_where_that_was_allowed_at_the_start(kernel: RunningKernel) -> None:
+    with pytest.raises(CallFailed, match="LINCKIA_CHAOS=true"):
+        kernel.call("kernel_chaos", {"service": "yaml", "fault": "drop"})
 
 
 async def test_hung_service_is_replaced_and_its_calls_are_answered(kernel: RunningKernel) -> None:

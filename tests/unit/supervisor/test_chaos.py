@@ -1,0 +1,69 @@
+"""Injected faults: what is lost, what comes late, and that nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from kernel.chaos import Faults
+from proto import frames
+from proto.channel import Channel
+from proto.frames import AnyFrame, Ping, Pong, Return
+from proto.ops.kernel import KernelChaos
+from tests.memory_link import memory_link
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+@asynccontextmanager
+async def linked(*planned: KernelChaos) -> AsyncIterator[tuple[Channel, Channel]]:
+    """Both ends of a link to `echo` with these faults: the kernel's, and the service's."""
+    ours, theirs = memory_link()
+    faults = Faults()
+    for each in planned:
+        faults.plan(each)
+    kernel, service = faults.channel_to("echo", ours), Channel(theirs, frames.decode)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kernel.run_sender)
+        nursery.start_soon(service.run_sender)
+        yield kernel, service
+        nursery.cancel_scope.cancel()
+
+
+async def read(channel: Channel, count: int) -> list[AnyFrame]:
+    return [await channel.receive() for _ in range(count)]
+
+
+async def test_as_many_frames_of_that_kind_are_lost_as_was_asked_for() -> None:
+    lose = KernelChaos(service="echo", fault="drop", direction="from", frame="return", count=2)
+    async with linked(lose) as (kernel, service):
+        sent: list[AnyFrame] = [Return(1, b"\x01"), Pong(1, 0), Return(2, b"\x02"), Return(3, b"\x03")]
+        for frame in sent:
+            service.post(frame)
+        assert await read(kernel, 2) == [sent[1], sent[3]]
+
+
+async def test_frames_that_come_late_come_in_order_and_once() -> None:
+    late = KernelChaos(service="echo", fault="delay", direction="to", count=2, delay_ms=700)
+    async with linked(late) as (kernel, service):
+        began = trio.current_time()
+        for n in range(5):
+            kernel.post(Ping(n))
+        assert await read(service, 5) == [Ping(n) for n in range(5)]
+        assert trio.current_time() - began == pytest.approx(0.7)
+        kernel.post(Ping(5))
+        assert await service.receive() == Ping(5)
+        assert trio.current_time() - began == pytest.approx(0.7)
+
+
+async def test_other_services_and_what_was_taken_back_are_left_alone() -> None:
+    other = KernelChaos(service="yaml", fault="drop", direction="from", count=9)
+    lose = KernelChaos(service="echo", fault="drop", direction="from", count=9)
+    clear = KernelChaos(service="echo", fault="clear")
+    async with linked(other, lose, clear) as (kernel, service):
+        service.post(Pong(1, 0))
+        assert await kernel.receive() == Pong(1, 0)
