@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernel import VERSION, tokens, users
+from kernel.cli.status import backup
 from kernel.cli.terminal import show_answer
 from kernel.config import load
 from kernel.control.address import find_data_dir, socket_path
@@ -32,6 +33,9 @@ from proto.json_types import JsonObject
 
 LOW_SPACE_BYTES = 1 * 2**30
 """Below this an index that is being rebuilt beside the old one may fill the disk."""
+
+LATE = 2.5
+"""Of the time between two backups, after which something keeps them from being made."""
 
 FEW_DESCRIPTORS = 1024
 """A service uses about ten, a client two; under this a machine with many clients runs out."""
@@ -152,6 +156,29 @@ def _kernel(data_dir: Path) -> Iterator[Finding]:
     else:
         yield Finding("kernel", Verdict.OK, found)
     yield audit_finding(status["audit"])
+    yield backup_finding(status["backup"])
+    yield from damages(status)
+
+
+def backup_finding(state: JsonObject | None) -> Finding:
+    """From the `backup` of the kernel's status."""
+    if state is None:
+        return Finding("backup", Verdict.NOTE, "there is none", "[backup] in the settings, or linckia backup DIR")
+    late = state["every_s"] is not None and (state["age_s"] is None or state["age_s"] > LATE * state["every_s"])
+    remedy = f"linckia backup {state['to']}"
+    if state["error"] or (late and state["age_s"] is not None):
+        return Finding("backup", Verdict.BAD, backup(state), remedy)
+    return _either("backup", state["age_s"] is not None and not state["problems"], backup(state), backup(state), remedy)
+
+
+def damages(status: JsonObject) -> Iterator[Finding]:
+    """The stores of which a running service has found a part that it cannot read."""
+    state = status["backup"]
+    source = f"from {state['to']} ({state['snapshot']})" if state and state["snapshot"] else "from a backup"
+    remedy = f"linckia stop, then restore it {source}: linckia restore-backup SOURCE --replace"
+    for service in status["services"]:
+        if damage := service["info"].get("damage"):
+            yield Finding(service["name"], Verdict.BAD, damage, remedy)
 
 
 def audit_finding(state: JsonObject | None) -> Finding:
