@@ -79,7 +79,7 @@ CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 SCHEMA = Schema(version=1, tables=_TABLES)
 
 
-def open_database(path: Path) -> Database:
+def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
     return Database(
         path,
@@ -88,6 +88,7 @@ def open_database(path: Path) -> Database:
         readers=4,
         pragmas={"secure_delete": 1, "cache_size": -32768},
         private=True,
+        on_damage=on_damage,
     )
 
 
