@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from kernel import VERSION
+from kernel import VERSION, data_format
 from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.cli.kernel_log import open_log
 from kernel.config import Config, load
@@ -47,6 +47,7 @@ def serve(arguments: argparse.Namespace) -> int:
         config = load(flags_of(arguments), os.environ)
         _allow_descriptors()
         with _held(config, ephemeral=arguments.ephemeral) as listener:
+            data_format.claim(config.data_dir)
             try:
                 open_log(config.data_dir, config.log_level, watched=not arguments.ephemeral)
             except OSError as error:

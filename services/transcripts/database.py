@@ -57,6 +57,10 @@ CREATE TABLE outbox(
     hash BLOB NOT NULL
 );
 
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+_IMPORTS = """
 -- Files that were imported: how far, what their layout has in hand, and which part came last with its answer.
 CREATE TABLE source(
     source TEXT PRIMARY KEY,
@@ -72,11 +76,16 @@ CREATE TABLE source(
 -- Which node a record of a file became, by a digest of the record's own id; 0 where it begins a conversation.
 CREATE TABLE record(key BLOB PRIMARY KEY, node_id INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX record_node ON record(node_id);
-
-CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
-SCHEMA = Schema(version=1, tables=_TABLES)
+
+def _migrate_1(db: apsw.Connection) -> None:
+    """The first of version 1 remembered less of the files that were imported: those are read once more."""
+    if "tail" not in {name for (name,) in db.execute("SELECT name FROM pragma_table_info('source')")}:
+        db.execute(f"DROP TABLE record; DROP TABLE source; {_IMPORTS}").fetchall()
+
+
+SCHEMA = Schema(version=2, tables=_TABLES + _IMPORTS, migrations={1: _migrate_1})
 
 
 def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:

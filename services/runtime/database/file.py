@@ -19,6 +19,7 @@ import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
+from services.runtime.database import earlier
 from services.runtime.database.schema import Kind, Schema, UnknownVersion
 from services.runtime.storage import Damaged, disk_full, sync_folder
 
@@ -65,7 +66,7 @@ class DatabaseFile:
             on_damage: called there when a source database is found damaged, with what `damage` says.
 
         Raises:
-            UnknownVersion: a source database of a version that cannot be migrated.
+            UnknownVersion: a source database, or one that keeps what users made, of a version that cannot be migrated.
             OSError, apsw.CantOpenError: the file cannot be opened, or a damaged one not put aside.
         """
         self.path = path
@@ -95,9 +96,10 @@ class DatabaseFile:
         try:
             self._open()
         except (*DAMAGE, UnknownVersion) as error:
-            if kind is Kind.DERIVED:
+            is_unknown = isinstance(error, UnknownVersion)
+            if kind is Kind.DERIVED and not (is_unknown and schema.keeps):
                 self.begin_again(str(error))
-            elif isinstance(error, UnknownVersion):
+            elif is_unknown:
                 raise
             else:
                 self._note_damage(error)
@@ -223,6 +225,11 @@ class DatabaseFile:
         try:
             connection.pragma("journal_mode", "wal")
             connection.pragma("journal_size_limit", LOG_BYTES)
+            if self.kind is Kind.SOURCE or self._schema.keeps:
+                if self._schema.is_behind(connection):
+                    earlier.keep(connection, self.path, self._schema.version)
+                else:
+                    earlier.forget(self.path)
             self._schema.apply(connection)
             if fresh:
                 sync_folder(self.path.parent)
