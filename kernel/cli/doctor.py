@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from kernel.config import load
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.settings import ConfigError, Flags
+from proto.frames import DAMAGE
 from proto.front import OFF
 from proto.json_types import JsonObject
 
@@ -151,7 +152,15 @@ def _kernel(data_dir: Path) -> Iterator[Finding]:
         yield Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
     else:
         yield Finding("kernel", Verdict.OK, found)
+    yield from damages(status["services"])
     yield audit_finding(status["audit"])
+
+
+def damages(services: Sequence[JsonObject]) -> Iterator[Finding]:
+    """What services say is damaged of what they keep; from the kernel's status."""
+    for service in services:
+        if said := service["info"].get(DAMAGE):
+            yield Finding(service["name"], Verdict.BAD, said)
 
 
 def audit_finding(state: JsonObject | None) -> Finding:

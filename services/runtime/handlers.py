@@ -175,7 +175,7 @@ class Environment:
 
     def damaged(self, what: str) -> None:
         """Have `status` and `doctor` say that data is damaged, what of it is served, and what to do."""
-        self.info(**{DAMAGE: what})
+        self.info(**{frames.DAMAGE: what})
 
     def at_rest(self, give_back: GiveBack) -> None:
         """Have this called each time the service has worked and rests: for caches that are worth their memory only
