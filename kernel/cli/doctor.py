@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from kernel.config import load
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.settings import ConfigError, Flags
+from proto.frames import DAMAGE
 from proto.front import OFF
 from proto.json_types import JsonObject
 
@@ -155,6 +156,7 @@ def _kernel(data_dir: Path) -> Iterator[Finding]:
         yield Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
     else:
         yield Finding("kernel", Verdict.OK, found)
+    yield from damages(status["services"])
     yield audit_finding(status["audit"])
     yield backup_finding(status["backup"])
     yield from damages(status)
@@ -179,6 +181,13 @@ def damages(status: JsonObject) -> Iterator[Finding]:
     for service in status["services"]:
         if damage := service["info"].get("damage"):
             yield Finding(service["name"], Verdict.BAD, damage, remedy)
+
+
+def damages(services: Sequence[JsonObject]) -> Iterator[Finding]:
+    """What services say is damaged of what they keep; from the kernel's status."""
+    for service in services:
+        if said := service["info"].get(DAMAGE):
+            yield Finding(service["name"], Verdict.BAD, said)
 
 
 def audit_finding(state: JsonObject | None) -> Finding:
