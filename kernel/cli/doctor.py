@@ -156,10 +156,9 @@ def _kernel(data_dir: Path) -> Iterator[Finding]:
         yield Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
     else:
         yield Finding("kernel", Verdict.OK, found)
-    yield from damages(status["services"])
+    yield from damages(status["services"], status["backup"])
     yield audit_finding(status["audit"])
     yield backup_finding(status["backup"])
-    yield from damages(status)
 
 
 def backup_finding(state: JsonObject | None) -> Finding:
@@ -173,21 +172,13 @@ def backup_finding(state: JsonObject | None) -> Finding:
     return _either("backup", state["age_s"] is not None and not state["problems"], backup(state), backup(state), remedy)
 
 
-def damages(status: JsonObject) -> Iterator[Finding]:
-    """The stores of which a running service has found a part that it cannot read."""
-    state = status["backup"]
-    source = f"from {state['to']} ({state['snapshot']})" if state and state["snapshot"] else "from a backup"
-    remedy = f"linckia stop, then restore it {source}: linckia restore-backup SOURCE --replace"
-    for service in status["services"]:
-        if damage := service["info"].get("damage"):
-            yield Finding(service["name"], Verdict.BAD, damage, remedy)
-
-
-def damages(services: Sequence[JsonObject]) -> Iterator[Finding]:
-    """What services say is damaged of what they keep; from the kernel's status."""
+def damages(services: Sequence[JsonObject], state: JsonObject | None = None) -> Iterator[Finding]:
+    """What services say is damaged of what they keep, and the backup to restore it from; from the kernel's status."""
+    made = state is not None and state["snapshot"]
+    whence = f"{state['to']}, which has {state['snapshot']}" if state and made else "a backup, if there is one"
     for service in services:
         if said := service["info"].get(DAMAGE):
-            yield Finding(service["name"], Verdict.BAD, said)
+            yield Finding(service["name"], Verdict.BAD, said, f"or restore-backup --replace from {whence}")
 
 
 def audit_finding(state: JsonObject | None) -> Finding:
