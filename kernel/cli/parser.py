@@ -70,7 +70,11 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
+<<<<<<< HEAD
     for family in (_kernel, _calls, _notes, _transcripts, _documents, _carry, _files, _services, _access, _machine):
+=======
+    for family in (_kernel, _calls, _notes, _transcripts, _documents, _files, _services, _backups, _access, _machine):
+>>>>>>> main
         family(command)
     return parser
 
@@ -361,6 +365,38 @@ def _services(command: _AddCommand) -> None:
     _json(audit, help="the lines as they are written, one object each")
     for one in (logs, audit):
         one.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
+
+
+BACKUP_EPILOG = """\
+examples:
+  linckia backup /mnt/backup/linckia           a snapshot of this moment; only what is new is copied
+  linckia backup /mnt/backup/linckia --keep 14
+  linckia backup linckia.tar                   a file with this one alone
+  linckia backup --list /mnt/backup/linckia
+
+Linckia goes on serving meanwhile, or need not run. Whatever was acknowledged before the moment is in the backup. It has
+what clients stored, the settings, tokens and keys in the data directory; indexes are left out and rebuilt.
+"""
+
+RESTORE_EPILOG = """\
+examples:
+  linckia restore-backup /mnt/backup/linckia --data ~/linckia-again
+  linckia restore-backup /mnt/backup/linckia --at 20261123T1700 --replace
+"""
+
+
+def _backups(command: _AddCommand) -> None:
+    backup = command("backup", "backup", "save all that is stored, as it is at one moment", BACKUP_EPILOG)
+    target_help = "a folder of snapshots, or FILE.tar (default: `to` in [backup] of the settings)"
+    backup.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
+    backup.add_argument("--list", action="store_true", help="the snapshots that are there")
+    backup.add_argument("--keep", metavar="N", type=int, help="remove all but the newest N snapshots of these data")
+    backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
+    _json(backup)
+    restore = command("restore-backup", "backup", "make a data directory from a backup", RESTORE_EPILOG)
+    restore.add_argument("source", metavar="SOURCE", help="a folder of snapshots, or FILE.tar")
+    restore.add_argument("--at", metavar="SNAPSHOT", help="its id, or the beginning of it (default: the newest)")
+    restore.add_argument("--replace", action="store_true", help="move what is in the data directory aside")
 
 
 TOKEN_EPILOG = """\

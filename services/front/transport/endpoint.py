@@ -25,7 +25,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from proto import grants
+from proto.errors import MaybeExecuted, Unavailable
 from proto.json_types import JsonObject
+from proto.operation import Access
 from services.front import scratchpad
 from services.front.protocol import batch
 from services.front.protocol.batch import BATCH_VERSIONS
@@ -65,6 +67,13 @@ from services.front.transport.request import (
 from services.front.transport.session_ids import Claims
 from services.front.transport.turns import LARGE_BYTES, LARGE_EACH, LARGE_TOTAL, Bodies, Turns
 
+CALLS_S = 2.0
+"""For calls in flight when this front is to end, before the server itself ends them."""
+
+_ENDED = MaybeExecuted("the front that served this has ended while it was in flight; another one has taken over")
+
+_ENDED_READING = Unavailable("the front that served this has ended while it was in flight; ask again")
+
 _OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
 """What the header of the revision says, if anything, where there is a handshake."""
 
@@ -95,6 +104,8 @@ class Endpoint:
         self._max_body_bytes = max_body_bytes
         self._sessions = sessions
         self._streams: set[trio.CancelScope] = set()
+        self._calls: set[trio.CancelScope] = set()
+        self._calls_end = math.inf
         # For what stands for itself: all of 2026-07-28, and what has no session.
         self._manager = StreamableHTTPSessionManager(server.sdk, stateless=True, max_request_body_size=max_body_bytes)
 
@@ -104,10 +115,13 @@ class Endpoint:
             yield
 
     def close_streams(self) -> None:
-        """End the streams that only listen; their clients would keep the server from ending."""
+        """End the streams that only listen; their clients would keep the server from ending.  Calls have a while."""
         self._server.listening.close()
         for scope in self._streams:
             scope.cancel()
+        self._calls_end = trio.current_time() + CALLS_S
+        for scope in self._calls:
+            scope.deadline = self._calls_end
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -292,7 +306,15 @@ class Endpoint:
         return call
 
     async def _answer(self, call: ToolCall, session: HttpSession | None, exchange: Exchange, *rest: Any) -> Answer:
-        answer = await self._fast_path.answer(call, exchange, *rest)
+        answer = None
+        with trio.CancelScope(deadline=self._calls_end) as ending:
+            self._calls.add(ending)
+            try:
+                answer = await self._fast_path.answer(call, exchange, *rest)
+            finally:
+                self._calls.discard(ending)
+        if answer is None:
+            return self._fast_path.failed(call, _ENDED_READING if call.operation.access is Access.READ else _ENDED)
         if session is not None and self._sessions is not None:
             await self._sessions.keep(session)
         return answer

@@ -134,6 +134,7 @@ async def serve_http(
     tokens: Tokens | None = None,
     issuer: ResourceServer | None = None,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    relay: http_server.Relay | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
@@ -150,4 +151,4 @@ async def serve_http(
             await shutdown()
             close_streams()
 
-        await http_server.serve(app, settings, listening, shutdown=until_shutdown, task_status=task_status)
+        await http_server.serve(app, settings, listening, shutdown=until_shutdown, relay=relay, task_status=task_status)

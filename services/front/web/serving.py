@@ -18,6 +18,7 @@ from proto.ops.kernel import KernelReady
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway
 from services.front.transport.http import serve_http
+from services.front.transport.http_server import Relay
 from services.front.transport.oauth import ResourceServer
 from services.front.transport.tokens import Tokens
 from services.front.web import metrics, page, routes
@@ -30,6 +31,7 @@ async def serve(
     settings: FrontSettings,
     listening: socket.socket,
     ending: trio.Event,
+    relay: Relay,
     *,
     front: str,
 ) -> None:
@@ -63,6 +65,6 @@ async def serve(
         await nursery.start(tokens.follow, dispatcher, front)
         await serve_http(
             gateway, settings.http, listening, routes=every, ready=ready, tokens=tokens, shutdown=ending.wait,
-            issuer=issuer, session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
+            issuer=issuer, session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1, relay=relay,
         )  # fmt: skip
         nursery.cancel_scope.cancel()
