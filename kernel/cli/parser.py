@@ -70,11 +70,8 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
-<<<<<<< HEAD
-    for family in (_kernel, _calls, _notes, _transcripts, _documents, _carry, _files, _services, _access, _machine):
-=======
-    for family in (_kernel, _calls, _notes, _transcripts, _documents, _files, _services, _backups, _access, _machine):
->>>>>>> main
+    stored = (_notes, _transcripts, _documents, _carry, _files)
+    for family in (_kernel, _calls, *stored, _services, _backups, _access, _machine):
         family(command)
     return parser
 

@@ -18,6 +18,7 @@ from proto.ops.yaml import NoyalibSet, SetEdit, YamlEdit
 from proto.target import described, names
 
 NAMELESS = {
+    "kernel_backup": "to where the settings say",
     "kernel_shutdown": "there is one system",
     "kernel_tokens_changed": "the tokens are in their file",
     "session-set-preferences": "those of the session",
