@@ -85,7 +85,7 @@ class Backups:
         counted = f"{len(self.taken)} taken, {len(self.refused)} refused"
         held = f"it held up writes for {self.taken[-1]['held_ms']} ms"
         return (
-            f"backups: {counted}; in the last, restored, {old} writes of before it were looked for, of {len(writes)}; {held}",
+            f"backups: {counted}; in the last, {old} writes of before it were looked for, of {len(writes)}; {held}",
             there,
         )
 
