@@ -17,7 +17,7 @@ import apsw
 import trio
 from msgspec.structs import replace
 
-from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.frames import Written
 from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
 from proto.ops.transcripts import (
@@ -49,6 +49,9 @@ CHARS_PER_TOKEN = 4
 
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
+
+IN_TIME = 0.8
+"""Of the time that a search of all corpora has: what has not answered by then is missing in its answer."""
 
 
 class Searching:
@@ -103,27 +106,32 @@ class Searching:
 
     @handles(SearchEverything)
     async def search_everything(self, params: SearchEverything, ctx: Context) -> EverythingResult:
-        """Raises Unavailable where no corpus can be searched."""
+        """Raises Overloaded or Unavailable where no corpus can be searched; one that is late is left out."""
         _require_words(params.query)
         corpora = list(dict.fromkeys(params.corpora)) or list(Corpus)
         degraded: list[str] = []
         if Corpus.TRANSCRIPTS in corpora:
             await self._caught_up(degraded, "transcripts")
         found: dict[Corpus, SearchResult] = {}
+        failed: list[LinckiaError] = []
+        timeout_s = IN_TIME * (ctx.deadline - trio.current_time())
 
         async def ask(corpus: Corpus) -> None:
             try:
                 found[corpus] = await ctx.call(
-                    RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit)
+                    RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit),
+                    timeout_s=timeout_s,
                 )
             except LinckiaError as error:
+                failed.append(error)
                 degraded.append(f"{corpus.value}: {error}")
 
         async with trio.open_nursery() as nursery:
             for corpus in corpora:
                 nursery.start_soon(ask, corpus)
         if not found:
-            raise Unavailable("; ".join(degraded), retry_after_ms=1000)
+            is_flood = any(isinstance(error, Overloaded) for error in failed)
+            raise (Overloaded if is_flood else Unavailable)("; ".join(degraded), retry_after_ms=1000)
         hits = [_hit(corpus, result.source, hit) for corpus, result in found.items() for hit in result.hits]
         turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
         # The search may still hold what was deleted a moment ago.
