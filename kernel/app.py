@@ -31,6 +31,7 @@ from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.router.instance import Limits
 from kernel.router.router import Router
+from kernel.schedule import Schedule
 from kernel.settings import ConfigError
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.process import channel_to
@@ -131,6 +132,7 @@ class _Kernel:
         )
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
+        self.schedule = Schedule(config.data_dir, config.backup)
         self.started = trio.Event()
         self.stop = trio.Event()
 
@@ -143,6 +145,7 @@ class _Kernel:
         operations = KernelOperations(
             self.config, self.router, self.supervisor, self.tokens,
             clients=lambda: self.handoff.clients, shut_down=self.stop.set, audit=self.audit, faults=self.faults,
+            schedule=self.schedule,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"
@@ -158,6 +161,7 @@ class _Kernel:
             partial(on_ready, operations.http_url, operations.page_url),
         )
         nursery.start_soon(self.manager.keep_alive)
+        nursery.start_soon(kept, "the schedule of backups", self.schedule.run)
         await self.stop.wait()
         self.manager.tell("STOPPING=1")
         _log.info("ending in order")

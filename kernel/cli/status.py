@@ -71,6 +71,7 @@ def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
         f"{private}"
         f"roots  {roots}\n"
         f"data   {answer['data_dir']}"
+        f"{_backup(answer.get('backup'))}"
         f"{_audit(answer.get('audit'))}"
     )
 
@@ -80,6 +81,17 @@ def token(answer: Mapping[str, Any]) -> str:
     if answer.get("open"):
         return "off: every user and program of this machine has what a client has"
     return f"Authorization: Bearer {answer['token']}" if answer.get("token") else "-"
+
+
+def backup(state: Mapping[str, Any]) -> str:
+    """How old the latest is, and what went wrong since."""
+    last = "none yet" if state["age_s"] is None else f"{state['snapshot']}, {duration(state['age_s'])} old"
+    wrong = [f"the latest failed: {state['error']}"] if state["error"] else state["problems"]
+    return "; ".join([f"{last}, to {state['to']}", *wrong])
+
+
+def _backup(state: Mapping[str, Any] | None) -> str:
+    return "" if state is None else f"\nbackup {backup(state)}"
 
 
 def _audit(state: Mapping[str, Any] | None) -> str:

@@ -63,6 +63,17 @@ class AuditStatus(msgspec.Struct, frozen=True, kw_only=True):
     lost: Annotated[int, Meta(description="Lines that could not be kept")]
 
 
+class BackupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest backup."""
+
+    to: Annotated[str, Meta(description="Where it went, or is to go")]
+    every_s: Annotated[float | None, Meta(description="How often, by the settings; null where they do not say")] = None
+    snapshot: Annotated[str, Meta(description="The last one that was made")] = ""
+    age_s: Annotated[float | None, Meta(description="Time since its moment; null where there is none")] = None
+    error: Annotated[str, Meta(description="Why the latest try failed; empty where it did not")] = ""
+    problems: Annotated[list[str], Meta(description="What is wrong with what was backed up")] = []
+
+
 class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole system."""
 
@@ -80,6 +91,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     open: Annotated[bool, Meta(description="Whether HTTP asks for no token")] = False
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
     audit: Annotated[AuditStatus | None, Meta(description="None where it is switched off")] = None
+    backup: Annotated[BackupStatus | None, Meta(description="None where there is none, and is to be none")] = None
     rss_bytes: int
     pss_bytes: int | None
     services: list[ServiceStatus]
@@ -150,6 +162,11 @@ class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
     version: int
 
 
+@operator.write("kernel_backup", idempotent=False, deadline_s=24 * 3600, text="snapshot")
+class KernelBackup(Params[BackupStatus], frozen=True, kw_only=True):
+    """Make a backup now, to where the settings say; answers once it is made and verified."""
+
+
 class LogLines(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a log."""
 
@@ -217,6 +234,7 @@ class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
     worst_turn_s: Annotated[float, Meta(description="Of the event loop, in the last minute or two")]
     worst_turn_cpu_s: Annotated[float, Meta(description="The same in its own processor time")]
     late_turns: Annotated[int, Meta(description="Those of more than 20 ms of it since the start")]
+    backup: BackupStatus | None = None
     services: list[ServiceFigures]
     lanes: dict[str, LaneFigures]
     zygotes: list[ZygoteFigures]

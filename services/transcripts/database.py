@@ -7,6 +7,7 @@ content.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -88,7 +89,7 @@ def _migrate_1(db: apsw.Connection) -> None:
 SCHEMA = Schema(version=2, tables=_TABLES + _IMPORTS, migrations={1: _migrate_1})
 
 
-def open_database(path: Path) -> Database:
+def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
     return Database(
         path,
@@ -97,6 +98,7 @@ def open_database(path: Path) -> Database:
         readers=4,
         pragmas={"secure_delete": 1, "cache_size": -32768},
         private=True,
+        on_damage=on_damage,
     )
 
 

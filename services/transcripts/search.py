@@ -17,7 +17,7 @@ import apsw
 import trio
 from msgspec.structs import replace
 
-from proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
+from proto.errors import InvalidParams, LinckiaError, Unavailable
 from proto.frames import Written
 from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
 from proto.ops.transcripts import (
@@ -49,9 +49,6 @@ CHARS_PER_TOKEN = 4
 
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
-
-IN_TIME = 0.8
-"""Of the time that a search of all corpora has: what has not answered by then is missing in its answer."""
 
 
 class Searching:
@@ -106,32 +103,30 @@ class Searching:
 
     @handles(SearchEverything)
     async def search_everything(self, params: SearchEverything, ctx: Context) -> EverythingResult:
-        """Raises Overloaded or Unavailable where no corpus can be searched; one that is late is left out."""
+        """Answers by what can be searched; where nothing can, raises what each search failed of, or Unavailable."""
         _require_words(params.query)
         corpora = list(dict.fromkeys(params.corpora)) or list(Corpus)
         degraded: list[str] = []
         if Corpus.TRANSCRIPTS in corpora:
             await self._caught_up(degraded, "transcripts")
         found: dict[Corpus, SearchResult] = {}
-        failed: list[LinckiaError] = []
-        timeout_s = IN_TIME * (ctx.deadline - trio.current_time())
+        errors: list[LinckiaError] = []
 
         async def ask(corpus: Corpus) -> None:
             try:
                 found[corpus] = await ctx.call(
-                    RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit),
-                    timeout_s=timeout_s,
+                    RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit)
                 )
             except LinckiaError as error:
-                failed.append(error)
+                errors.append(error)
                 degraded.append(f"{corpus.value}: {error}")
 
         async with trio.open_nursery() as nursery:
             for corpus in corpora:
                 nursery.start_soon(ask, corpus)
         if not found:
-            is_flood = any(isinstance(error, Overloaded) for error in failed)
-            raise (Overloaded if is_flood else Unavailable)("; ".join(degraded), retry_after_ms=1000)
+            kinds = {type(error) for error in errors}
+            raise (kinds.pop() if len(kinds) == 1 else Unavailable)("; ".join(degraded), retry_after_ms=1000)
         hits = [_hit(corpus, result.source, hit) for corpus, result in found.items() for hit in result.hits]
         turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
         # The search may still hold what was deleted a moment ago.

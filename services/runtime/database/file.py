@@ -53,6 +53,7 @@ class DatabaseFile:
         attached: Mapping[str, DatabaseFile] | None = None,
         private: bool = False,
         on_rebuilt: Callable[[], object] | None = None,
+        on_damage: Callable[[str], object] | None = None,
     ) -> None:
         """
         Args:
@@ -62,6 +63,7 @@ class DatabaseFile:
             attached: databases that readers see under these names.
             private: nobody but the owner of the process may read the file.
             on_rebuilt: called on trio's thread when a derived database was begun again while it was in use.
+            on_damage: called there when a source database is found damaged, with what `damage` says.
 
         Raises:
             UnknownVersion: a source database, or one that keeps what users made, of a version that cannot be migrated.
@@ -81,6 +83,7 @@ class DatabaseFile:
         self._attached = dict(attached or {})
         self._private = private
         self._on_rebuilt = on_rebuilt
+        self._on_damage = on_damage
         self._read_limit = trio.CapacityLimiter(readers) if isinstance(readers, int) else readers
         self._turn = threading.RLock()
         """Held by the thread that uses the writer."""
@@ -292,4 +295,6 @@ class DatabaseFile:
             " in its place"
         )
         _log.error("%s", self.damage)
+        if self._on_damage is not None:
+            trio.from_thread.run_sync(self._on_damage, self.damage)
         return Damaged(self.damage, data={"file": str(self.path)})

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from proto.errors import InvalidParams, Overloaded, Unavailable
+from proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveStatus
+from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveSearch, RetrieveStatus
 from proto.ops.transcripts import (
     Corpus,
     SearchEverything,
@@ -22,27 +20,10 @@ from proto.ops.transcripts import (
     TranscriptsSearch,
 )
 from services.retrieve import main as retrieve
-from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
-
-
-@contextlib.asynccontextmanager
-async def crowded(env: Environment, *, full: Container[str], late: Container[str]) -> AsyncIterator[Handlers]:
-    """`retrieve` that refuses searches of some collections, and does not answer those of others."""
-    async with retrieve.open_service(env) as handlers:
-        params, search = handlers.by_name["retrieve_search"]
-
-        async def answer(request: Any, ctx: Context) -> object:
-            if request.collection in full:
-                raise Overloaded("too many searches", retry_after_ms=100)
-            if request.collection in late:
-                await trio.sleep_forever()
-            return await search(request, ctx)
-
-        handlers.by_name["retrieve_search"] = (params, answer)
-        yield handlers
 
 
 @contextlib.asynccontextmanager
@@ -226,6 +207,41 @@ async def test_a_search_that_lost_its_folder_is_told_everything_again(tmp_path: 
         assert len(await found(bench, "starfish", top_k=50)) == 30
 
 
+def in_a_flood(*failures: LinckiaError) -> OpenService:
+    """`retrieve`, whose first searches fail so."""
+    left = list(failures)
+
+    @contextlib.asynccontextmanager
+    async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+        async with retrieve.open_service(env) as handlers:
+            _, ordinary = handlers.by_name.pop("retrieve_search")
+
+            @handlers.handle(RetrieveSearch)
+            async def search(params: RetrieveSearch, ctx: Context) -> object:
+                if left:
+                    raise left.pop()
+                return await ordinary(params, ctx)
+
+            yield handlers
+
+    return open_service
+
+
+async def test_a_search_of_everything_in_a_flood_says_overloaded_and_answers_by_what_remains(tmp_path: Path) -> None:
+    full = [Overloaded("256 calls wait already", retry_after_ms=50) for _ in Corpus]
+    async with serving(tmp_path, {"search_patience_s": 0}, retrieve=in_a_flood(*full, full[0])) as bench:
+        with pytest.raises(Overloaded, match="notes: 256 calls wait already") as caught:
+            await bench.call(SearchEverything(query="starfish"))
+        assert caught.value.failure.retry_after_ms
+        partly = await bench.call(SearchEverything(query="starfish"))
+        assert len(partly.searched) == len(Corpus) - 1
+        assert any("256 calls wait already" in reason for reason in partly.degraded)
+    mixed = [Overloaded("full"), *(Unavailable("it starts") for _ in list(Corpus)[1:])]
+    async with serving(tmp_path, {"search_patience_s": 0}, retrieve=in_a_flood(*mixed)) as bench:
+        with pytest.raises(Unavailable, match="full"):
+            await bench.call(SearchEverything(query="starfish"))
+
+
 async def test_everything_is_searched_at_once_and_each_hit_says_where_it_is_from(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await post(bench, payload([user("Where do starfish live?")], "In the sea."))
@@ -239,17 +255,3 @@ async def test_everything_is_searched_at_once_and_each_hit_says_where_it_is_from
         assert result.searched == list(Corpus)
         only = await bench.call(SearchEverything(query="starfish", corpora=[Corpus.NOTES]))
         assert [(hit.corpus, hit.id, hit.context) for hit in only.results] == [(Corpus.NOTES, "stars", "Arms")]
-
-
-async def test_a_search_everywhere_in_a_flood_says_so_and_answers_by_what_remains(tmp_path: Path) -> None:
-    some = partial(crowded, full={"notes"}, late={"documents"})
-    async with serving(tmp_path / "some", retrieve=some) as bench:
-        await post(bench, payload([user("Where do starfish live?")], "In the sea."))
-        result = await bench.call(SearchEverything(query="starfish"), timeout_s=5)
-        assert [hit.corpus for hit in result.results] == [Corpus.TRANSCRIPTS]
-        assert result.searched == [Corpus.TRANSCRIPTS]
-        assert [name.partition(":")[0] for name in sorted(result.degraded)][:2] == ["documents", "notes"]
-    every = partial(crowded, full=[corpus.value for corpus in Corpus], late=())
-    async with serving(tmp_path / "every", retrieve=every) as bench:
-        with pytest.raises(Overloaded, match="too many searches"):
-            await bench.call(SearchEverything(query="starfish"))
