@@ -70,7 +70,8 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
-    for family in (_kernel, _calls, _notes, _transcripts, _documents, _files, _services, _backups, _access, _machine):
+    stored = (_notes, _transcripts, _documents, _carry, _files)
+    for family in (_kernel, _calls, *stored, _services, _backups, _access, _machine):
         family(command)
     return parser
 
@@ -206,6 +207,25 @@ def _transcripts(command: _AddCommand) -> None:
     proxy.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:8484", help=listen)
     proxy.add_argument("--agent", metavar="NAME", default="", help="the agent's name, to record the turns under")
     proxy.add_argument("--project", metavar="NAME", default="", help="the project, to record the turns under")
+
+
+IMPORT_FROM_EPILOG = """\
+examples:
+  linckia export ~/linckia-export
+  linckia import --data OTHER ~/linckia-export        once more changes nothing
+  linckia import --from tapes tapes.sqlite            the conversations of tapes
+  linckia import --from space-browser disk.db         the resource sets, sources and plans of mcp-space-browser
+"""
+
+
+def _carry(command: _AddCommand) -> None:
+    export = command("export", "export", "what you made, as JSON Lines and files, for any program to read")
+    export.add_argument("directory", metavar="DIR", help="that is not there yet, or is empty")
+    importing = command("import", "importing", "take in an export, or another program's database", IMPORT_FROM_EPILOG)
+    importing.set_defaults(function="take_in")
+    importing.add_argument("source", metavar="PATH", help="the directory of the export, or the database")
+    from_help = "the program whose database it is"
+    importing.add_argument("--from", dest="origin", choices=("tapes", "space-browser"), help=from_help)
 
 
 ADD_EPILOG = """\

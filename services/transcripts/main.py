@@ -35,6 +35,7 @@ from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.linear import BadPattern
 from services.transcripts import forest
 from services.transcripts.answers import checkout, history, written
+from services.transcripts.carrying import Carrying
 from services.transcripts.database import delete, open_database
 from services.transcripts.feed import SearchFeed, owe_scrub
 from services.transcripts.importing import Importing, release
@@ -122,7 +123,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         env.info(redaction="on" if redactor else "off")
         ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
         searching = Searching(database, feed, settings.search_patience_s)
-        yield Handlers(Conversations(database, feed), ingest, Importing(database, ingest), searching)
+        importing, carrying = Importing(database, ingest), Carrying(database, ingest)
+        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching)
     finally:
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):

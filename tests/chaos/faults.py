@@ -101,7 +101,6 @@ FAULTS: tuple[Kind, ...] = (
     Kind("SIGTERM of a helper", 1, partial(_helper, signal.SIGTERM)),
     Kind("SIGSTOP of a helper", 1, partial(_helper, signal.SIGSTOP)),
     Kind("SIGKILL of the kernel", 2, partial(_kernel, signal.SIGKILL)),
-    Kind("SIGTERM of the kernel", 1, partial(_kernel, signal.SIGTERM)),
     Kind("two kernels killed", 1, partial(_kernel, signal.SIGKILL, again_after_s=0.8)),
     Kind("a kernel stands still", 1, _pause_kernel),
     Kind("full disk", 2, disk.full, own_disk=True),

@@ -61,6 +61,8 @@ class Worker:
     turns: list[str] = field(default_factory=list)
     places: set[int] = field(default_factory=lambda: {0})
     """Where its file may be."""
+    writes: dict[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
+    """Of documents, sets and turns: when each was begun and when acknowledged, if it was, on the wall's clock."""
     number: int = 0
 
     async def run(self, stop: trio.Event) -> None:
@@ -89,6 +91,10 @@ class Worker:
         window, since = self.record.window, time.monotonic()
         said = await self.client.post(path, body)
         return self.record.took(path, said, reads=reads, repeatable=True, window=window, since=since)
+
+    def wrote(self, kind: str, name: str, begun: float, said: Said) -> None:
+        if not said.not_done_for_sure:
+            self.writes[kind, name] = (begun, time.time() if said.ok else None)
 
     def check(self, said: Said, right: bool, expected: object) -> None:
         if said.ok and not right:
@@ -150,12 +156,13 @@ class Worker:
 
     async def add_document(self) -> None:
         text = f"document {self.number} of worker {self.which}: " + "sea stars " * self.chance.randrange(1, 50)
-        name = f"w{self.which}-{self.number}"
+        name, begun = f"w{self.which}-{self.number}", time.time()
         said = await self.call(
             "execute", repeatable=False, operations=[{"op": "add", "params": {"name": name, "content": text}}]
         )
         sha = hashlib.sha256(text.encode()).hexdigest()
         self.check(said, sha in str(said.result), sha)
+        self.wrote("document", sha, begun, said)
         if said.ok:
             self.documents[sha] = text
         elif not said.not_done_for_sure:
@@ -179,8 +186,9 @@ class Worker:
             self.maybe_tags.append(tag)
 
     async def make_set(self) -> None:
-        name = f"set-{self.which}-{self.number}"
+        name, begun = f"set-{self.which}-{self.number}", time.time()
         said = await self.call("resource-set-create", repeatable=False, name=name)
+        self.wrote("set", name, begun, said)
         if said.ok:
             self.sets.append(name)
         elif not said.not_done_for_sure:
@@ -208,9 +216,10 @@ class Worker:
         return self.root / "moved" / str(self.which) / f"at-{n}.txt"
 
     async def ingest(self) -> None:
-        answer = f"answer {self.which} {self.number}"
+        answer, begun = f"answer {self.which} {self.number}", time.time()
         asked = [{"role": "user", "content": f"asked: {answer}"}]
         said = await self.post("/v1/ingest", turn(asked, answer), reads=False)
+        self.wrote("turn", answer, begun, said)
         if said.ok:
             self.turns.append(answer)
 
@@ -248,13 +257,18 @@ class Worker:
         self.record.maybe.update("done" if each else "not done" for each in done)
 
 
-def compare_turns(data: Path, workers: list[Worker], record: Record) -> None:
-    """Every turn that was acknowledged is in the database, once.  The kernel has ended."""
+def turns_of(data: Path) -> list[str]:
+    """The text of every turn in the database."""
     database = sqlite3.connect(f"file:{data / 'services/transcripts/transcripts.db'}?mode=ro", uri=True)
     try:
-        there = [json.loads(content)[0]["text"] for (content,) in database.execute("SELECT content FROM node")]
+        return [json.loads(content)[0]["text"] for (content,) in database.execute("SELECT content FROM node")]
     finally:
         database.close()
+
+
+def compare_turns(data: Path, workers: list[Worker], record: Record) -> None:
+    """Every turn that was acknowledged is in the database, once.  The kernel has ended."""
+    there = turns_of(data)
     known = set(there)
     record.lost += [f"turn {turn!r}" for worker in workers for turn in worker.turns if turn not in known]
     if len(known) != len(there):

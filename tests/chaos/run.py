@@ -12,6 +12,7 @@ from pathlib import Path
 import trio
 
 from tests.chaos import damage
+from tests.chaos.backups import Backups
 from tests.chaos.clients import Client, HttpClient, StdioClient
 from tests.chaos.clock import Clock
 from tests.chaos.faults import Kind
@@ -87,6 +88,7 @@ async def storm(
         assert await system.wait_ready(within_s=QUIET_S) is not None, "the system did not start"
         before = system.measures()
         record = Record()
+        backups = Backups(system, record)
         stop, ended = trio.Event(), trio.Event()
         async with trio.open_nursery() as nursery:
             load = await Load.start(nursery, system, record, chance)
@@ -96,8 +98,10 @@ async def storm(
                 for worker in workers:
                     working.start_soon(worker.run, stop)
                 working.start_soon(Storm(system, record, chance).run, stop, kinds, every_s)
+                working.start_soon(backups.run)
                 await trio.sleep(seconds)
                 stop.set()
+                backups.stop.cancel()
             record.lasted_s = record.at_s
             whole = await system.wait_ready(within_s=QUIET_S)
             further.append("whole again: never" if whole is None else f"whole again {whole:.1f} s after the last call")
@@ -114,10 +118,33 @@ async def storm(
     compare_turns(system.data, workers, record)
     await trio.sleep(FOR_ORPHANS_S)
     record.orphans += system.orphans()
+    further += await _elsewhere(system, backups, workers, record, chance)
+    return record, further
+
+
+async def _elsewhere(
+    system: System, backups: Backups, workers: list[Worker], record: Record, chance: random.Random
+) -> list[str]:
+    """The last backup, restored into another data directory, and then damaged; where there is none, the data itself."""
     if system.clock is not None:
         system.clock.jump_to(0)
-    further += await damage.sources(system, workers, record, chance)
-    return record, further
+    told = [f"backup refused: {text}" for text in backups.refused[:3]]
+    restored = system.data.parent / "restored"
+    has = await trio.to_thread.run_sync(backups.restore, restored)
+    other = System(restored if has else system.data, system.root, system.port)
+    other.start()
+    try:
+        if await other.wait_ready(within_s=QUIET_S) is None:
+            record.wrong.append("what was restored does not become ready")
+        documents = {sha: text for worker in workers for sha, text in worker.documents.items()}
+        if has:
+            said, there = await trio.to_thread.run_sync(backups.compare, restored, workers)
+            told.append(said)
+            documents = {sha: text for sha, text in documents.items() if sha in there}
+        told += await damage.sources(other, documents, record, chance)
+    finally:
+        await other.end()
+    return told
 
 
 def keep_logs(folder: Path, to: Path | None) -> None:
