@@ -43,6 +43,7 @@ STORES: Final = (
     ("kernel.lock", Keep.PASSING),
     ("kernel.sock", Keep.PASSING),
     ("backup.json*", Keep.PASSING),
+    ("trends.*", Keep.PASSING),
     ("backup.staging", Keep.PASSING),
     ("token*.new", Keep.PASSING),
     ("logs", Keep.PASSING),
