@@ -43,6 +43,7 @@ STORES: Final = (
     ("kernel.lock", Keep.PASSING),
     ("kernel.sock", Keep.PASSING),
     ("backup.json*", Keep.PASSING),
+    ("trends.*", Keep.PASSING),
     ("backup.staging", Keep.PASSING),
     ("token*.new", Keep.PASSING),
     ("logs", Keep.PASSING),
@@ -91,7 +92,12 @@ def keep_of(path: str) -> Keep | None:
 
 def walk(data_dir: Path, below: str = "") -> Iterator[Found]:
     """All there is, but not what is in folders of which all is the same to a backup, except those of SOURCE."""
-    for entry in sorted(os.scandir(data_dir / below), key=lambda entry: entry.name):
+    try:
+        entries = sorted(os.scandir(data_dir / below), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        # It has gone in this moment.
+        return
+    for entry in entries:
         path = os.path.join(below, entry.name)
         keep = keep_of(path)
         yield Found(path, keep, entry)

@@ -117,7 +117,9 @@ def _kernel(command: _AddCommand) -> None:
     stdio.add_argument("--read-only", action="store_true", help=read_only_help)
     stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
 
-    _json(command("status", "status", "the services: their state, and how often and why each has died"))
+    status = command("status", "status", "the services: their state, and how often and why each has died")
+    status.add_argument("--trends", action="store_true", help="deaths and growth of each store a day, by the last week")
+    _json(status)
     top = command("top", "status", "the same, live, until Ctrl-C")
     top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
 
