@@ -28,6 +28,7 @@ from kernel.sessions import SessionStates
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
 from kernel.tokens import Announced, CannotRead
+from kernel.trends import Trends
 from proto.errors import Forbidden, OperationError, Unavailable
 from proto.front import OFF
 from proto.front import SERVICE as FRONT
@@ -64,12 +65,14 @@ class KernelOperations:
         clients: Callable[[], int],
         shut_down: Callable[[], None],
         schedule: Schedule,
+        trends: Trends,
         audit: Audit | None = None,
         faults: Faults | None = None,
     ) -> None:
         self._audit = audit
         self._faults = faults
         self._schedule = schedule
+        self._trends = trends
         self.http_url: str | None = None
         self._sessions = SessionStates()
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
@@ -138,6 +141,7 @@ class KernelOperations:
                 for each in report.services
             ],
             zygotes=[_as(ops.ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
+            trends=self._trends.trends(),
         )
 
     async def _shares_of(self, pids: set[int]) -> Mapping[int, int | None]:

@@ -93,9 +93,10 @@ def _copied(piece: Piece, target: Target) -> File:
         size += len(block)
         chunks.append(target.put(block))
     status = piece.status
+    sha256 = None if piece.source is None else "" if len(chunks) == 1 else whole.hexdigest()
     return File(
         path=piece.path, mode=stat.S_IMODE(status.st_mode), modified_ns=status.st_mtime_ns, size=size,
-        sha256=None if piece.source is None else whole.hexdigest(), chunks=tuple(chunks), link=piece.target,
+        sha256=sha256, chunks=tuple(chunks), link=piece.target,
         owner=(status.st_uid, status.st_gid),
     )  # fmt: skip
 

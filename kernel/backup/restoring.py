@@ -135,7 +135,7 @@ def _fill(target: Target, manifest: Manifest, folder: Path) -> None:
 
 def _in_trash(path: str) -> bool:
     """Files of the user's, and not of a service's user."""
-    return any(keep_of(str(parent)) is Keep.ITEMS for parent in Path(path).parents)
+    return keep_of(path) is Keep.ITEMS
 
 
 def _write(target: Target, file: File, path: Path) -> None:
@@ -149,7 +149,7 @@ def _write(target: Target, file: File, path: Path) -> None:
         stream.flush()
         os.fchmod(descriptor, file.mode)
         os.fsync(descriptor)
-    if whole.hexdigest() != file.sha256:
+    if file.sha256 not in ("", whole.hexdigest()):
         raise Damaged(f"{file.path} is not what was backed up")
     os.utime(path, ns=(file.modified_ns, file.modified_ns))
 

@@ -28,7 +28,7 @@ CHUNK_BYTES: Final = 256 * 1024
 """Of a database in which rows change here and there, what is copied again for one of them."""
 
 SNAPSHOTS, CHUNKS = "snapshots", "chunks"
-ENDING = ".json"
+ENDING = ".json.zst"
 
 
 class BackupFailed(Exception):
@@ -40,7 +40,8 @@ class Damaged(BackupFailed):
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, folder (`chunks` and `sha256` are None) or link, and what it takes to make it again."""
+    """A file, folder (`sha256` is None) or link, and what it takes to make it again.  A file of one chunk has its name
+    for a hash, and `sha256` is empty."""
 
     path: str
     mode: int
@@ -79,14 +80,17 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest, and on a line of its own its SHA-256."""
+    """The manifest, and on a line of its own its SHA-256, compressed."""
     line = msgspec.json.encode(manifest)
-    return line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n"
+    return packed(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
 
 
 def decode(name: str, content: bytes) -> Manifest:
     """Raises Damaged; BackupFailed: it is of a newer program."""
-    line, _, rest = content.partition(b"\n")
+    try:
+        line, _, rest = zstandard.ZstdDecompressor().decompress(content).partition(b"\n")
+    except zstandard.ZstdError:
+        line, rest = b"", b""
     if hashlib.sha256(line).hexdigest().encode() != rest.strip():
         raise Damaged(f"the snapshot {name} is damaged: it is not what was written")
     head = msgspec.json.decode(line, type=Head)
@@ -190,7 +194,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """Of the snapshots, the oldest first."""
-        return sorted(path.stem for path in (self.path / SNAPSHOTS).glob(f"*{ENDING}"))
+        return sorted(path.name.removesuffix(ENDING) for path in (self.path / SNAPSHOTS).glob(f"*{ENDING}"))
 
     def manifest(self, name: str) -> Manifest:
         """Raises Damaged, BackupFailed, OSError."""

@@ -117,7 +117,9 @@ def _kernel(command: _AddCommand) -> None:
     stdio.add_argument("--read-only", action="store_true", help=read_only_help)
     stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
 
-    _json(command("status", "status", "the services: their state, and how often and why each has died"))
+    status = command("status", "status", "the services: their state, and how often and why each has died")
+    status.add_argument("--trends", action="store_true", help="deaths and growth of each store a day, by the last week")
+    _json(status)
     top = command("top", "status", "the same, live, until Ctrl-C")
     top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
 
@@ -442,6 +444,8 @@ def _machine(command: _AddCommand) -> None:
     _json(doctor, help="as JSON")
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)
+    repair = "also put right what can be: damaged indexes, modes of files with secrets, what dead processes left"
+    doctor.add_argument("--repair", action="store_true", help=repair)
 
     completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table
+from kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table, size
 from proto.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
+
+TRENDS = ("SERVICE", "DEATHS/DAY", "STORE", "GROWTH/DAY", "DAYS")
 
 _STYLES = {
     "ready": "green", "failed": "bold red", "backoff": "red", "stopped": "dim", "starting": "yellow", "resting": "dim"
@@ -28,7 +30,10 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(heading(answer))
         print()
-        show_table(HEADERS, [row(service) for service in answer["services"]])
+        if arguments.trends:
+            show_table(TRENDS, [trend(one) for one in answer["trends"]])
+        else:
+            show_table(HEADERS, [row(service) for service in answer["services"]])
     return 1 if any(service["state"] == "failed" for service in answer["services"]) else 0
 
 
@@ -118,6 +123,18 @@ def row(service: Mapping[str, Any]) -> list[Cell]:
         memory(service),
         f"{service.get('in_flight') or 0}" + (f"+{queued}" if queued else ""),
         _note(service),
+    ]
+
+
+def trend(one: Mapping[str, Any]) -> list[Cell]:
+    """What a day brings to a service, as TRENDS names the cells."""
+    growth, held = one["growth_bytes_per_day"], one["bytes"]
+    return [
+        one["name"],
+        f"{one['deaths_per_day']:.1f}",
+        "-" if held is None else size(held),
+        "-" if growth is None else ("-" if growth < 0 else "+") + size(abs(growth)),
+        f"{one['days']:.0f}",
     ]
 
 

@@ -74,6 +74,16 @@ class BackupStatus(msgspec.Struct, frozen=True, kw_only=True):
     problems: Annotated[list[str], Meta(description="What is wrong with what was backed up")] = []
 
 
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """What a day brings to a service, by the record of the last week."""
+
+    name: str
+    days: Annotated[float, Meta(description="That are on record; at least 1")]
+    deaths_per_day: float
+    bytes: Annotated[int | None, Meta(description="Of its folder, as it was looked at last; null where it is closed")]
+    growth_bytes_per_day: Annotated[float | None, Meta(description="Null in the first hour")]
+
+
 class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole system."""
 
@@ -96,6 +106,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     pss_bytes: int | None
     services: list[ServiceStatus]
     zygotes: list[ZygoteStatus] = []
+    trends: Annotated[list[Trend], Meta(description="Of each service")] = []
 
 
 @tool.read("kernel_status", deadline_s=5, title="System status", http=Route("GET", "/status"))

@@ -207,9 +207,10 @@ class Worker:
             "move-files", repeatable=False,
             moves=[{"from": str(self._moved(at)), "to": str(self._moved(self.number))}],
         )  # fmt: skip
-        if said.ok:
+        # Of an item that was not done the answer tells, and the call has not failed.
+        if said.ok and said.result["failed"] == 0:
             self.places = {self.number}
-        elif not said.not_done_for_sure:
+        elif not said.ok and not said.not_done_for_sure:
             self.places.add(self.number)
 
     def _moved(self, n: int) -> Path:

@@ -56,6 +56,7 @@ from services.front.transport.peers import Said
 from services.front.transport.request import (
     Body,
     Headers,
+    Refused,
     answered_once,
     client_of,
     headers_agree,
@@ -65,7 +66,7 @@ from services.front.transport.request import (
     version_of,
 )
 from services.front.transport.session_ids import Claims
-from services.front.transport.turns import LARGE_BYTES, LARGE_EACH, LARGE_TOTAL, Bodies, Turns
+from services.front.transport.turns import LARGE_BYTES, Shared
 
 CALLS_S = 2.0
 """For calls in flight when this front is to end, before the server itself ends them."""
@@ -76,15 +77,6 @@ _ENDED_READING = Unavailable("the front that served this has ended while it was 
 
 _OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
 """What the header of the revision says, if anything, where there is a handshake."""
-
-
-class Shared:
-    """What one client's flood leaves to the others, whatever surface it is on."""
-
-    def __init__(self) -> None:
-        self.short = Turns()
-        self.long = Turns(LARGE_EACH, LARGE_TOTAL, math.inf)
-        self.bodies = Bodies()
 
 
 class Endpoint:
@@ -163,19 +155,11 @@ class Endpoint:
     async def _post(
         self, scope: Scope, headers: Headers, session: HttpSession | None, receive: Receive, send: Send
     ) -> None:
-        who = client_of(scope, session)
-        body = Body(self._shared.bodies, who, self._max_body_bytes)
+        body = Body(self._shared, client_of(scope, session), self._max_body_bytes)
         try:
-            data = await body.read(receive, headers)
-            if data is None:
-                await Response(body.refusal, status_code=body.status)(scope, receive, send)
-                return
-            turns = self._shared.short if len(data) <= LARGE_BYTES else self._shared.long
-            turn = await turns.take(who)
-            try:
-                await self._take(scope, headers, session, data, receive, send)
-            finally:
-                turns.give_back(turn)
+            await self._take(scope, headers, session, await body.read(receive, headers), receive, send)
+        except Refused as error:
+            await Response(str(error), status_code=error.status)(scope, receive, send)
         finally:
             body.done()
 
@@ -220,6 +204,8 @@ class Endpoint:
         if session is not None and envelope is not None and request_key(envelope) is None:
             self._hear(session, envelope, body)
         is_plain = len(headers) == len(scope["headers"]) and media_types_are_plain(headers)
+        if len(body) > LARGE_BYTES:
+            await trio.lowlevel.checkpoint()
         match way_of(envelope, Carrier.HTTP) if is_plain else Way.SDK:
             case Way.CALL if envelope is not None and (call := self._recognise(headers, session, envelope)) is not None:
                 await self._serve(call, session, receive, send)

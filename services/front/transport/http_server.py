@@ -391,9 +391,10 @@ class _Connection:
         if self._gone:
             return
         try:
+            view = memoryview(data)
             for start in range(0, len(data), WRITE_BYTES):
                 with trio.fail_after(WRITE_S):
-                    await self._stream.send_all(data[start : start + WRITE_BYTES])
+                    await self._stream.send_all(view[start : start + WRITE_BYTES])
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             self._gone = self._eof = True
 
@@ -440,8 +441,12 @@ class _Response:
         if self._chunked:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
         self.complete = not more
+        if len(body) > WRITE_BYTES:
+            # Not worth a copy.
+            await self._write(data)
+            data = b""
         if data or body:
-            await self._write(data + body)
+            await self._write(data + body if data else body)
 
     @property
     def _is_whole(self) -> bool:

@@ -290,9 +290,9 @@ class DatabaseFile:
 
     def _note_damage(self, error: Exception) -> Damaged:
         self.damage = (
-            f"{self.path} is damaged ({error}). What can be read is served. Stop Linckia, then put a copy of the file "
-            f"back, or save what can be read: sqlite3 {self.path} .recover | sqlite3 recovered.db, and put recovered.db"
-            " in its place"
+            f"{self.path} is damaged ({error}). What can be read is served. Stop Linckia, then restore the newest "
+            f"backup (linckia restore-backup SOURCE --replace), or save what can be read: sqlite3 {self.path} .recover "
+            "| sqlite3 recovered.db, and put recovered.db in its place"
         )
         _log.error("%s", self.damage)
         if self._on_damage is not None:
