@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from kernel.settings import ConfigError, nearest
+from kernel.supervisor.spawn import FRONT_LIBRARIES
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from proto.birth import HEAPS
 from proto.front import SERVICE as FRONT
@@ -50,13 +51,6 @@ RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkMana
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Names of the environment that OpenSSL reads, for services with a network.  No proxy: a proxy stands in settings."""
-
-FRONT_LIBRARIES = (
-    "services.front.protocol.servers",
-    "services.front.transport.sdk_session",
-    "services.front.web.serving",
-)
-"""With the protocol's SDK and the HTTP server."""
 
 
 class Roots(enum.StrEnum):
@@ -210,8 +204,9 @@ ENTRIES = (
 
 def _zygote(name: str, *more: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
     """It loads its services' modules and `more`; a start waits for that, since from nothing it loads the same."""
-    modules = ("services.runtime.main", *more, *(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name))
-    return ZygoteSpec(name=name, preload=modules, wait_s=wait_s, rests_after_s=rests_after_s)
+    modules = tuple(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name)
+    preload = ("services.runtime.main", *more)
+    return ZygoteSpec(name=name, preload=preload, modules=modules, wait_s=wait_s, rests_after_s=rests_after_s)
 
 
 # In the order in which they load where processors are few: what answers a search by words comes first.

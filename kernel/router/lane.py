@@ -297,7 +297,12 @@ class Lane:
             self._send(call, instance, now)
 
     def _wake(self) -> None:
-        """Have one more of those that rest come, unless each call has found an idle one or one is coming for it."""
+        """Say who is waited for, and have one more of those that rest come, unless each call has found an idle one or
+        one is coming for it."""
+        if self.queued:
+            for each in self._instances.values():
+                if each.state in _COMING:
+                    self._start_resting(each.name)
         resting = [each for each in self._instances.values() if each.state in _ASLEEP]
         if resting:
             there = sum(each.channel is not None for each in self._instances.values())

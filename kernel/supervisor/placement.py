@@ -81,5 +81,8 @@ class Placement(Protocol):
     def dismiss(self, service: str) -> None:
         """No generation will follow soon: what was made ready for one is given up."""
 
+    def hurry(self, service: str) -> None:
+        """Somebody waits for its first generation."""
+
     def standby_pid(self, service: str) -> int | None:
         """The process that waits to be the next generation, if there is one."""

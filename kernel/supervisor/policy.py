@@ -78,7 +78,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Boot(msgspec.Struct, frozen=True):
-    """Start everything."""
+    """Start everything, in the order of dependencies or (`at_once`) without regard to them."""
+
+    at_once: bool = False
 
 
 class Close(msgspec.Struct, frozen=True):
@@ -214,9 +216,10 @@ class _Step:
 
     def take(self, happening: Happening) -> None:
         match happening:
-            case Boot():
+            case Boot(at_once):
                 for name, spec in self.plan.specs.items():
-                    self._set(name, state=ServiceState.WAITING, waits_for=frozenset(spec.depends_on))
+                    waits_for = frozenset() if at_once else frozenset(spec.depends_on)
+                    self._set(name, state=ServiceState.WAITING, waits_for=waits_for)
             case Close():
                 self.closing = True
                 for name, child in self.children.items():

@@ -111,6 +111,8 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     preload: tuple[str, ...]
     """Modules to import, and never to use before the fork."""
+    modules: tuple[str, ...] = ()
+    """Those of its services: each is imported when it is first to be forked, or while there is nothing else to do."""
     rests_after_s: Seconds | None = None
     """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
     wait_s: Seconds = 2.0

@@ -157,6 +157,9 @@ class Stage:
     def dismiss(self, service: str) -> None:
         self.dismissed.append(service)
 
+    def hurry(self, service: str) -> None:
+        """Nothing here is slow to start."""
+
     def standby_pid(self, service: str) -> int | None:
         return None
 
