@@ -57,7 +57,6 @@ async def run(
     ephemeral: bool = False,
     packages: Iterable[str] = (),
     ahead: Ahead | None = None,
-    resumes: bool = False,
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
 ) -> None:
     """Run the system until a signal, `kernel_shutdown`, or the last client of an ephemeral kernel ends it.
@@ -67,14 +66,13 @@ async def run(
         ephemeral: end a while after the last attached client has left.
         packages: serve the services of these Python packages as well (`catalog.from_package`).
         ahead: becomes the first front.
-        resumes: clients of a kernel before wait for what they have asked: services start beside the front.
         on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
     Raises ConfigError: a setting names no service or a pool of no possible size, HTTP cannot listen there, or a file
     of tokens cannot be read.
     """
     entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
-    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, ahead, resumes)
+    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, ahead)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, kernel.stop, nursery.cancel_scope)
         await kernel.serve(nursery, on_ready)
@@ -91,7 +89,6 @@ class _Kernel:
         all_entries: tuple[Entry, ...],
         linger_s: float | None,
         ahead: Ahead | None,
-        resumes: bool,
     ) -> None:
         try:
             if config.http is not None and config.http.token is None:
@@ -130,7 +127,6 @@ class _Kernel:
             Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
             LocalPlacement(zygotes, log_dir(config.data_dir), ahead, [entry.spec.name for entry in self.entries]),
             handoff=self.handoff.ready,
-            at_once=resumes,
             channel_to=channel_to if self.faults is None else self.faults.channel_to,
         )
         self.router.wake_with(self.supervisor.wanted)

@@ -139,7 +139,7 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace,
 
     serving = partial(
         run, config, listener, ephemeral=arguments.ephemeral, packages=arguments.packages or (), ahead=ahead,
-        resumes=resumes, on_ready=partial(announce, config),
+        on_ready=partial(announce, config),
     )  # fmt: skip
     try:
         trio.run(serving)

@@ -146,6 +146,10 @@ class Lane:
         self._queue.append(call)
         self._pump()
         self._wake()
+        for each in self._instances.values():
+            if self._queue and each.state in _COMING and not each.generation:
+                # As the system starts, what is waited for comes first.
+                self._start_resting(each.name)
 
     def withdraw(self, call: RoutedCall, reason: str) -> bool:
         """Forget the call, or stop the work: `done` will not be called.  Answers whether it had been delivered."""
@@ -297,12 +301,7 @@ class Lane:
             self._send(call, instance, now)
 
     def _wake(self) -> None:
-        """Say who is waited for, and have one more of those that rest come, unless each call has found an idle one or
-        one is coming for it."""
-        if self.queued:
-            for each in self._instances.values():
-                if each.state in _COMING:
-                    self._start_resting(each.name)
+        """Have one more of those that rest come, unless each call has found an idle one or one is coming for it."""
         resting = [each for each in self._instances.values() if each.state in _ASLEEP]
         if resting:
             there = sum(each.channel is not None for each in self._instances.values())

@@ -25,6 +25,7 @@ from kernel.supervisor.processes import STOPPED, OomCounter, Reaper, become_subr
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from kernel.supervisor.stall import Activity, activity
 from kernel.supervisor.standby import Standbys
 from kernel.supervisor.turns import Turns
 from kernel.supervisor.zygote import Zygote, ZygoteDown
@@ -114,6 +115,9 @@ class LocalProcess:
 
     def is_stopped(self) -> bool:
         return progress_of(self.pid)[0] == STOPPED
+
+    def activity(self) -> Activity | None:
+        return activity(self.pid)
 
     def memory_bytes(self) -> int | None:
         return memory_bytes(self.pid)

@@ -78,9 +78,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Boot(msgspec.Struct, frozen=True):
-    """Start everything, in the order of dependencies or (`at_once`) without regard to them."""
-
-    at_once: bool = False
+    """Start everything."""
 
 
 class Close(msgspec.Struct, frozen=True):
@@ -216,10 +214,9 @@ class _Step:
 
     def take(self, happening: Happening) -> None:
         match happening:
-            case Boot(at_once):
+            case Boot():
                 for name, spec in self.plan.specs.items():
-                    waits_for = frozenset() if at_once else frozenset(spec.depends_on)
-                    self._set(name, state=ServiceState.WAITING, waits_for=waits_for)
+                    self._set(name, state=ServiceState.WAITING, waits_for=frozenset(spec.depends_on))
             case Close():
                 self.closing = True
                 for name, child in self.children.items():

@@ -75,14 +75,12 @@ class Supervisor:
         *,
         channel_to: Callable[[str, Link], Channel] = channel_to,
         handoff: Callable[[str, socket.socket], None] = lambda name, end: None,
-        at_once: bool = False,
     ) -> None:
         """
         Args:
             births: called for each start; what it raises is a failed start.
             channel_to: the kernel's end of a link, by the service's name.
             handoff: told of each generation that is READY and has such a socket, with the kernel's end of it.
-            at_once: start services without regard to what they depend on; they still end in that order.
             placement: where services are started.
 
         Raises:
@@ -96,7 +94,6 @@ class Supervisor:
         self._births = births
         self._channel_to = channel_to
         self._handoff = handoff
-        self._at_once = at_once
         self._generations: dict[str, Generation] = {}
         self._recoveries: dict[str, Recovery] = {}
         self._queue: collections.deque[Happening] = collections.deque()
@@ -114,7 +111,7 @@ class Supervisor:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._placement.run)
-                self._apply(policy.Boot(self._at_once))
+                self._apply(policy.Boot())
                 task_status.started()
                 while not self._state.closing or any(child.lives for child in self._state.children.values()):
                     await self._changed.park()

@@ -260,8 +260,7 @@ class Zygote:
             try:
                 while packet := await control.recv(MAX_PACKET_BYTES):
                     self._accept(_decoder.decode(packet))
-                    if self.loaded is not None and self.loaded.complete:
-                        loading.deadline = math.inf
+                    loading.deadline = math.inf
             except (OSError, msgspec.DecodeError) as error:
                 _log.error("zygote %s: %s", self.spec.name, error)
         # It has closed its end, does not load, or talks nonsense.
@@ -271,13 +270,13 @@ class Zygote:
         """Kill it where it has stopped to load: services wait for it, and other zygotes for their turn."""
         patience_s = self.spec.stalled_s
         seen, moved_at = 0, trio.current_time()
-        while self.loaded is None or not self.loaded.complete:
+        while self.state is ZygoteState.LOADING:
             await trio.sleep(patience_s / 5)
             state, ticks = progress_of(pid)
             # What waits for a core or for the disk will go on.
             if ticks != seen or state in "RD":
                 seen, moved_at = ticks, trio.current_time()
-            elif trio.current_time() - moved_at >= patience_s:
+            elif trio.current_time() - moved_at >= patience_s and self.state is ZygoteState.LOADING:
                 _log.error("zygote %s has loaded nothing for %g s and is killed", self.spec.name, patience_s)
                 self._kill()
                 return
@@ -292,8 +291,7 @@ class Zygote:
                     os.kill(message.pid, signal.SIGKILL)
             return
         before, self.loaded = self.loaded, message
-        if message.complete:
-            self._loading.end(self.spec.name)
+        self._loading.end(self.spec.name)
         for module, error in message.failed.items():
             _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, module, error)
         if message.threads != 1:

@@ -87,10 +87,10 @@ def threads() -> int:
 
 
 def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
-    """Fork what is asked for until the kernel closes its end, and load what is left meanwhile."""
-    told = False
+    """Fork what is asked for until the kernel closes its end; from the first time on, load what is left meanwhile."""
+    told, asked = False, False
     while True:
-        while not library.is_complete() and not select.select([control], [], [], 0)[0]:
+        while asked and not library.is_complete() and not select.select([control], [], [], 0)[0]:
             library.load_next()
         if library.is_complete() and not told:
             library.settle()
@@ -99,6 +99,7 @@ def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
         packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
         if not packet:
             return
+        asked = True
         try:
             reply = _answer(packet, fds, parent_pid, library)
         finally:

@@ -46,6 +46,13 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         match params.how:
             case "spin":
                 _hold_the_interpreter()
+            case "busy":
+                while True:
+                    pass
+            case "deadlock":
+                lock = threading.Lock()
+                lock.acquire()
+                lock.acquire()
             case "leak":
                 hoard.append(bytearray(os.urandom(1024)) * 1024 * params.amount)
             case "exit":
