@@ -31,11 +31,13 @@ from kernel.operations import KernelOperations
 from kernel.ports import ServiceState
 from kernel.router.instance import Limits
 from kernel.router.router import Router
+from kernel.schedule import Schedule
 from kernel.settings import ConfigError
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.process import channel_to
 from kernel.supervisor.spawn import Ahead
 from kernel.supervisor.supervisor import Supervisor
+from kernel.trends import Trends
 from proto import ops
 from proto.front import SERVICE as FRONT
 from proto.front import Http
@@ -131,6 +133,8 @@ class _Kernel:
         )
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
+        self.schedule = Schedule(config.data_dir, config.backup)
+        self.trends = Trends(config.data_dir, self._deaths)
         self.started = trio.Event()
         self.stop = trio.Event()
 
@@ -143,6 +147,8 @@ class _Kernel:
         operations = KernelOperations(
             self.config, self.router, self.supervisor, self.tokens,
             clients=lambda: self.handoff.clients, shut_down=self.stop.set, audit=self.audit, faults=self.faults,
+            schedule=self.schedule,
+            trends=self.trends,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"
@@ -158,6 +164,8 @@ class _Kernel:
             partial(on_ready, operations.http_url, operations.page_url),
         )
         nursery.start_soon(self.manager.keep_alive)
+        nursery.start_soon(kept, "the schedule of backups", self.schedule.run)
+        nursery.start_soon(kept, "the record of trends", self.trends.run)
         await self.stop.wait()
         self.manager.tell("STOPPING=1")
         _log.info("ending in order")
@@ -182,6 +190,9 @@ class _Kernel:
                 f"HTTP cannot listen on {settings.host}:{settings.port}: {error}; "
                 "name another with --http HOST:PORT, or do without (--no-http)"
             ) from None
+
+    def _deaths(self) -> dict[str, int]:
+        return {each.name: sum(each.deaths.values()) for each in self.supervisor.status().services}
 
     def _restart_for_other_folders(self) -> None:
         # One that is stopped, or waits for its next generation, will be born to the folders that are there then.

@@ -18,6 +18,7 @@ from kernel.oauth import checked
 from kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
+    BackupSettings,
     ConfigError,
     Flags,
     Root,
@@ -34,6 +35,8 @@ from proto.rate import parse_rate
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""
+
+MIN_BACKUP_S = 60
 
 PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s")
 """Settings that are taken as they are written."""
@@ -55,6 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     denied_patterns: tuple[str, ...] = ()
     http: Http | None = Http()
     audit: AuditSettings = AuditSettings()
+    backup: BackupSettings | None = None
     chaos_allowed: bool = False
     services: dict[str, Layer] = {}
     log_level: str = "info"
@@ -74,6 +78,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     patterns: list[str] = []
     http: Layer = {}
     audit: Layer = {}
+    backup: BackupSettings | None = None
     chaos: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
@@ -84,6 +89,10 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         prompts |= _prompts(settings, raw, folder, origin)
         plain |= {name: getattr(settings, name) for name in PLAIN if name in raw}
         audit |= raw.get("audit", {})
+        if settings.backup is not None:
+            backup = _backup(settings.backup, folder, data_dir, origin)
+            # All that is stored lies there.
+            denied.append(backup.to)
         chaos |= raw.get("chaos", {})
         http |= _with_token(raw.get("http", {}), folder, origin)
         paths, more = reach.denials(settings.deny, origin)
@@ -112,6 +121,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         denied_patterns=tuple(patterns),
         http=served,
         audit=msgspec.convert(audit, AuditSettings),
+        backup=backup,
         chaos_allowed=chaos.get("allowed", False),
         services=services,
         **prompts,
@@ -202,6 +212,15 @@ def _with_token(http: Layer, folder: Path, origin: str) -> Layer:
     if len(token) < MIN_TOKEN_CHARACTERS:
         raise ConfigError(f"{origin}: http.token_file: {path} holds fewer than {MIN_TOKEN_CHARACTERS} characters")
     return {**http, "token": token, "token_file": str(path)}
+
+
+def _backup(backup: BackupSettings, folder: Path, data_dir: Path, origin: str) -> BackupSettings:
+    to = (folder / Path(backup.to).expanduser()).resolve()
+    if backup.every_s < MIN_BACKUP_S:
+        raise ConfigError(f"{origin}: backup.every is {backup.every!r}; write 30min, 6h, 1d or 1w, and 1min at least")
+    if to.is_relative_to(data_dir) or to.suffix == ".tar":
+        raise ConfigError(f"{origin}: backup.to is {to}; name a folder outside of the data directory {data_dir}")
+    return structs.replace(backup, to=str(to))
 
 
 def _served(layer: Layer) -> Http | None:

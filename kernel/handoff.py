@@ -1,14 +1,18 @@
 """What clients come in by, held by the kernel and served by fronts: listening sockets, and local clients' descriptors.
 
 A front may die like any service: the next generation is handed the same sockets, whose queues kept who came meanwhile,
-and the same local clients, whose sessions go on from the memory that each brought along.
+and the same local clients, whose sessions go on from the memory that each brought along.  One that ends in order leaves
+the connections over HTTP that wait for their next request: they are handed on, too.
 """
 
 from __future__ import annotations
 
 import array
+import collections
+import contextlib
 import itertools
 import logging
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +22,24 @@ import trio
 
 from kernel.edge import contained
 from proto import frames
-from proto.front import MAX_PACKET_BYTES, Answered, Attach, Detach, Detached, FromFront, Http, Listen, ToFront
+from proto.front import (
+    MAX_BETWEEN,
+    MAX_PACKET_BYTES,
+    Answered,
+    Attach,
+    Between,
+    Detach,
+    Detached,
+    FromFront,
+    Http,
+    Listen,
+    ToFront,
+)
 
 BACKLOG = 1024
 """Connections that wait to be accepted, while a front starts, say."""
+
+_ONE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 _log = logging.getLogger("linckia.kernel")
 _encode = msgspec.msgpack.Encoder().encode
@@ -71,6 +89,8 @@ class Handoff:
         self._names = tuple(names)
         self._listening: dict[str, socket.socket] = {}
         self._fronts: dict[str, _Front] = {}
+        self._between: dict[str, collections.deque[int]] = {name: collections.deque() for name in self._names}
+        """Connections that wait for the next generation of a front."""
         self._clients: dict[int, _Client] = {}
         self._ids = itertools.count(1)
         self._nursery: trio.Nursery | None = None
@@ -99,6 +119,9 @@ class Handoff:
         """Listen no longer."""
         for listening in self._listening.values():
             listening.close()
+        for waiting in self._between.values():
+            while waiting:
+                os.close(waiting.popleft())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -153,6 +176,7 @@ class Handoff:
                 for client in list(self._clients.values()):
                     if client.front is None:
                         await self._hand_over(client)
+                await self._hand_on(front)
         finally:
             front.end.close()
             if self._fronts.get(front.name) is front:
@@ -165,10 +189,32 @@ class Handoff:
             if self._fronts and client.front is None:
                 await self._hand_over(client)
 
+    async def _hand_on(self, front: _Front) -> None:
+        """What the front before has left."""
+        waiting = self._between[front.name]
+        while waiting:
+            connection = waiting.popleft()
+            try:
+                await front.send(Between(), (connection,))
+            finally:
+                os.close(connection)
+
     async def _read(self, front: _Front, scope: trio.CancelScope) -> None:
         try:
-            while packet := await front.end.recv(MAX_PACKET_BYTES):
-                self._accept(front, _decode(packet))
+            while True:
+                packet, rights, _, _ = await front.end.recvmsg(MAX_PACKET_BYTES, _ONE, socket.MSG_CMSG_CLOEXEC)
+                if not packet:
+                    break
+                with contextlib.ExitStack() as unwanted:
+                    for descriptor in (descriptors := _descriptors(rights)):
+                        unwanted.callback(os.close, descriptor)
+                    message = _decode(packet)
+                    if isinstance(message, Between) and len(self._between[front.name]) < MAX_BETWEEN:
+                        self._between[front.name].extend(descriptors)
+                        unwanted.pop_all()
+                    self._accept(front, message)
+                if (following := self._fronts.get(front.name, front)) is not front:
+                    await self._hand_on(following)
         except (OSError, msgspec.DecodeError) as error:
             _log.error("%s: what it said of its clients cannot be read: %s", front.name, error)
         scope.cancel()
@@ -181,3 +227,11 @@ class Handoff:
                 client = self._clients.get(number)
                 if client is not None and client.front is front:
                     client.ended.set()
+
+
+def _descriptors(rights: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in rights:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return found.tolist()

@@ -6,6 +6,7 @@ import datetime
 import hmac
 import os
 import secrets
+import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -22,10 +23,12 @@ from kernel.lateness import Lateness
 from kernel.ports import CauseKind, ServiceState
 from kernel.router.own import LocalHandler
 from kernel.router.router import Router
+from kernel.schedule import Schedule
 from kernel.sessions import SessionStates
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
 from kernel.tokens import Announced, CannotRead
+from kernel.trends import Trends
 from proto.errors import Forbidden, OperationError, Unavailable
 from proto.front import OFF
 from proto.front import SERVICE as FRONT
@@ -61,11 +64,15 @@ class KernelOperations:
         *,
         clients: Callable[[], int],
         shut_down: Callable[[], None],
+        schedule: Schedule,
+        trends: Trends,
         audit: Audit | None = None,
         faults: Faults | None = None,
     ) -> None:
         self._audit = audit
         self._faults = faults
+        self._schedule = schedule
+        self._trends = trends
         self.http_url: str | None = None
         self._sessions = SessionStates()
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
@@ -99,6 +106,7 @@ class KernelOperations:
             ops.KernelKeepSession: self._keep_session,
             ops.KernelKeptSession: self._kept_session,
             ops.KernelRefused: self._refused,
+            ops.KernelBackup: self._backup,
         }
         for params, handler in handlers.items():
             router.serve_local(operation_of(params).name, handler)
@@ -125,6 +133,7 @@ class KernelOperations:
             open=self._is_open,
             clients=self._clients(),
             audit=None if self._audit is None else _as(ops.AuditStatus, self._audit.state),
+            backup=await self._latest_backup(),
             rss_bytes=processes.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],
             services=[
@@ -132,6 +141,7 @@ class KernelOperations:
                 for each in report.services
             ],
             zygotes=[_as(ops.ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
+            trends=self._trends.trends(),
         )
 
     async def _shares_of(self, pids: set[int]) -> Mapping[int, int | None]:
@@ -201,6 +211,7 @@ class KernelOperations:
             worst_turn_s=self._lateness.worst_s,
             worst_turn_cpu_s=self._lateness.worst_cpu_s,
             late_turns=self._lateness.late,
+            backup=await self._latest_backup(),
             services=[
                 _as(ops.ServiceFigures, each, pss_bytes=None, **self._waiting(each.name)) for each in report.services
             ],
@@ -225,6 +236,29 @@ class KernelOperations:
                 message=params.message, peer=params.peer, count=params.count,
             )  # fmt: skip
             self._audit.record(entry)
+
+    async def _latest_backup(self) -> ops.BackupStatus | None:
+        settings, found = self._config.backup, await self._schedule.latest()
+        every_s = None if settings is None else settings.every_s
+        if found is None:
+            return None if settings is None else ops.BackupStatus(to=settings.to, every_s=every_s)
+        age_s = None if found.succeeded is None else max(0.0, time.time() - found.succeeded)
+        return ops.BackupStatus(
+            to=found.to, every_s=every_s, snapshot=found.snapshot, age_s=age_s, error=found.error,
+            problems=found.problems,
+        )  # fmt: skip
+
+    async def _backup(self, params: ops.KernelBackup, caller: str) -> ops.BackupStatus:
+        if self._config.backup is None:
+            raise OperationError(
+                "the settings name no place for backups: set `to` in [backup], or `linckia backup DIR`"
+            )
+        await self._schedule.now()
+        status = await self._latest_backup()
+        assert status is not None
+        if status.error:
+            raise OperationError(status.error)
+        return status
 
     def _waiting(self, name: str) -> dict[str, int]:
         lane = self._router.lane(name)

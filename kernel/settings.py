@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -31,6 +32,16 @@ SERVER = {"host": "host", "port": "port", "cors_origins": "allowed_origins"}
 """Keys of `[server]`, by the keys of `[http]` that they mean."""
 
 REST_AFTER_S: Final = 300.0
+
+
+_SPAN = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|min|m|h|d|w)")
+_SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def seconds(span: str) -> float | None:
+    """Of `90s`, `10min`, `1h`, `2d` or `4w`; None where it is none of these."""
+    written = _SPAN.fullmatch(span.strip())
+    return float(written[1]) * _SECONDS[written[2]] if written else None
 
 
 class ConfigError(Exception):
@@ -64,6 +75,18 @@ class ChaosSettings(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
+class BackupSettings(msgspec.Struct, frozen=True):
+    """`[backup]`: a folder for backups, outside of the data directory; how often, and how many of them are kept."""
+
+    to: str
+    every: str = "24h"
+    keep: Annotated[int, Meta(ge=1, le=10_000)] = 14
+
+    @property
+    def every_s(self) -> float:
+        return seconds(self.every) or 0.0
+
+
 class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An item of `roots` that says more than where it is."""
 
@@ -88,6 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rest_after_s: Annotated[float, Meta(ge=0)] = REST_AFTER_S
     """Time without a call after which a service that only answers calls has no process; 0: it always has one."""
     audit: AuditSettings = AuditSettings()
+    backup: BackupSettings | None = None
     chaos: ChaosSettings = ChaosSettings()
     http: Http = Http()
     prompts: Prompts = Prompts()

@@ -55,6 +55,9 @@ MAX_LEFT_MS = 2**31 - 1
 
 INFO_ENTRIES = 64
 
+DAMAGE = "damage"
+"""The value of `info` that says that data is damaged, what of it is served, and what to do."""
+
 T = TypeVar("T")
 
 Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]

@@ -30,6 +30,9 @@ TO_FRONTS = "front."
 MAX_PACKET_BYTES = 4096
 MAX_DESCRIPTORS = 3
 
+MAX_BETWEEN = 1024
+"""Connections over HTTP that wait for the next front to come; others are closed."""
+
 
 _Audience = Annotated[str, Meta(min_length=1, max_length=2048)]
 
@@ -146,5 +149,9 @@ class Detached(msgspec.Struct, frozen=True, tag="detached"):
     id: int
 
 
-ToFront: TypeAlias = Listen | Attach | Detach
-FromFront: TypeAlias = Answered | Detached
+class Between(msgspec.Struct, frozen=True, tag="between"):
+    """The connection of a client over HTTP, between two requests: from a front that ends, and to the next one."""
+
+
+ToFront: TypeAlias = Listen | Attach | Detach | Between
+FromFront: TypeAlias = Answered | Detached | Between

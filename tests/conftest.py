@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import random
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -27,9 +29,55 @@ for service in ("EMBED", "RERANK"):
     os.environ[f"LINCKIA_SERVICES__{service}__THREADS"] = "1"
 
 # How fast examples come is the machine's load, and no promise of ours.
-settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fast", settings.get_profile("steady"), max_examples=10)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "steady")
+settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
+settings.register_profile("some", settings.get_profile("all"), max_examples=50)
+settings.register_profile("fast", settings.get_profile("all"), max_examples=10)
+
+Step = TypeVar("Step")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    whole = "every step of each long sweep and 300 examples of each property, not a sample of them"
+    parser.addoption("--all", action="store_true", help=whole)
+    parser.addoption("--seed", type=int, help="of the samples, as the report of another run says it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("all" if config.option.all else "some"))
+    if config.option.seed is None:
+        # Workers have the environment of the process that starts them.
+        config.option.seed = int(os.environ.setdefault("TESTS_SEED", str(random.randrange(10_000))))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return "sweeps: whole" if config.option.all else f"sweeps: a sample of each, --seed {config.option.seed}"
+
+
+def sampled(config: pytest.Config, name: str, steps: Sequence[Step], most: int) -> list[Step]:
+    """At most so many of a sweep's steps, in order: its ends and others by the seed; with `--all` each of them."""
+    if config.option.all or len(steps) <= most:
+        return list(steps)
+    chance = random.Random(f"{config.option.seed} {name}")
+    ends = {0, len(steps) - 1} if most > 2 else set()
+    chosen = ends | set(chance.sample(sorted(set(range(len(steps))) - ends), most - len(ends)))
+    return [steps[index] for index in sorted(chosen)]
+
+
+@pytest.fixture
+def sample(request: pytest.FixtureRequest) -> Callable[[Sequence[Step], int], list[Step]]:
+    """`sampled`, for the steps that a test goes through by itself."""
+    return functools.partial(sampled, request.config, request.node.nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the parameters of a test that is marked `sample(most)`, a sample."""
+    chosen: list[pytest.Item] = []
+    for name, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        those = list(group)
+        mark = those[0].get_closest_marker("sample")
+        chosen += sampled(config, name, those, *mark.args) if mark is not None else those
+    items[:] = chosen
 
 
 TOGETHER = ("tests/acceptance/", "tests/unit/embed/")

@@ -8,7 +8,6 @@ import datetime
 import fnmatch
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +18,9 @@ from kernel.audit import Entry, entries, files_of, now, path_of
 from kernel.cli import Failed, Usage
 from kernel.cli.logs import POLL_S, follow
 from kernel.control.address import find_data_dir
+from kernel.settings import seconds
 
 DEFAULT_COUNT = 50
-
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def audit(arguments: argparse.Namespace) -> int:
@@ -50,8 +47,8 @@ def audit(arguments: argparse.Namespace) -> int:
 
 def when(text: str) -> datetime.datetime:
     """An instant: so long ago, or a date or time (local, where it names no zone).  Raises Usage."""
-    if (ago := _AGO.fullmatch(text.strip())) is not None:
-        return now() - datetime.timedelta(seconds=float(ago[1]) * _SECONDS[ago[2]])
+    if (ago := seconds(text)) is not None:
+        return now() - datetime.timedelta(seconds=ago)
     try:
         return datetime.datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):

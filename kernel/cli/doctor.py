@@ -1,6 +1,7 @@
 """`linckia doctor`: what this machine offers and what it lacks, each finding with its remedy.
 
-Looks, never changes. What only a heavy import can tell is asked of a process of its own, which may crash.
+Looks, and changes nothing without `--repair`. What only a heavy import can tell is asked of a process of its own, which
+may crash.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from kernel import VERSION, tokens, users
+from kernel.cli.status import backup
 from kernel.cli.terminal import show_answer
 from kernel.config import load
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.settings import ConfigError, Flags
+from proto.frames import DAMAGE
 from proto.front import OFF
 from proto.json_types import JsonObject
 
 LOW_SPACE_BYTES = 1 * 2**30
 """Below this an index that is being rebuilt beside the old one may fill the disk."""
+
+LATE = 2.5
+"""Of the time between two backups, after which something keeps them from being made."""
 
 FEW_DESCRIPTORS = 1024
 """A service uses about ten, a client two; under this a machine with many clients runs out."""
@@ -76,6 +82,10 @@ def doctor(arguments: argparse.Namespace) -> int:
     findings = list(examine(data_dir))
     if arguments.verify:
         findings += verified(data_dir)
+    if arguments.repair:
+        from kernel.cli.repair import repaired  # with SQLite, which no other look needs
+
+        findings += repaired(data_dir)
     rows = [
         ((verdict.value, _STYLES[verdict]), what, f"{found} -> {remedy}" if remedy else found)
         for what, verdict, found, remedy in findings
@@ -151,7 +161,29 @@ def _kernel(data_dir: Path) -> Iterator[Finding]:
         yield Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
     else:
         yield Finding("kernel", Verdict.OK, found)
+    yield from damages(status["services"], status["backup"])
     yield audit_finding(status["audit"])
+    yield backup_finding(status["backup"])
+
+
+def backup_finding(state: JsonObject | None) -> Finding:
+    """From the `backup` of the kernel's status."""
+    if state is None:
+        return Finding("backup", Verdict.NOTE, "there is none", "[backup] in the settings, or linckia backup DIR")
+    late = state["every_s"] is not None and (state["age_s"] is None or state["age_s"] > LATE * state["every_s"])
+    remedy = f"linckia backup {state['to']}"
+    if state["error"] or (late and state["age_s"] is not None):
+        return Finding("backup", Verdict.BAD, backup(state), remedy)
+    return _either("backup", state["age_s"] is not None and not state["problems"], backup(state), backup(state), remedy)
+
+
+def damages(services: Sequence[JsonObject], state: JsonObject | None = None) -> Iterator[Finding]:
+    """What services say is damaged of what they keep, and the backup to restore it from; from the kernel's status."""
+    made = state is not None and state["snapshot"]
+    whence = f"{state['to']}, which has {state['snapshot']}" if state and made else "a backup, if there is one"
+    for service in services:
+        if said := service["info"].get(DAMAGE):
+            yield Finding(service["name"], Verdict.BAD, said, f"or restore-backup --replace from {whence}")
 
 
 def audit_finding(state: JsonObject | None) -> Finding:

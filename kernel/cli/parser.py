@@ -70,7 +70,8 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(module=module, function=name.replace("-", "_"))
         return sub
 
-    for family in (_kernel, _calls, _notes, _transcripts, _documents, _files, _services, _access, _machine):
+    stored = (_notes, _transcripts, _documents, _carry, _files)
+    for family in (_kernel, _calls, *stored, _services, _backups, _access, _machine):
         family(command)
     return parser
 
@@ -116,7 +117,9 @@ def _kernel(command: _AddCommand) -> None:
     stdio.add_argument("--read-only", action="store_true", help=read_only_help)
     stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
 
-    _json(command("status", "status", "the services: their state, and how often and why each has died"))
+    status = command("status", "status", "the services: their state, and how often and why each has died")
+    status.add_argument("--trends", action="store_true", help="deaths and growth of each store a day, by the last week")
+    _json(status)
     top = command("top", "status", "the same, live, until Ctrl-C")
     top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
 
@@ -206,6 +209,25 @@ def _transcripts(command: _AddCommand) -> None:
     proxy.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:8484", help=listen)
     proxy.add_argument("--agent", metavar="NAME", default="", help="the agent's name, to record the turns under")
     proxy.add_argument("--project", metavar="NAME", default="", help="the project, to record the turns under")
+
+
+IMPORT_FROM_EPILOG = """\
+examples:
+  linckia export ~/linckia-export
+  linckia import --data OTHER ~/linckia-export        once more changes nothing
+  linckia import --from tapes tapes.sqlite            the conversations of tapes
+  linckia import --from space-browser disk.db         the resource sets, sources and plans of mcp-space-browser
+"""
+
+
+def _carry(command: _AddCommand) -> None:
+    export = command("export", "export", "what you made, as JSON Lines and files, for any program to read")
+    export.add_argument("directory", metavar="DIR", help="that is not there yet, or is empty")
+    importing = command("import", "importing", "take in an export, or another program's database", IMPORT_FROM_EPILOG)
+    importing.set_defaults(function="take_in")
+    importing.add_argument("source", metavar="PATH", help="the directory of the export, or the database")
+    from_help = "the program whose database it is"
+    importing.add_argument("--from", dest="origin", choices=("tapes", "space-browser"), help=from_help)
 
 
 ADD_EPILOG = """\
@@ -344,6 +366,38 @@ def _services(command: _AddCommand) -> None:
         one.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
 
 
+BACKUP_EPILOG = """\
+examples:
+  linckia backup /mnt/backup/linckia           a snapshot of this moment; only what is new is copied
+  linckia backup /mnt/backup/linckia --keep 14
+  linckia backup linckia.tar                   a file with this one alone
+  linckia backup --list /mnt/backup/linckia
+
+Linckia goes on serving meanwhile, or need not run. Whatever was acknowledged before the moment is in the backup. It has
+what clients stored, the settings, tokens and keys in the data directory; indexes are left out and rebuilt.
+"""
+
+RESTORE_EPILOG = """\
+examples:
+  linckia restore-backup /mnt/backup/linckia --data ~/linckia-again
+  linckia restore-backup /mnt/backup/linckia --at 20261123T1700 --replace
+"""
+
+
+def _backups(command: _AddCommand) -> None:
+    backup = command("backup", "backup", "save all that is stored, as it is at one moment", BACKUP_EPILOG)
+    target_help = "a folder of snapshots, or FILE.tar (default: `to` in [backup] of the settings)"
+    backup.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
+    backup.add_argument("--list", action="store_true", help="the snapshots that are there")
+    backup.add_argument("--keep", metavar="N", type=int, help="remove all but the newest N snapshots of these data")
+    backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
+    _json(backup)
+    restore = command("restore-backup", "backup", "make a data directory from a backup", RESTORE_EPILOG)
+    restore.add_argument("source", metavar="SOURCE", help="a folder of snapshots, or FILE.tar")
+    restore.add_argument("--at", metavar="SNAPSHOT", help="its id, or the beginning of it (default: the newest)")
+    restore.add_argument("--replace", action="store_true", help="move what is in the data directory aside")
+
+
 TOKEN_EPILOG = """\
 examples:
   linckia token create ci --surface files --root ~/notes --read-only --expires 30d
@@ -390,6 +444,8 @@ def _machine(command: _AddCommand) -> None:
     _json(doctor, help="as JSON")
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)
+    repair = "also put right what can be: damaged indexes, modes of files with secrets, what dead processes left"
+    doctor.add_argument("--repair", action="store_true", help=repair)
 
     completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from kernel import VERSION
+from kernel import VERSION, data_format
 from kernel.cli import EXIT_HELD, Failed, Usage
 from kernel.cli.kernel_log import open_log
 from kernel.config import Config, load
@@ -49,6 +49,7 @@ def serve(arguments: argparse.Namespace) -> int:
         # Of a kernel that died, or that steps aside: in order, it is taken away.
         resumes = socket_path(config.data_dir).exists()
         with _held(config, ephemeral=arguments.ephemeral) as listener:
+            data_format.claim(config.data_dir)
             try:
                 open_log(config.data_dir, config.log_level, watched=not arguments.ephemeral)
             except OSError as error:

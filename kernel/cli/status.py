@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table
+from kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table, size
 from proto.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
+
+TRENDS = ("SERVICE", "DEATHS/DAY", "STORE", "GROWTH/DAY", "DAYS")
 
 _STYLES = {
     "ready": "green", "failed": "bold red", "backoff": "red", "stopped": "dim", "starting": "yellow", "resting": "dim"
@@ -28,7 +30,10 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         print(heading(answer))
         print()
-        show_table(HEADERS, [row(service) for service in answer["services"]])
+        if arguments.trends:
+            show_table(TRENDS, [trend(one) for one in answer["trends"]])
+        else:
+            show_table(HEADERS, [row(service) for service in answer["services"]])
     return 1 if any(service["state"] == "failed" for service in answer["services"]) else 0
 
 
@@ -71,6 +76,7 @@ def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
         f"{private}"
         f"roots  {roots}\n"
         f"data   {answer['data_dir']}"
+        f"{_backup(answer.get('backup'))}"
         f"{_audit(answer.get('audit'))}"
     )
 
@@ -80,6 +86,17 @@ def token(answer: Mapping[str, Any]) -> str:
     if answer.get("open"):
         return "off: every user and program of this machine has what a client has"
     return f"Authorization: Bearer {answer['token']}" if answer.get("token") else "-"
+
+
+def backup(state: Mapping[str, Any]) -> str:
+    """How old the latest is, and what went wrong since."""
+    last = "none yet" if state["age_s"] is None else f"{state['snapshot']}, {duration(state['age_s'])} old"
+    wrong = [f"the latest failed: {state['error']}"] if state["error"] else state["problems"]
+    return "; ".join([f"{last}, to {state['to']}", *wrong])
+
+
+def _backup(state: Mapping[str, Any] | None) -> str:
+    return "" if state is None else f"\nbackup {backup(state)}"
 
 
 def _audit(state: Mapping[str, Any] | None) -> str:
@@ -106,6 +123,18 @@ def row(service: Mapping[str, Any]) -> list[Cell]:
         memory(service),
         f"{service.get('in_flight') or 0}" + (f"+{queued}" if queued else ""),
         _note(service),
+    ]
+
+
+def trend(one: Mapping[str, Any]) -> list[Cell]:
+    """What a day brings to a service, as TRENDS names the cells."""
+    growth, held = one["growth_bytes_per_day"], one["bytes"]
+    return [
+        one["name"],
+        f"{one['deaths_per_day']:.1f}",
+        "-" if held is None else size(held),
+        "-" if growth is None else ("-" if growth < 0 else "+") + size(abs(growth)),
+        f"{one['days']:.0f}",
     ]
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import subprocess
     from types import FrameType
 
+SERVE = (sys.executable, "-P", "-m", "kernel.cli", "serve")
+"""What starts a kernel where none runs."""
+
 START_TIMEOUT_S = 20.0
 """A kernel starts in about one second; this is for a machine that is very busy."""
 
@@ -167,7 +170,7 @@ def _join(
 def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> subprocess.Popen[bytes]:
     import subprocess
 
-    command = [sys.executable, "-P", "-m", "kernel.cli", "serve", "--ephemeral", "--data", str(data_dir)]
+    command = [*SERVE, "--ephemeral", "--data", str(data_dir)]
     if arguments.config:
         command += ["--config", arguments.config]
     if arguments.read_only:

@@ -21,7 +21,7 @@ from kernel.config import load
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.router.record import HTTP, STDIO
-from kernel.settings import ConfigError, Flags, nearest
+from kernel.settings import ConfigError, Flags, nearest, seconds
 from proto.grants import MAX_ROOTS, Token
 from proto.operation import ALL, CLIENT, OPERATOR, SURFACES
 from proto.rate import parse_rate
@@ -33,8 +33,6 @@ RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry i
 """Who else the audit log names."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SPAN = re.compile(r"([0-9]{1,6})(h|d|w)")
-_UNIT_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
 
 
@@ -185,8 +183,8 @@ def _roots_in_force(data: str | None, data_dir: Path) -> list[str]:
 
 def expiry(text: str, now: float) -> float:
     """Seconds since 1970 of `30d`, `12h`, `4w`, a day (its beginning, local time) or a time.  Raises Usage."""
-    if match := _SPAN.fullmatch(text):
-        return now + int(match[1]) * _UNIT_S[match[2]]
+    if (span := seconds(text)) is not None:
+        return now + span
     try:
         at = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

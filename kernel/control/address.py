@@ -110,6 +110,20 @@ def hold(data_dir: Path, *, wait_s: float = 10.0, is_leaving: bool = False) -> I
 
     Raises AlreadyHeld, which names the holder; CannotHold: it cannot be made, written to, locked or listened in.
     """
+    with locked(data_dir, wait_s=wait_s, is_leaving=is_leaving):
+        path = socket_path(data_dir)
+        listener = _listen(path)
+        try:
+            yield listener
+        finally:
+            # Unlinked while the lock is still held: it can be nobody else's socket.
+            path.unlink(missing_ok=True)
+            listener.close()
+
+
+@contextlib.contextmanager
+def locked(data_dir: Path, *, wait_s: float, is_leaving: bool = False) -> Iterator[None]:
+    """Lock `data_dir`, and make it where it is not there; otherwise as `hold`."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(lock_path(data_dir), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -127,14 +141,7 @@ def hold(data_dir: Path, *, wait_s: float = 10.0, is_leaving: bool = False) -> I
                 f"cannot write to {lock_path(data_dir)}: {error.strerror}; make room, or name another data directory "
                 "with --data"
             ) from error
-        path = socket_path(data_dir)
-        listener = _listen(path)
-        try:
-            yield listener
-        finally:
-            # Unlinked while the lock is still held: it can be nobody else's socket.
-            path.unlink(missing_ok=True)
-            listener.close()
+        yield
     finally:
         os.close(lock)
 

@@ -39,7 +39,11 @@ async def overflow(folder: Path, pid: int, limit: int) -> str:
 
 def held_bytes(folder: Path, pid: int, most: float = math.inf) -> float:
     """Bytes, counted no further than past `most`; infinity where the folder hides what is in it.  Blocks."""
-    total: float = _deleted_bytes(pid)
+    return folder_bytes(folder, most, _deleted_bytes(pid))
+
+
+def folder_bytes(folder: Path, most: float = math.inf, total: float = 0.0) -> float:
+    """The same of the folder alone, added to `total`."""
     waiting = [str(folder)]
     while waiting and total <= most:
         try:

@@ -63,6 +63,27 @@ class AuditStatus(msgspec.Struct, frozen=True, kw_only=True):
     lost: Annotated[int, Meta(description="Lines that could not be kept")]
 
 
+class BackupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest backup."""
+
+    to: Annotated[str, Meta(description="Where it went, or is to go")]
+    every_s: Annotated[float | None, Meta(description="How often, by the settings; null where they do not say")] = None
+    snapshot: Annotated[str, Meta(description="The last one that was made")] = ""
+    age_s: Annotated[float | None, Meta(description="Time since its moment; null where there is none")] = None
+    error: Annotated[str, Meta(description="Why the latest try failed; empty where it did not")] = ""
+    problems: Annotated[list[str], Meta(description="What is wrong with what was backed up")] = []
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """What a day brings to a service, by the record of the last week."""
+
+    name: str
+    days: Annotated[float, Meta(description="That are on record; at least 1")]
+    deaths_per_day: float
+    bytes: Annotated[int | None, Meta(description="Of its folder, as it was looked at last; null where it is closed")]
+    growth_bytes_per_day: Annotated[float | None, Meta(description="Null in the first hour")]
+
+
 class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The whole system."""
 
@@ -80,10 +101,12 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     open: Annotated[bool, Meta(description="Whether HTTP asks for no token")] = False
     clients: Annotated[int, Meta(description="Clients connected over stdio")]
     audit: Annotated[AuditStatus | None, Meta(description="None where it is switched off")] = None
+    backup: Annotated[BackupStatus | None, Meta(description="None where there is none, and is to be none")] = None
     rss_bytes: int
     pss_bytes: int | None
     services: list[ServiceStatus]
     zygotes: list[ZygoteStatus] = []
+    trends: Annotated[list[Trend], Meta(description="Of each service")] = []
 
 
 @tool.read("kernel_status", deadline_s=5, title="System status", http=Route("GET", "/status"))
@@ -148,6 +171,11 @@ class KernelTokens(Params[TokenTable], frozen=True, kw_only=True):
 
     front: Annotated[str, Meta(max_length=200, description="Name of the process that asks")]
     version: int
+
+
+@operator.write("kernel_backup", idempotent=False, deadline_s=24 * 3600, text="snapshot")
+class KernelBackup(Params[BackupStatus], frozen=True, kw_only=True):
+    """Make a backup now, to where the settings say; answers once it is made and verified."""
 
 
 class LogLines(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +245,7 @@ class KernelFigures(msgspec.Struct, frozen=True, kw_only=True):
     worst_turn_s: Annotated[float, Meta(description="Of the event loop, in the last minute or two")]
     worst_turn_cpu_s: Annotated[float, Meta(description="The same in its own processor time")]
     late_turns: Annotated[int, Meta(description="Those of more than 20 ms of it since the start")]
+    backup: BackupStatus | None = None
     services: list[ServiceFigures]
     lanes: dict[str, LaneFigures]
     zygotes: list[ZygoteFigures]

@@ -16,6 +16,7 @@ from proto.operation import Params
 from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from services.documents.carrying import Carrying
 from services.documents.changing import Changing
 from services.documents.parts import Parts
 from services.documents.reading import Reading
@@ -30,7 +31,7 @@ from services.runtime.storage import Damaged, patiently
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the databases are open."""
-    store = await trio.to_thread.run_sync(Store, env.data_dir)
+    store = await trio.to_thread.run_sync(Store, env.data_dir, env.damaged)
     env.at_rest(store.give_back)
     try:
         try:
@@ -47,7 +48,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             background.start_soon(parts.search.watch_epoch, parts.feed.epoch)
             background.start_soon(parts.graph.run)
             background.start_soon(follower.run)
-            yield Handlers(Reading(parts), Changing(parts), Uploads(parts), Sessions(parts, follower))
+            sessions = Sessions(parts, follower)
+            yield Handlers(Reading(parts), Changing(parts), Uploads(parts), sessions, Carrying(parts))
             background.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):

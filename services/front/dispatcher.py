@@ -20,6 +20,8 @@ from services.front.peer import current_peer
 from services.front.scratchpad import current_session
 from services.runtime.calls import Outgoing
 
+LONG_BYTES = 512 * 1024
+
 LocalHandler = Callable[[Any, str], Awaitable[object]]
 """An operation that the front answers itself: parameters and caller to result."""
 
@@ -88,7 +90,11 @@ class LinkDispatcher(Dispatcher):
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
-        return results.plain(operation, answer, written=written)
+        value = results.plain(operation, answer, written=written)
+        if len(answer) > LONG_BYTES:
+            # To decode it took milliseconds, and so does what comes next.
+            await trio.lowlevel.checkpoint()
+        return value
 
     async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
         if not operation.admits(caller):

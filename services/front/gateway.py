@@ -8,6 +8,7 @@ second of imports; what needs the SDK waits for it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -88,6 +89,8 @@ class Gateway:
             self._scratchpads,
             self._prompts,
         )
+        # What was loaded stays: to look through it for garbage again and again took 80 to 170 ms each time.
+        gc.freeze()
         self.loaded.set()
 
     def surface(self, name: str) -> Surface:

@@ -1,12 +1,15 @@
-"""What the kernel hands to a front: listening sockets, and local clients with the memory of their sessions."""
+"""What the kernel hands to a front: listening sockets, local clients with the memory of their sessions, and connections
+over HTTP that the front before has left, as this one leaves them to the next."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import math
 import os
+import select
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -16,6 +19,7 @@ from proto.front import (
     MAX_PACKET_BYTES,
     Answered,
     Attach,
+    Between,
     Detach,
     Detached,
     FromFront,
@@ -23,9 +27,15 @@ from proto.front import (
     ToFront,
 )
 
+if TYPE_CHECKING:
+    from services.front.transport.http_server import Relay
+
 Serve = Callable[[int, int, str, int | None], Awaitable[bool]]
 """Serve MCP on a client's input and output, with the tools of a surface; the last is its session's memory.  Answers
 whether the client has left.  The descriptors stay the caller's."""
+
+KERNEL_READS_S = 1.0
+"""It takes a millisecond; a kernel that does not is about to end this process."""
 
 _log = logging.getLogger("linckia.front")
 _encode = msgspec.msgpack.Encoder().encode
@@ -33,14 +43,16 @@ _decoder: msgspec.msgpack.Decoder[ToFront] = msgspec.msgpack.Decoder(ToFront)
 
 
 class Handoff:
-    """The front's end.
+    """The front's end; `services.front.transport.http_server.Relay`.
 
     Args:
         serve: serves one local client.
         listen: serves HTTP on a socket.
     """
 
-    def __init__(self, end: socket.socket, serve: Serve, listen: Callable[[socket.socket], Awaitable[None]]) -> None:
+    def __init__(
+        self, end: socket.socket, serve: Serve, listen: Callable[[socket.socket, Relay], Awaitable[None]]
+    ) -> None:
         end.setblocking(False)
         self._end = end
         self._serve = serve
@@ -48,6 +60,7 @@ class Handoff:
         self._sessions: dict[int, trio.CancelScope] = {}
         self._answered = False
         self._listening = 0
+        self._taken_over, self._between = trio.open_memory_channel[socket.socket](math.inf)
         self._left = trio.Event()
 
     async def run(self) -> None:
@@ -69,6 +82,8 @@ class Handoff:
                 nursery.start_soon(self._serve_http, socket.socket(fileno=fds[0]))
             case Attach():
                 nursery.start_soon(self._attach, message, fds)
+            case Between():
+                self._take_over(socket.socket(fileno=fds[0]))
             case Detach(id=number):
                 if (scope := self._sessions.get(number)) is not None:
                     scope.cancel()
@@ -94,8 +109,11 @@ class Handoff:
     async def _serve_http(self, listening: socket.socket) -> None:
         self._listening += 1
         try:
-            await self._listen(listening)
+            await self._listen(listening, self)
         finally:
+            while self._between.statistics().current_buffer_used:
+                with self._between.receive_nowait() as connection:
+                    self.pass_on(connection.fileno())
             self._listening -= 1
             self._changed()
 
@@ -114,7 +132,25 @@ class Handoff:
             self._answered = True
             self._tell(Answered())
 
-    def _tell(self, message: FromFront) -> None:
-        # Some bytes, and the kernel reads: it blocks only where the kernel is about to end this process.
-        with contextlib.suppress(OSError):
-            self._end.send(_encode(message))
+    def _take_over(self, connection: socket.socket) -> None:
+        # It came from another front, which may have been taken over.
+        if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+            self._taken_over.send_nowait(connection)
+        else:
+            connection.close()
+
+    async def receive(self) -> socket.socket:
+        return await self._between.receive()
+
+    def pass_on(self, connection: int) -> bool:
+        return self._tell(Between(), (connection,))
+
+    def _tell(self, message: FromFront, descriptors: Sequence[int] = ()) -> bool:
+        writable = select.poll()
+        writable.register(self._end, select.POLLOUT)
+        writable.poll(KERNEL_READS_S * 1000)
+        try:
+            socket.send_fds(self._end, [_encode(message)], descriptors)
+        except OSError:
+            return False
+        return True

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -25,6 +25,9 @@ from services.front.prompts import Folder
 from services.front.refusals import Refusals
 from services.front.warm import declared, play_session
 from services.runtime.handlers import Context, Environment, Handlers
+
+if TYPE_CHECKING:
+    from services.front.transport.http_server import Relay
 
 DRAIN_S = 3.0
 """For what local clients have in flight when this front is to end; then the next one goes on with it."""
@@ -49,12 +52,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
     async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
 
-        async def listen(listening: socket.socket) -> None:
+        async def listen(listening: socket.socket, relay: Relay) -> None:
             await gateway.server(ALL)
             from services.front.web.serving import serve
 
             assert settings.http is not None
-            await serve(gateway, dispatcher, every, settings, listening, env.ending, front=env.service)
+            await serve(gateway, dispatcher, every, settings, listening, env.ending, relay, front=env.service)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(told.run)

@@ -173,6 +173,10 @@ class Environment:
         shown = [(name, value[: frames.TEXT_CHARS]) for name, value in (self.shown | values).items() if value]
         self.shown = dict(shown[: frames.INFO_ENTRIES])
 
+    def damaged(self, what: str) -> None:
+        """Have `status` and `doctor` say that data is damaged, what of it is served, and what to do."""
+        self.info(**{frames.DAMAGE: what})
+
     def at_rest(self, give_back: GiveBack) -> None:
         """Have this called each time the service has worked and rests: for caches that are worth their memory only
         while there is work."""

@@ -68,6 +68,9 @@ FIRST_CALL_S = 0.005
 """How long the first call has the process for itself: a restart's callers come all at once, and where threads work for
 them the first answer would come after the last call was read."""
 
+STARVED_MS = 1000
+"""For the calls in hand of a process that can open no more files: some need none."""
+
 BYE_ACK_TIMEOUT_S = 2.0
 """The kernel acknowledges in a millisecond; past this it is dead or has given us up."""
 
@@ -111,6 +114,8 @@ class ServiceLoop:
         self._no_calls = trio.Event()
         self._bye_ack = trio.Event()
         self._link_lost = False
+        self._starved = False
+        """Whether it ends for want of descriptors."""
         self._nursery: trio.Nursery | None = None
         """Of the handlers; None while calls are refused."""
 
@@ -254,12 +259,11 @@ class ServiceLoop:
                 answer = Return(call.id, frames.pack_body(await served.handler(params, context)))
                 if len(answer.body) > frames.MAX_MESSAGE_BYTES:
                     answer = Internal(f"{call.op}: the result is larger than the link carries")
-        except LinckiaError as error:
-            answer = error
         except MemoryError:
             end_out_of_memory(call.op)
         except Exception as error:  # noqa: BLE001  # a defect of one call must not end the calls of others
-            answer = self._defect(call, error)
+            answer = error if isinstance(error, LinckiaError) else self._defect(call, error)
+            self._look_for_descriptors(error)
         finally:
             del self._calls[call.id]
             if not self._calls:
@@ -268,6 +272,13 @@ class ServiceLoop:
             last = answer if isinstance(answer, Return) else self._not_done(call, served, context, answer)
             with contextlib.suppress(LinkClosed):
                 self._channel.post(last)
+
+    def _look_for_descriptors(self, error: Exception) -> None:
+        """A process that can open no more files is replaced, and its calls are the next one's."""
+        if storage.out_of_descriptors(error) and self._drain is None:
+            _log.error("can open no more files, and ends: %s", error)
+            self._starved = True
+            self._end(Drain(STARVED_MS))
 
     def _defect(self, call: Call, error: Exception) -> LinckiaError:
         _log.error("%s (trace %s) raised\n%s", call.op, call.trace, "".join(traceback.format_exception(error)))
@@ -283,6 +294,8 @@ class ServiceLoop:
             error = Cancelled(f"{call.op} was cancelled by its caller")
         elif error is None and context.scope.cancelled_caught:
             error = Timeout(f"{call.op}: not done within {call.left_ms / 1000:.3g} s")
+        if error is not None and self._starved:
+            return Unfinished(call.id, begun=True, failure=served.operation.failure(error).failure)
         if error is not None:
             return Fault(call.id, served.operation.failure(error).failure)
         ended = Unavailable(f"service {self._birth.service} ended while serving {call.op}", executed=Executed.MAYBE)

@@ -80,6 +80,23 @@ def trouble_of(error: BaseException) -> str:
     return next((said for each in _all_of(error) if (said := _said(each))), "")
 
 
+def out_of_descriptors(error: BaseException) -> bool:
+    """Whether the process can open no more files, where `error`, or what it was raised for, says so."""
+    each: BaseException | None = error
+    while each is not None:
+        if isinstance(each, OSError) and each.errno == errno.EMFILE:
+            return True
+        if isinstance(each, apsw.CantOpenError):
+            # Which does not tell why.
+            try:
+                os.close(os.dup(0))
+            except OSError:
+                return True
+        # Also where it was raised `from None`, as what clients are told is.
+        each = each.__cause__ or each.__context__
+    return False
+
+
 def disk_full(error: BaseException, path: Path, executed: Executed = Executed.NO) -> DiskFull | None:
     """The failure of what the disk under `path` did not take; None for any other error than the disk's.
 

@@ -7,6 +7,7 @@ content.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -57,6 +58,10 @@ CREATE TABLE outbox(
     hash BLOB NOT NULL
 );
 
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+_IMPORTS = """
 -- Files that were imported: how far, what their layout has in hand, and which part came last with its answer.
 CREATE TABLE source(
     source TEXT PRIMARY KEY,
@@ -72,14 +77,19 @@ CREATE TABLE source(
 -- Which node a record of a file became, by a digest of the record's own id; 0 where it begins a conversation.
 CREATE TABLE record(key BLOB PRIMARY KEY, node_id INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX record_node ON record(node_id);
-
-CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
-SCHEMA = Schema(version=1, tables=_TABLES)
+
+def _migrate_1(db: apsw.Connection) -> None:
+    """The first of version 1 remembered less of the files that were imported: those are read once more."""
+    if "tail" not in {name for (name,) in db.execute("SELECT name FROM pragma_table_info('source')")}:
+        db.execute(f"DROP TABLE record; DROP TABLE source; {_IMPORTS}").fetchall()
 
 
-def open_database(path: Path) -> Database:
+SCHEMA = Schema(version=2, tables=_TABLES + _IMPORTS, migrations={1: _migrate_1})
+
+
+def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
     return Database(
         path,
@@ -88,6 +98,7 @@ def open_database(path: Path) -> Database:
         readers=4,
         pragmas={"secure_delete": 1, "cache_size": -32768},
         private=True,
+        on_damage=on_damage,
     )
 
 

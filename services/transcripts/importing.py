@@ -28,6 +28,7 @@ from services.transcripts.layouts.claude import Claude
 from services.transcripts.layouts.codex import Codex
 from services.transcripts.layouts.exports import Exports
 from services.transcripts.layouts.gemini import Gemini
+from services.transcripts.layouts.nodes import Nodes
 from services.transcripts.providers.wire import Json, Unreadable, decode
 
 NO_LAYOUT = "none"
@@ -227,12 +228,14 @@ def _layout(name: str, state: bytes) -> Layout | None:
     return None if kind is None else msgspec.json.decode(state, type=kind)
 
 
-LAYOUTS: dict[str, type[Layout]] = {kind.name: kind for kind in (Gemini, Claude, Codex, Exports)}
+LAYOUTS: dict[str, type[Layout]] = {kind.name: kind for kind in (Nodes, Gemini, Claude, Codex, Exports)}
 
 
 def detect(record: Json) -> tuple[Layout | None, list[Step] | None]:
     """A layout that knows `record`, and what that says; nothing where none does."""
-    kinds: list[type[Layout]] = [Claude] if "uuid" in record and "type" in record else [Gemini, Codex, Exports, Claude]
+    kinds: list[type[Layout]] = (
+        [Claude] if "uuid" in record and "type" in record else [Nodes, Gemini, Codex, Exports, Claude]
+    )
     for kind in kinds:
         layout = kind()
         steps = layout.read(record)

@@ -35,6 +35,7 @@ from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.linear import BadPattern
 from services.transcripts import forest
 from services.transcripts.answers import checkout, history, written
+from services.transcripts.carrying import Carrying
 from services.transcripts.database import delete, open_database
 from services.transcripts.feed import SearchFeed, owe_scrub
 from services.transcripts.importing import Importing, release
@@ -114,15 +115,16 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     settings = read_settings(env.settings)
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db")
+    database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
     feed = SearchFeed(env, database, strip)
     try:
         env.background.start_soon(feed.outbox.run)
         env.background.start_soon(feed.outbox.watch_epoch, feed.epoch)
-        env.info(redaction="on" if redactor else "off", damage=database.damage)
+        env.info(redaction="on" if redactor else "off")
         ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
         searching = Searching(database, feed, settings.search_patience_s)
-        yield Handlers(Conversations(database, feed), ingest, Importing(database, ingest), searching)
+        importing, carrying = Importing(database, ingest), Carrying(database, ingest)
+        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching)
     finally:
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):

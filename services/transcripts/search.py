@@ -103,13 +103,14 @@ class Searching:
 
     @handles(SearchEverything)
     async def search_everything(self, params: SearchEverything, ctx: Context) -> EverythingResult:
-        """Raises Unavailable where no corpus can be searched."""
+        """Answers by what can be searched; where nothing can, raises what each search failed of, or Unavailable."""
         _require_words(params.query)
         corpora = list(dict.fromkeys(params.corpora)) or list(Corpus)
         degraded: list[str] = []
         if Corpus.TRANSCRIPTS in corpora:
             await self._caught_up(degraded, "transcripts")
         found: dict[Corpus, SearchResult] = {}
+        errors: list[LinckiaError] = []
 
         async def ask(corpus: Corpus) -> None:
             try:
@@ -117,13 +118,15 @@ class Searching:
                     RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit)
                 )
             except LinckiaError as error:
+                errors.append(error)
                 degraded.append(f"{corpus.value}: {error}")
 
         async with trio.open_nursery() as nursery:
             for corpus in corpora:
                 nursery.start_soon(ask, corpus)
         if not found:
-            raise Unavailable("; ".join(degraded), retry_after_ms=1000)
+            kinds = {type(error) for error in errors}
+            raise (kinds.pop() if len(kinds) == 1 else Unavailable)("; ".join(degraded), retry_after_ms=1000)
         hits = [_hit(corpus, result.source, hit) for corpus, result in found.items() for hit in result.hits]
         turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
         # The search may still hold what was deleted a moment ago.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel.catalog import ENTRIES
 from tests.system.running import REPOSITORY, RunningKernel, running
 
 NODE = "22"
@@ -31,7 +32,9 @@ class Front:
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     root = tmp_path_factory.mktemp("root")
     options = ("--http", "127.0.0.1:0", "--with", "tests.conformance")
-    with running(tmp_path_factory.mktemp("data"), [root], options=options) as kernel:
+    # All but those that load torch, whose operations only services call.
+    services = [entry.service for entry in ENTRIES if entry.spec.zygote != "torch"]
+    with running(tmp_path_factory.mktemp("data"), [root], options=options, services=services) as kernel:
         url = kernel.status()["http_url"]
         assert url is not None
         yield Front(kernel, url)

@@ -88,10 +88,12 @@ class StdioClient:
         """Answers that nobody waits for, lines that are no JSON, and the end of the session."""
 
     @classmethod
-    async def start(cls, nursery: trio.Nursery, name: str, data: Path, roots: Sequence[Path]) -> StdioClient:
+    async def start(
+        cls, nursery: trio.Nursery, name: str, data: Path, roots: Sequence[Path], environment: Mapping[str, str]
+    ) -> StdioClient:
         command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(data), *map(str, roots)]
         process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
         self = cls(name, process)
         nursery.start_soon(self._receive)

@@ -10,7 +10,8 @@ import hashlib
 import json
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ def make_folder(root: Path, workers: int) -> None:
         (root / f"tagged-{which}.md").write_text(f"# Tagged {which}\n\nTags come here.\n")
         (root / "moved" / str(which)).mkdir(parents=True)
         (root / "moved" / str(which) / "at-0.txt").write_text(f"the file of {which}\n")
+    (root / "probe.yaml").write_text("value: start\n")
+    (root / "probe.md").write_text("# Probe\n\nA note of no worker.\n")
 
 
 @dataclass
@@ -51,21 +54,25 @@ class Worker:
     tags: list[str] = field(default_factory=list)
     documents: dict[str, str] = field(default_factory=dict)
     """Content by hash."""
+    maybe_documents: list[str] = field(default_factory=list)
+    maybe_tags: list[str] = field(default_factory=list)
     sets: list[str] = field(default_factory=list)
     maybe_sets: list[str] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
     places: set[int] = field(default_factory=lambda: {0})
     """Where its file may be."""
+    writes: dict[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
+    """Of documents, sets and turns: when each was begun and when acknowledged, if it was, on the wall's clock."""
     number: int = 0
 
     async def run(self, stop: trio.Event) -> None:
         steps = [
             (4, self.echo), (3, self.set_value), (3, self.get_value), (3, self.add_document), (2, self.get_document),
             (1, self.tag), (2, self.read_note), (2, self.search), (1, self.neighbours), (1, self.make_set),
-            (1, self.move), (1, self.embed), (1, self.status),
+            (1, self.move), (1, self.status),
         ]  # fmt: skip
         if isinstance(self.client, HttpClient):
-            steps.append((4, self.ingest))
+            steps += [(4, self.ingest), (1, self.embed)]
         weights = [weight for weight, _ in steps]
         while not stop.is_set():
             step: Callable[[], Awaitable[None]] = self.chance.choices([step for _, step in steps], weights)[0]
@@ -74,9 +81,20 @@ class Worker:
             await trio.sleep(PAUSE_S)
 
     async def call(self, tool: str, *, reads: bool = False, repeatable: bool = True, **arguments: Any) -> Said:
-        excused = self.record.excused
+        window, since = self.record.window, time.monotonic()
         said = await self.client.call(tool, arguments, repeatable=repeatable)
-        return self.record.took(tool, said, reads=reads, repeatable=repeatable, excused=excused)
+        return self.record.took(tool, said, reads=reads, repeatable=repeatable, window=window, since=since)
+
+    async def post(self, path: str, body: bytes, *, reads: bool) -> Said:
+        """A request that is no MCP's."""
+        assert isinstance(self.client, HttpClient)
+        window, since = self.record.window, time.monotonic()
+        said = await self.client.post(path, body)
+        return self.record.took(path, said, reads=reads, repeatable=True, window=window, since=since)
+
+    def wrote(self, kind: str, name: str, begun: float, said: Said) -> None:
+        if not said.not_done_for_sure:
+            self.writes[kind, name] = (begun, time.time() if said.ok else None)
 
     def check(self, said: Said, right: bool, expected: object) -> None:
         if said.ok and not right:
@@ -108,12 +126,8 @@ class Worker:
         self.check(said, f"note-{(n + 1) % NOTES}" in str(said.result), f"the neighbour of note {n}")
 
     async def embed(self) -> None:
-        if not isinstance(self.client, HttpClient):
-            return
         body = json.dumps({"input": [f"text {self.number % 7}"]}).encode()
-        excused = self.record.excused
-        said = await self.client.post("/v1/embeddings", body)
-        self.record.took("/v1/embeddings", said, reads=True, repeatable=True, excused=excused)
+        said = await self.post("/v1/embeddings", body, reads=True)
         self.check(said, said.ok and len(said.result["data"][0]["embedding"]) == 384, "a vector")
 
     async def status(self) -> None:
@@ -142,14 +156,17 @@ class Worker:
 
     async def add_document(self) -> None:
         text = f"document {self.number} of worker {self.which}: " + "sea stars " * self.chance.randrange(1, 50)
-        name = f"w{self.which}-{self.number}"
+        name, begun = f"w{self.which}-{self.number}", time.time()
         said = await self.call(
             "execute", repeatable=False, operations=[{"op": "add", "params": {"name": name, "content": text}}]
         )
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        self.check(said, sha in str(said.result), sha)
+        self.wrote("document", sha, begun, said)
         if said.ok:
-            sha = hashlib.sha256(text.encode()).hexdigest()
-            self.check(said, sha in str(said.result), sha)
             self.documents[sha] = text
+        elif not said.not_done_for_sure:
+            self.maybe_documents.append(sha)
 
     async def get_document(self) -> None:
         if not self.documents:
@@ -165,10 +182,13 @@ class Worker:
         said = await self.call("inject_tags", file_path=str(self.root / f"tagged-{self.which}.md"), tags=[tag])
         if said.ok:
             self.tags.append(tag)
+        elif not said.not_done_for_sure:
+            self.maybe_tags.append(tag)
 
     async def make_set(self) -> None:
-        name = f"set-{self.which}-{self.number}"
+        name, begun = f"set-{self.which}-{self.number}", time.time()
         said = await self.call("resource-set-create", repeatable=False, name=name)
+        self.wrote("set", name, begun, said)
         if said.ok:
             self.sets.append(name)
         elif not said.not_done_for_sure:
@@ -187,20 +207,20 @@ class Worker:
             "move-files", repeatable=False,
             moves=[{"from": str(self._moved(at)), "to": str(self._moved(self.number))}],
         )  # fmt: skip
-        if said.ok:
+        # Of an item that was not done the answer tells, and the call has not failed.
+        if said.ok and said.result["failed"] == 0:
             self.places = {self.number}
-        elif not said.not_done_for_sure:
+        elif not said.ok and not said.not_done_for_sure:
             self.places.add(self.number)
 
     def _moved(self, n: int) -> Path:
         return self.root / "moved" / str(self.which) / f"at-{n}.txt"
 
     async def ingest(self) -> None:
-        assert isinstance(self.client, HttpClient)
-        answer = f"answer {self.which} {self.number}"
-        excused = self.record.excused
-        said = await self.client.post("/v1/ingest", turn([{"role": "user", "content": f"asked: {answer}"}], answer))
-        self.record.took("/v1/ingest", said, reads=False, repeatable=True, excused=excused)
+        answer, begun = f"answer {self.which} {self.number}", time.time()
+        asked = [{"role": "user", "content": f"asked: {answer}"}]
+        said = await self.post("/v1/ingest", turn(asked, answer), reads=False)
+        self.wrote("turn", answer, begun, said)
         if said.ok:
             self.turns.append(answer)
 
@@ -214,30 +234,42 @@ class Worker:
             lost.append(f"worker-{self.which}.yaml is {text!r}, not {sorted(self.yaml)}")
         tagged = (self.root / f"tagged-{self.which}.md").read_text()
         lost += [f"{tag} of tagged-{self.which}.md" for tag in self.tags if tag not in tagged]
+        self._settle(tag in tagged for tag in self.maybe_tags)
         for sha, content in self.documents.items():
-            steps = [{"op": "get", "params": {"hash": sha, "include_content": True}}]
-            said = await client.call("query", {"steps": steps})
+            said = await self._document(client, sha)
             if not said.ok or content not in json.dumps(said.result, ensure_ascii=False):
                 lost.append(f"document {sha}: {said.kind} {said.text[:200]}")
+        self._settle([(await self._document(client, sha)).ok for sha in self.maybe_documents])
         if [n for n in self.places if self._moved(n).exists()] == []:
             lost.append(f"the file of {self.which}, which is at none of {sorted(self.places)}")
         listed = await client.call("resource-set-list", {})
         there = str(listed.result)
         lost += [f"resource set {name}" for name in self.sets if repr(name) not in there]
-        for name in self.maybe_sets:
-            self.record.maybe["done" if repr(name) in there else "not done"] += 1
+        self._settle(repr(name) in there for name in self.maybe_sets)
         found = await client.call("query_by_tags", {"tags": self.tags[-1:]}) if self.tags else None
         if found is not None and f"tagged-{self.which}" not in str(found.result):
             lost.append(f"query_by_tags does not know {self.tags[-1]}: {found.kind} {found.text[:200]}")
 
+    async def _document(self, client: Client, sha: str) -> Said:
+        return await client.call("query", {"steps": [{"op": "get", "params": {"hash": sha, "include_content": True}}]})
+
+    def _settle(self, done: Iterable[bool]) -> None:
+        """Whether what may have executed had."""
+        self.record.maybe.update("done" if each else "not done" for each in done)
+
+
+def turns_of(data: Path) -> list[str]:
+    """The text of every turn in the database."""
+    database = sqlite3.connect(f"file:{data / 'services/transcripts/transcripts.db'}?mode=ro", uri=True)
+    try:
+        return [json.loads(content)[0]["text"] for (content,) in database.execute("SELECT content FROM node")]
+    finally:
+        database.close()
+
 
 def compare_turns(data: Path, workers: list[Worker], record: Record) -> None:
     """Every turn that was acknowledged is in the database, once.  The kernel has ended."""
-    database = sqlite3.connect(f"file:{data / 'services/transcripts/transcripts.db'}?mode=ro", uri=True)
-    try:
-        there = [json.loads(content)[0]["text"] for (content,) in database.execute("SELECT content FROM node")]
-    finally:
-        database.close()
+    there = turns_of(data)
     known = set(there)
     record.lost += [f"turn {turn!r}" for worker in workers for turn in worker.turns if turn not in known]
     if len(known) != len(there):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,26 +13,40 @@ from tests.chaos.clients import Said
 
 EXAMPLES = 12
 
+AFTER_S = 2.0
+"""For how long after the end of a window a failure is still the window's: all is to be well within that time."""
+
+SERVICES = {"mcp.echo": "echo", "noyalib_get": "yaml", "noyalib_set": "yaml", "graph_neighbors": "graph"}
+"""That answer an operation of the load, where calls are lost on purpose."""
+
+
+class Window(enum.StrEnum):
+    """What excuses failures."""
+
+    NONE = "-"
+    FULL = "full disk"
+    """What writes may fail; what reads may not."""
+    DROPPED = "its frame was dropped"
+    DOWN = "nothing can be written, and no kernel starts"
+
 
 @dataclass
 class Calls:
-    """The calls of one operation."""
+    """The calls of one operation: kinds of answers by window."""
 
     reads: bool
     repeatable: bool
-    """Whether the system may repeat it by itself: nothing but a full disk excuses a failure."""
-    kinds: Counter[str] = field(default_factory=Counter)
-    full_disk: Counter[str] = field(default_factory=Counter)
-    """Those that were answered while the disk was full, or just after."""
+    """Whether the system may repeat it by itself: nothing but a window excuses a failure."""
+    kinds: dict[Window, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 @dataclass
 class Fault:
     kind: str
-    target: str
+    targets: Sequence[str]
     at_s: float
     recovery_s: float | None = None
-    """From the fault to an answer of what it struck; None where there was none in time."""
+    """From the fault to an answer of all that it struck; None where there was none in time."""
 
 
 @dataclass
@@ -44,36 +59,53 @@ class Record:
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     hung: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Failures by kind, as they were said."""
+    took_s: list[float] = field(default_factory=list)
+    """How long each call took."""
     acknowledged: int = 0
     maybe: Counter[str] = field(default_factory=Counter)
     """Of the writes that *may have executed*: how many had, and how many had not."""
-    room_made: float = 0.0
-    is_full: bool = False
+    frames_lost: Counter[str] = field(default_factory=Counter)
+    """Calls and answers that were dropped on purpose, by service: each is the time-out of a call."""
+    lasted_s: float = 0.0
+    """Of the load, without the comparison."""
+    open: Window = Window.NONE
+    closed: tuple[Window, float] = (Window.NONE, 0.0)
 
     @property
     def at_s(self) -> float:
         return time.monotonic() - self.began
 
+    @property
+    def failed(self) -> bool:
+        return bool(self.lost or self.wrong or self.hung or self.orphans)
+
     @contextmanager
-    def disk_is_full(self) -> Iterator[None]:
-        self.is_full = True
+    def opened(self, window: Window) -> Iterator[None]:
+        self.open = window
         try:
             yield
         finally:
-            self.is_full = False
-            self.room_made = time.monotonic()
+            self.open, self.closed = Window.NONE, (window, time.monotonic())
 
     @property
-    def excused(self) -> bool:
-        """Whether the disk is full, or has been within the last two seconds."""
-        return self.is_full or time.monotonic() - self.room_made < 2.0
+    def window(self) -> Window:
+        """The one that is open, or has been within the last two seconds."""
+        if self.open is Window.NONE and time.monotonic() - self.closed[1] < AFTER_S:
+            return self.closed[0]
+        return self.open
 
-    def took(self, name: str, said: Said, *, reads: bool, repeatable: bool, excused: bool) -> Said:
-        """Count an answer; `excused` is what it was when the call was made."""
+    def took(self, name: str, said: Said, *, reads: bool, repeatable: bool, window: Window, since: float) -> Said:
+        """Count an answer; `window` is what it was when the call was made, at `since` on the monotonic clock."""
         calls = self.calls.setdefault(name, Calls(reads, repeatable))
-        (calls.full_disk if excused or self.excused else calls.kinds)[said.kind] += 1
+        service = SERVICES.get(name, "")
+        if said.kind == "timeout" and self.frames_lost[service] > 0:
+            self.frames_lost[service] -= 1
+            window = Window.DROPPED
+        calls.kinds[window if window is not Window.NONE else self.window][said.kind] += 1
+        self.took_s.append(time.monotonic() - since)
         if said.kind == "hung":
             self.hung.append(f"{self.at_s:.1f} s: {name}")
         if not said.ok:
@@ -84,15 +116,15 @@ class Record:
             self.acknowledged += 1
         return said
 
-    def availability(self, *, full_disk: bool, names: Sequence[str] | None = None) -> float:
-        """Share of calls answered as they should be: of repeatable ones outside, of reads inside full-disk windows."""
-        good = every = 0
-        for name, calls in self.calls.items():
-            counted = calls.full_disk if full_disk else calls.kinds
-            if (calls.reads if full_disk else calls.repeatable) and (names is None or name in names):
-                good += counted["ok"]
-                every += counted.total()
-        return good / every if every else 1.0
+    def availability(self, window: Window) -> float:
+        """Share of calls answered as they should be: of repeatable ones, or of reads while the disk is full."""
+        counted = [
+            calls.kinds[window]
+            for calls in self.calls.values()
+            if (calls.reads if window is Window.FULL else calls.repeatable)
+        ]
+        every = sum(kinds.total() for kinds in counted)
+        return sum(kinds["ok"] for kinds in counted) / every if every else 1.0
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -103,37 +135,44 @@ def quantile(values: Sequence[float], share: float) -> float:
 def report(record: Record, further: Sequence[str]) -> str:
     """For people."""
     lines = [
-        f"{len(record.faults)} faults in {record.at_s:.0f} s; {record.acknowledged} writes acknowledged",
-        f"lost {len(record.lost)}, wrong {len(record.wrong)}, hung {len(record.hung)}",
-        f"availability of repeatable calls {record.availability(full_disk=False):.4%}; "
-        f"of reads while the disk is full {record.availability(full_disk=True):.4%}",
+        f"{len(record.faults)} faults in {record.lasted_s:.0f} s; {record.acknowledged} writes acknowledged",
+        f"lost {len(record.lost)}, wrong {len(record.wrong)}, hung {len(record.hung)}, orphans {len(record.orphans)}",
+        f"availability of repeatable calls {record.availability(Window.NONE):.4%}; "
+        f"of reads while the disk is full {record.availability(Window.FULL):.4%}",
         f"may have executed: {record.maybe['done']} had, {record.maybe['not done']} had not",
-        "",
-        f"{'operation':<24} {'calls':>7} {'ok':>8}   other answers (while the disk was full)",
+        f"calls: p50 {quantile(record.took_s, 0.5):.3f} s, p99 {quantile(record.took_s, 0.99):.3f} s",
+        *("", *_of_operations(record), "", *_of_faults(record.faults), "", *further),
     ]
-    for name, calls in sorted(record.calls.items()):
-        total = calls.kinds.total()
-        share = f"{calls.kinds['ok'] / total:8.3%}" if total else "       -"
-        other = ", ".join(f"{kind} {n}" for kind, n in calls.kinds.most_common() if kind != "ok")
-        full = ", ".join(f"{kind} {n}" for kind, n in calls.full_disk.most_common())
-        lines.append(f"{name:<24} {total:>7} {share}   {other}{f' ({full})' if full else ''}")
-    lines += ["", f"{'fault':<28} {'times':>5} {'p50 s':>7} {'p99 s':>7} {'none':>5}   recovery: to the next answer"]
-    by_kind: dict[str, list[Fault]] = defaultdict(list)
-    for fault in record.faults:
-        by_kind[fault.kind].append(fault)
-    for kind, faults in sorted(by_kind.items()):
-        took = [fault.recovery_s for fault in faults if fault.recovery_s is not None]
-        none = len(faults) - len(took)
-        lines.append(f"{kind:<28} {len(faults):>5} {quantile(took, 0.5):>7.2f} {quantile(took, 0.99):>7.2f} {none:>5}")
-    lines += [
-        f"    {fault.at_s:.1f} s: no answer after {kind} of {fault.target}"
-        for kind, faults in sorted(by_kind.items())
-        for fault in faults
-        if fault.recovery_s is None
-    ]
-    lines += ["", *further]
-    for title, found in (("LOST", record.lost), ("WRONG", record.wrong), ("HUNG", record.hung)):
-        lines += [f"{title}: {text}" for text in found[:EXAMPLES]]
-    for kind, found in sorted(record.examples.items()):
-        lines += [f"{kind}", *(f"    {text}" for text in found[:3])]
+    found = (("LOST", record.lost), ("WRONG", record.wrong), ("HUNG", record.hung), ("ORPHAN", record.orphans))
+    for title, texts in found:
+        lines += [f"{title}: {text}" for text in texts[:EXAMPLES]]
+    for kind, examples in sorted(record.examples.items()):
+        lines += [f"{kind}", *(f"    {text}" for text in examples[:3])]
     return "\n".join(lines)
+
+
+def _of_operations(record: Record) -> Iterator[str]:
+    yield f"{'operation':<24} {'calls':>7} {'ok':>8}   other answers (answers within a window)"
+    for name, calls in sorted(record.calls.items()):
+        ordinary = calls.kinds[Window.NONE]
+        share = f"{ordinary['ok'] / ordinary.total():8.3%}" if ordinary else "       -"
+        other = ", ".join(f"{kind} {n}" for kind, n in ordinary.most_common() if kind != "ok")
+        for window in (Window.FULL, Window.DROPPED, Window.DOWN):
+            if kinds := calls.kinds[window]:
+                other += f" ({window.name.lower()}: {', '.join(f'{kind} {n}' for kind, n in kinds.most_common())})"
+        yield f"{name:<24} {ordinary.total():>7} {share}   {other}"
+
+
+def _of_faults(faults: Sequence[Fault]) -> Iterator[str]:
+    yield f"{'fault':<28} {'times':>5} {'p50 s':>7} {'p99 s':>7} {'none':>5}   recovery: to the next answer"
+    by_kind: dict[str, list[Fault]] = defaultdict(list)
+    for fault in faults:
+        by_kind[fault.kind].append(fault)
+    for kind, found in sorted(by_kind.items()):
+        took = [fault.recovery_s for fault in found if fault.recovery_s is not None]
+        none = len(found) - len(took)
+        yield f"{kind:<28} {len(found):>5} {quantile(took, 0.5):>7.2f} {quantile(took, 0.99):>7.2f} {none:>5}"
+    slow = sorted((fault for fault in faults if fault.recovery_s), key=lambda fault: fault.recovery_s or 0)[-5:]
+    for fault in [fault for fault in faults if fault.recovery_s is None] + slow[::-1]:
+        took_s = "no answer" if fault.recovery_s is None else f"{fault.recovery_s:.2f} s"
+        yield f"    {fault.at_s:.1f} s: {took_s} after {fault.kind} of {', '.join(fault.targets)}"

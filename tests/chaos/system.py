@@ -15,6 +15,7 @@ import psutil
 import trio
 
 from kernel.control.client import Client, ControlError
+from tests.chaos.clock import Clock
 from tests.system.running import REPOSITORY
 
 DISK_BYTES = 1 << 30
@@ -45,6 +46,13 @@ class System:
     seen: dict[int, float] = field(default_factory=dict)
     """Every process that was ever below a kernel, with its time of birth: one that is left at the end is an orphan."""
     process: subprocess.Popen[bytes] | None = None
+    clock: Clock | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of every kernel: also of those that a client over stdio starts."""
+        clock = self.clock.environment if self.clock is not None else {}
+        return {**os.environ, "LINCKIA_TOKEN": "off", "LINCKIA_CHAOS": "true", **clock}
 
     def start(self) -> None:
         command = [sys.executable, "-P", "-m", "kernel.cli", "serve", str(self.root), "--data", str(self.data)]
@@ -52,7 +60,7 @@ class System:
             [*command, "--http", f"127.0.0.1:{self.port}"],
             cwd=REPOSITORY,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "LINCKIA_TOKEN": "off"},
+            env=self.environment,
         )
         self.starts += 1
 
@@ -67,10 +75,16 @@ class System:
 
     def look(self) -> None:
         """Note what runs below the kernel."""
+        for pid in self.children():
+            with contextlib.suppress(psutil.Error):
+                self.seen[pid] = psutil.Process(pid).create_time()
+
+    def children(self) -> list[int]:
+        """The processes below the kernel."""
+        assert self.process is not None
         with contextlib.suppress(psutil.Error):
-            assert self.process is not None
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                self.seen[child.pid] = child.create_time()
+            return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+        return []
 
     def orphans(self) -> list[str]:
         """Processes that outlived their kernel."""

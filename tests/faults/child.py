@@ -1,10 +1,12 @@
-"""Forks one process for each step of a write, and ends that process at the step: `python -m tests.faults.child`.
+"""Forks a process for each step of a write, which ends at that step: `python -m tests.faults.child` reads lines of
+`[subject, folder, step, …]`, and prints a line for each step: the exit code, or for step 0 how many steps there are.
 
 It has imported the services and used nothing of them, so that each fork is as a service just started.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -17,11 +19,10 @@ from tests.faults.subjects import SUBJECTS, Subject
 from tests.unit.runtime.faults import is_write
 
 KILLED, PASSED = 9, 0
-MAX_STEPS = 200
 
 
-def die_at(step: int, subject: Subject, folder: Path) -> None:
-    """Write 1, then be killed at the `step`th statement that writes while write 2 is under way."""
+def die_at(step: int, subject: Subject, folder: Path) -> int:
+    """Write 1, then be killed at the `step`th statement that writes of write 2; or say how many write."""
     counting = False
     seen = 0
 
@@ -48,27 +49,37 @@ def die_at(step: int, subject: Subject, folder: Path) -> None:
             counting = False
 
     trio.run(run)
+    return seen
 
 
-def main(name: str, folder: Path) -> None:
-    """A folder for each step, `folder/STEP`, until a step was not reached."""
-    for step in range(1, MAX_STEPS):
-        here = folder / str(step)
-        here.mkdir(parents=True)
-        child = os.fork()
-        if child == 0:
-            try:
-                die_at(step, SUBJECTS[name], here)
-                os._exit(PASSED)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(child, 0)
-        code = os.waitstatus_to_exitcode(status)
-        print(step, code, flush=True)
-        if code != KILLED:
-            sys.exit(code)
-    sys.exit(f"more than {MAX_STEPS} steps")
+def forked(step: int, subject: Subject, folder: Path) -> int:
+    """Its exit code, or the number of the steps where none was to end it."""
+    folder.mkdir(parents=True)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, str(die_at(step, subject, folder)).encode())
+            os._exit(PASSED)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        count = said.read()
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code not in (KILLED, PASSED):
+        sys.exit(code)
+    return code if step else int(count)
+
+
+def main() -> None:
+    """Of each write, a folder for each of its steps, `FOLDER/STEP`; background work may leave the last ones out."""
+    for line in sys.stdin:
+        name, folder, *steps = json.loads(line)
+        for step in steps:
+            print(forked(step, SUBJECTS[name], Path(folder, str(step))), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main()

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import trio
 
+from tests.faults.child import KILLED
 from tests.faults.scene import scene, until
 from tests.faults.subjects import SUBJECTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+MOST = 5
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[subprocess.Popen[str]]:
+    """`tests.faults.child`, whose import of every service is what costs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.child"],
+        cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        yield process
+
+
 @pytest.mark.parametrize("name", SUBJECTS)
-async def test_a_kill_at_each_step_of_a_write_loses_nothing(name: str, tmp_path: Path) -> None:
+async def test_a_kill_at_each_step_of_a_write_loses_nothing(
+    name: str, tmp_path: Path, child: subprocess.Popen[str], sample: Callable[[Sequence[int], int], list[int]]
+) -> None:
     subject = SUBJECTS[name]
-    done = await trio.run_process(
-        [sys.executable, "-m", "tests.faults.child", name, str(tmp_path)],
-        cwd=REPOSITORY, env=None, capture_stdout=True, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
-    said = done.stdout.decode()
-    assert done.returncode == 0, said
-    steps = [int(line.split()[0]) for line in said.splitlines() if line.split()[1:] == ["9"]]
-    assert len(steps) >= 2, said
-    for step in steps:
+    (count,) = ask(child, name, tmp_path, [0])
+    steps = sample(range(1, count + 1), MOST)
+    codes = ask(child, name, tmp_path, steps)
+    killed = [step for step, code in zip(steps, codes, strict=True) if code == KILLED]
+    assert len(killed) >= 2, codes
+    for step in killed:
         async with scene(subject, tmp_path / str(step)) as (bench, root):
 
             async def first_is_there() -> bool:
@@ -40,3 +54,10 @@ async def test_a_kill_at_each_step_of_a_write_loses_nothing(name: str, tmp_path:
                 return await subject.seen(bench, root) == {1, 2}
 
             await until(both_are_there)
+
+
+def ask(child: subprocess.Popen[str], name: str, folder: Path, steps: list[int]) -> list[int]:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    print(json.dumps([name, str(folder), *steps]), file=child.stdin, flush=True)
+    return [int(child.stdout.readline()) for _ in steps]

@@ -2,8 +2,9 @@
 
     python -m tests.system.subset SERVICE,… ARGUMENT…
 
-The others are switched off as `transcripts` may be in any system (`enabled` in its settings), with their operations.
-The front has a zygote only where it is named: that is for the second front on, and takes as long to load as the first.
+The others are switched off as `transcripts` may be in any system (`enabled` in its settings), with their operations,
+and zygotes do not load their modules. A kernel that `stdio` starts has the same services. The front has a zygote only
+where it is named: that is for the second front on, and takes as long to load as the first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from msgspec import structs
 
 from kernel import catalog
+from kernel.cli import stdio
 from kernel.cli.__main__ import main
 from proto.front import SERVICE as FRONT
 
@@ -30,6 +32,10 @@ def run() -> None:
     setattr(catalog, "ENTRIES", entries)  # noqa: B010  # its type says how many they are
     names = {entry.service for entry in entries}
     assert names.issuperset(wanted), f"there is no service {set(wanted) - names}"
+    others = {entry.spec.module for entry in entries if entry.service not in wanted}
+    zygotes = (structs.replace(z, preload=tuple(m for m in z.preload if m not in others)) for z in catalog.ZYGOTES)
+    setattr(catalog, "ZYGOTES", tuple(zygotes))  # noqa: B010
+    setattr(stdio, "SERVE", (sys.executable, "-m", "tests.system.subset", ",".join(named), "serve"))  # noqa: B010
     os.environ.update({f"LINCKIA_SERVICES__{name.upper()}__ENABLED": "false" for name in names.difference(wanted)})
     sys.exit(main(sys.argv[1:]))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import http.client
 import json
 import multiprocessing
 import stat
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +131,45 @@ def test_sessions_go_on_through_the_deaths_of_a_front(one_front: RunningKernel) 
     anyio.run(main, backend="asyncio")
     kernel.wait_ready("front")
     assert kernel.service("front")["deaths"] == {"signal": deaths}
+
+
+def test_fronts_that_are_restarted_in_order_cut_no_request(one_front: RunningKernel) -> None:
+    """Of clients that keep their connections and send nothing twice: one that pauses, and one that does not."""
+    url, restarts = url_of(one_front), 4
+    calls = [0, 0]
+    done = threading.Event()
+
+    def client(number: int, pause_s: float) -> None:
+        call: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+        headers = {"accept": "application/json, text/event-stream"}
+        with httpx2.Client(timeout=30, trust_env=False) as http:
+            client = {"name": "kept", "version": "1"}
+            params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
+            hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+            answer = http.post(url, json=hello, headers=headers)
+            headers |= {"mcp-session-id": answer.headers["mcp-session-id"]}
+            while not done.is_set():
+                call["params"] = {"name": "mcp.echo", "arguments": {"message": str(calls[number])}}
+                answer = http.post(url, json=call, headers=headers)
+                assert answer.json()["result"]["structuredContent"] == {"message": str(calls[number])}
+                calls[number] += 1
+                time.sleep(pause_s)
+
+    before = one_front.service("front")["deaths"]
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        clients = [threads.submit(client, number, pause_s) for number, pause_s in enumerate((0, 0.05))]
+        try:
+            for _ in range(restarts):
+                answered = list(calls)
+                while any(now < then + 3 for now, then in zip(calls, answered, strict=True)):
+                    time.sleep(0.01)
+                    assert not any(client.done() for client in clients)
+                one_front.call("kernel_restart", {"service": "front"})
+        finally:
+            done.set()
+        for each in clients:
+            each.result()
+    assert one_front.service("front")["deaths"] == {**before, "stopped": before.get("stopped", 0) + restarts}
 
 
 class Wire:

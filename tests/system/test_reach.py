@@ -198,7 +198,16 @@ def test_read_only_kernel_refuses_clients_whatever_would_change_something(tmp_pa
         *({"id": n, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
           for n, (name, arguments) in enumerate(calls, 1)),
     ]  # fmt: skip
-    command = [sys.executable, "-m", "kernel.cli", "stdio", str(root), "--data", str(tmp_path / "data")]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.system.subset",
+        "documents,yaml",
+        "stdio",
+        str(root),
+        "--data",
+        str(tmp_path / "data"),
+    ]
     process = subprocess.Popen(
         [*command, "--read-only"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
     )

@@ -187,7 +187,10 @@ def _name(db: apsw.Connection) -> None:
     db.execute("INSERT INTO setting VALUES('epoch', ?)", (epoch,))
 
 
-PACKS = Schema(version=2, tables=_TABLES, migrations={1: PACKED}, begin=_name)
+# The first of version 1 lacked the second of these tables.
+_MIGRATE_1 = PACKED + "CREATE TABLE IF NOT EXISTS graph_fed(document, node, PRIMARY KEY(document, node)) WITHOUT ROWID"
+
+PACKS = Schema(version=2, tables=_TABLES, migrations={1: _MIGRATE_1}, begin=_name)
 
 QUEUE_ALL = """
 INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id;

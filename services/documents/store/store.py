@@ -30,8 +30,8 @@ TIDY_FROM_BYTES = 4 * 1024 * 1024
 class Store:
     """The packs, and beside them the index."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the databases in `folder`, or begin them.  Blocks.
+    def __init__(self, folder: Path, on_damage: Callable[[str], object] | None = None) -> None:
+        """Open the databases in `folder`, or begin them.  Blocks.  `on_damage`: see `DatabaseFile`.
 
         Raises:
             UnknownVersion: the packs are of another version of the program.
@@ -51,6 +51,7 @@ class Store:
             pragmas=PRAGMAS,
             setup=_add_functions,
             attached={"idx": self.index},
+            on_damage=on_damage,
         )
         self.write = self.packs.write
         self.write_index = self.index.write

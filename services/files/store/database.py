@@ -44,7 +44,7 @@ _log = logging.getLogger("linckia.files")
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. `on_rebuilt` is called on trio's thread when it was begun again while in use.
     Raises OSError, apsw.CantOpenError where it can neither be opened nor begun."""
-    tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1}, begin=_begin)
+    tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1}, begin=_begin, keeps=True)
     return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
 
 
@@ -63,7 +63,7 @@ def _migrate_1(db: apsw.Connection) -> None:
     """Version 1 gave the numbers of deleted sets again, and had no notes in the trash. Raises OSError."""
     path = Path(db.filename)
     db.execute(
-        "CREATE TABLE old_set AS SELECT * FROM resource_set; DROP TABLE resource_set;"
+        "DROP VIEW node; CREATE TABLE old_set AS SELECT * FROM resource_set; DROP TABLE resource_set;"
         f"{schema.TABLES}"
         "INSERT INTO resource_set(id, name, description, created, updated)"
         " SELECT id, name, description, created, updated FROM old_set; DROP TABLE old_set"

@@ -64,7 +64,9 @@ async def read_long(data: bytes) -> Envelope | None:
         try:
             next(counting)
         except StopIteration as done:
-            return _read(data, done.value)
+            envelope = _read(data, done.value)
+            await trio.lowlevel.checkpoint()
+            return envelope
         await trio.lowlevel.checkpoint()
 
 

@@ -130,6 +130,8 @@ class Guard:
         current_key.set(client.key)
         grants.current.set(client.grant)
         app = app or self._too_often(client, scope)
+        if client.grant is not None:
+            send = self._with_challenge(send, scope, headers)
         with self._while_valid(client):
             await (app or self._app)(scope, receive, send)
 
@@ -156,7 +158,7 @@ class Guard:
         except oauth.InvalidToken as error:
             raise Unauthorized(str(error), "invalid_token", described=str(error)) from None
         except oauth.InsufficientScope as error:
-            raise Unauthorized(str(error), "insufficient_scope", status=403, described=str(error)) from None
+            raise Unauthorized(str(error), oauth.INSUFFICIENT, status=403, described=str(error)) from None
         except oauth.KeysUnavailable as error:
             raise Unauthorized(f"the keys of the issuer cannot be had: {error}", "unavailable", status=503) from None
         return Client(bearer.grant, bearer.key, bearer.expires, self._rate)
@@ -176,15 +178,28 @@ class Guard:
         response = _error(error.status, str(error))
         if error.status == 503:
             response.headers["Retry-After"] = "1"
-        elif self._issuer is not None:
-            path = oauth.resource_path(scope["path"])
-            base = f"{scope['scheme']}://{headers['host']}"
-            response.headers["WWW-Authenticate"] = self._issuer.challenge(base, path, error.error, error.described)
         else:
-            invalid = f', error="{error.error}"' if error.error else ""
-            response.headers["WWW-Authenticate"] = f'Bearer realm="linckia"{invalid}'
+            response.headers["WWW-Authenticate"] = self._challenge(scope, headers, error.error, error.described)
         _note(scope, error.error or "unauthorized", str(error))
         return response
+
+    def _challenge(self, scope: Scope, headers: Headers, error: str, described: str) -> str:
+        """`WWW-Authenticate` (RFC 6750, 3)."""
+        if self._issuer is None:
+            return 'Bearer realm="linckia"' + (f', error="{error}"' if error else "")
+        base = f"{scope['scheme']}://{headers['host']}"
+        return self._issuer.challenge(base, oauth.resource_path(scope["path"]), error, described)
+
+    def _with_challenge(self, send: Send, scope: Scope, headers: Headers) -> Send:
+        """What a token does not allow tells its client which scopes would."""
+
+        async def send_with_challenge(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 403:
+                challenge = self._challenge(scope, headers, oauth.INSUFFICIENT, "the token does not allow this")
+                MutableHeaders(scope=message)["WWW-Authenticate"] = challenge
+            await send(message)
+
+        return send_with_challenge
 
     def _too_often(self, client: Client, scope: Scope) -> Response | None:
         """Count the request; what answers it, where there are far too many."""

@@ -25,7 +25,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from proto import grants
+from proto.errors import MaybeExecuted, Unavailable
 from proto.json_types import JsonObject
+from proto.operation import Access
 from services.front import scratchpad
 from services.front.protocol import batch
 from services.front.protocol.batch import BATCH_VERSIONS
@@ -54,6 +56,7 @@ from services.front.transport.peers import Said
 from services.front.transport.request import (
     Body,
     Headers,
+    Refused,
     answered_once,
     client_of,
     headers_agree,
@@ -63,19 +66,17 @@ from services.front.transport.request import (
     version_of,
 )
 from services.front.transport.session_ids import Claims
-from services.front.transport.turns import LARGE_BYTES, LARGE_EACH, LARGE_TOTAL, Bodies, Turns
+from services.front.transport.turns import LARGE_BYTES, Shared
+
+CALLS_S = 2.0
+"""For calls in flight when this front is to end, before the server itself ends them."""
+
+_ENDED = MaybeExecuted("the front that served this has ended while it was in flight; another one has taken over")
+
+_ENDED_READING = Unavailable("the front that served this has ended while it was in flight; ask again")
 
 _OF_SESSIONS = frozenset({"", *HANDSHAKE_PROTOCOL_VERSIONS})
 """What the header of the revision says, if anything, where there is a handshake."""
-
-
-class Shared:
-    """What one client's flood leaves to the others, whatever surface it is on."""
-
-    def __init__(self) -> None:
-        self.short = Turns()
-        self.long = Turns(LARGE_EACH, LARGE_TOTAL, math.inf)
-        self.bodies = Bodies()
 
 
 class Endpoint:
@@ -95,6 +96,8 @@ class Endpoint:
         self._max_body_bytes = max_body_bytes
         self._sessions = sessions
         self._streams: set[trio.CancelScope] = set()
+        self._calls: set[trio.CancelScope] = set()
+        self._calls_end = math.inf
         # For what stands for itself: all of 2026-07-28, and what has no session.
         self._manager = StreamableHTTPSessionManager(server.sdk, stateless=True, max_request_body_size=max_body_bytes)
 
@@ -104,10 +107,13 @@ class Endpoint:
             yield
 
     def close_streams(self) -> None:
-        """End the streams that only listen; their clients would keep the server from ending."""
+        """End the streams that only listen; their clients would keep the server from ending.  Calls have a while."""
         self._server.listening.close()
         for scope in self._streams:
             scope.cancel()
+        self._calls_end = trio.current_time() + CALLS_S
+        for scope in self._calls:
+            scope.deadline = self._calls_end
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -149,19 +155,11 @@ class Endpoint:
     async def _post(
         self, scope: Scope, headers: Headers, session: HttpSession | None, receive: Receive, send: Send
     ) -> None:
-        who = client_of(scope, session)
-        body = Body(self._shared.bodies, who, self._max_body_bytes)
+        body = Body(self._shared, client_of(scope, session), self._max_body_bytes)
         try:
-            data = await body.read(receive, headers)
-            if data is None:
-                await Response(body.refusal, status_code=body.status)(scope, receive, send)
-                return
-            turns = self._shared.short if len(data) <= LARGE_BYTES else self._shared.long
-            turn = await turns.take(who)
-            try:
-                await self._take(scope, headers, session, data, receive, send)
-            finally:
-                turns.give_back(turn)
+            await self._take(scope, headers, session, await body.read(receive, headers), receive, send)
+        except Refused as error:
+            await Response(str(error), status_code=error.status)(scope, receive, send)
         finally:
             body.done()
 
@@ -206,6 +204,8 @@ class Endpoint:
         if session is not None and envelope is not None and request_key(envelope) is None:
             self._hear(session, envelope, body)
         is_plain = len(headers) == len(scope["headers"]) and media_types_are_plain(headers)
+        if len(body) > LARGE_BYTES:
+            await trio.lowlevel.checkpoint()
         match way_of(envelope, Carrier.HTTP) if is_plain else Way.SDK:
             case Way.CALL if envelope is not None and (call := self._recognise(headers, session, envelope)) is not None:
                 await self._serve(call, session, receive, send)
@@ -292,7 +292,15 @@ class Endpoint:
         return call
 
     async def _answer(self, call: ToolCall, session: HttpSession | None, exchange: Exchange, *rest: Any) -> Answer:
-        answer = await self._fast_path.answer(call, exchange, *rest)
+        answer = None
+        with trio.CancelScope(deadline=self._calls_end) as ending:
+            self._calls.add(ending)
+            try:
+                answer = await self._fast_path.answer(call, exchange, *rest)
+            finally:
+                self._calls.discard(ending)
+        if answer is None:
+            return self._fast_path.failed(call, _ENDED_READING if call.operation.access is Access.READ else _ENDED)
         if session is not None and self._sessions is not None:
             await self._sessions.keep(session)
         return answer

@@ -7,6 +7,7 @@ Who may talk at all is settled in `services.front.transport.access`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -22,9 +23,10 @@ from proto.operation import ALL, SURFACES
 from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard
-from services.front.transport.endpoint import Endpoint, Shared
+from services.front.transport.endpoint import Endpoint
 from services.front.transport.oauth import ResourceServer
 from services.front.transport.tokens import Tokens
+from services.front.transport.turns import Shared
 
 TRANSCRIPTS = "transcripts"
 
@@ -40,6 +42,7 @@ async def open_http(
     several: bool,
     tokens: Tokens | None = None,
     issuer: ResourceServer | None = None,
+    shared: Shared | None = None,
 ) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
     """The ASGI application, and what ends its open streams when the server is to end.
 
@@ -50,9 +53,10 @@ async def open_http(
         several: whether there are other fronts.
         tokens: those that the operator has made.
         issuer: judges the tokens of another issuer, if there is one.
+        shared: with the routes, what one client's flood leaves to the others.
     """
     sessions = gateway.sessions(session_key, several=several)
-    limit, shared = settings.max_body_bytes, Shared()
+    limit, shared = settings.max_body_bytes, shared or Shared()
     endpoints = {name: Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
     stateless = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
 
@@ -133,7 +137,9 @@ async def serve_http(
     several: bool = False,
     tokens: Tokens | None = None,
     issuer: ResourceServer | None = None,
+    shared: Shared | None = None,
     shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    relay: http_server.Relay | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
@@ -142,12 +148,13 @@ async def serve_http(
     """
     opened = open_http(
         gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several, tokens=tokens,
-        issuer=issuer,
+        issuer=issuer, shared=shared,
     )  # fmt: skip
     async with opened as (app, close_streams):
+        gc.freeze()
 
         async def until_shutdown() -> None:
             await shutdown()
             close_streams()
 
-        await http_server.serve(app, settings, listening, shutdown=until_shutdown, task_status=task_status)
+        await http_server.serve(app, settings, listening, shutdown=until_shutdown, relay=relay, task_status=task_status)

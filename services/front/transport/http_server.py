@@ -2,19 +2,25 @@
 
 A connection is one task.  Its requests are served one after the other; heads, bodies and idle time have their limits,
 and a client that does not read what it is sent is dropped.  What a client sends ahead waits unread in its socket.
+
+An orderly end cuts nobody off.  What is in flight is answered.  A connection between two requests cannot be closed
+without a race: its client may be sending, and does not repeat a POST by itself (RFC 9112, 9.3.1).  So it is passed on
+to the server that comes next, unread.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import email.utils
 import http
 import logging
-import select
+import math
 import socket
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import httptools
 import trio
@@ -37,18 +43,30 @@ SLOWEST_BYTES_PER_S = 16 * 1024
 KEEP_ALIVE_S = 120.0
 """Clients that pause between calls need not connect again."""
 
-FRESH_S = 1.0
-"""For the first request of a connection that was accepted just before the end: no client expects to lose such a one."""
-
-GRACE_S = 3.0
-"""For requests in flight when the server is told to end."""
+GRACE_S, LAST_S = 2.5, 0.4
+"""For requests in flight when the server is told to end, and to answer the others that it has ended."""
 
 LINGER_S, LINGER_BYTES = 2.0, 4 * 1024 * 1024
-"""Of a body that nobody wants, so that its sender reads the answer and not a reset."""
+"""For a client to close a connection that is not used again, so that it reads the answer and not a reset."""
+
+UNANSWERED = (
+    "the request was ended before it was answered, since this front or the token has ended: "
+    "it may have been executed; look before you repeat it"
+)
 
 _BODILESS = frozenset({204, 304})
 
 _log = logging.getLogger("linckia.http")
+
+
+class Relay(Protocol):
+    """Where connections between two requests come from, and go to, when one server takes over from another."""
+
+    async def receive(self) -> socket.socket:
+        """The next one that the server before has passed on; waits for it."""
+
+    def pass_on(self, connection: int) -> bool:
+        """Whether the next server will get this descriptor, which stays the caller's to close."""
 
 
 async def serve(
@@ -57,10 +75,15 @@ async def serve(
     listening: socket.socket,
     *,
     shutdown: Callable[[], Awaitable[None]],
+    relay: Relay | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on `listening`, which is closed at the end, until `shutdown` returns and what is in flight is answered."""
-    server = _Server(app, settings)
+    """Serve on `listening`, which is closed at the end, until `shutdown` returns and what is in flight is answered.
+
+    Args:
+        relay: without one, connections between two requests are closed at the end.
+    """
+    server = _Server(app, settings, relay)
     listening.setblocking(False)
     async with trio.open_nursery() as connections:
         with trio.CancelScope() as accepting:
@@ -68,18 +91,22 @@ async def serve(
                 beside.start_soon(
                     server.accept, trio.SocketListener(trio.socket.from_stdlib_socket(listening)), connections
                 )
+                if relay is not None:
+                    beside.start_soon(server.take_over, relay, connections)
                 task_status.started()
                 await shutdown()
                 accepting.cancel()
         server.end()
-        connections.cancel_scope.deadline = trio.current_time() + GRACE_S
+        connections.cancel_scope.deadline = server.ends_at + LAST_S
 
 
 class _Server:
-    def __init__(self, app: ASGIApp, settings: Http) -> None:
+    def __init__(self, app: ASGIApp, settings: Http, relay: Relay | None) -> None:
         self.app = app
         self.settings = settings
-        self.is_ending = False
+        self.relay = relay
+        self.ends_at = math.inf
+        """By when what is in flight is answered; infinite while nothing has to end."""
         self._connections: set[_Connection] = set()
         self._by_peer: collections.Counter[str] = collections.Counter()
 
@@ -93,6 +120,12 @@ class _Server:
                     await trio.sleep(0.1)
                     continue
                 connections.start_soon(self._serve, stream)
+
+    async def take_over(self, relay: Relay, connections: trio.Nursery) -> None:
+        while True:
+            connection = await relay.receive()
+            connection.setblocking(False)
+            connections.start_soon(self._serve, trio.SocketStream(trio.socket.from_stdlib_socket(connection)))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         try:
@@ -123,9 +156,13 @@ class _Server:
                 del self._by_peer[peer[0]]
             await trio.aclose_forcefully(stream)
 
+    @property
+    def is_ending(self) -> bool:
+        return self.ends_at < math.inf
+
     def end(self) -> None:
-        """Close what is idle, and each other connection after its answer."""
-        self.is_ending = True
+        """Pass on what is idle, and each other connection after its answer."""
+        self.ends_at = trio.current_time() + GRACE_S
         for connection in self._connections:
             connection.end()
 
@@ -162,8 +199,9 @@ class _Connection:
         self._eof = False
         self._gone = False
         self._upgrade_asked = False
-        self._served: _Request | None = None
         self._idle: trio.CancelScope | None = None
+        self._answering: trio.CancelScope | None = None
+        self._served: _Request | None = None
 
     # ---- parser ---------------------------------------------------------------------------------------------------
 
@@ -233,8 +271,9 @@ class _Connection:
         while (request := await self._next()) is not None:
             self._requests.popleft()
             self._ahead = 0
-            if not await self._answer(request) or self._server.is_ending:
-                break
+            if not await self._answer(request):
+                await self._linger()
+                return
         if self._wrong is not None and not self._gone:
             await self.refuse(*self._wrong)
 
@@ -242,11 +281,15 @@ class _Connection:
         """The next request, once its head is there."""
         with trio.move_on_after(KEEP_ALIVE_S) as idle:
             self._idle = idle
-            while not self._requests and not self._eof and not self._head_bytes:
+            while self._is_between and not self._eof:
+                if self._server.is_ending:
+                    self.end()
                 await self._read()
         self._idle = None
-        # What was sent before its client could see that this front ends is answered still.
-        if idle.cancelled_caught and not (self._server.is_ending and self._has_bytes()):
+        if self._is_between and idle.cancelled_caught:
+            relay = self._server.relay if self._server.is_ending else None
+            if relay is None or not relay.pass_on(self._stream.socket.fileno()):
+                await self._linger()
             return None
         with trio.move_on_after(self._server.settings.header_timeout_s) as patience:
             while not self._requests and not self._eof:
@@ -255,18 +298,19 @@ class _Connection:
             self._wrong = (408, "the head of the request did not come in time; see http.header_timeout_s")
         return self._requests[0] if self._requests else None
 
-    def end(self) -> None:
-        """At once where it is idle, else after the answer; a new connection has a moment for its request."""
-        if self._idle is not None:
-            self._idle.deadline = trio.current_time() + (FRESH_S if self._served is None else 0)
-        if self._served is not None:
-            self._served.keep_alive = False
+    @property
+    def _is_between(self) -> bool:
+        """Whether nothing of a next request was read."""
+        return not self._requests and self._parsed is None and not self._head_bytes
 
-    def _has_bytes(self) -> bool:
-        """Whether something has come that was not read."""
-        there = select.poll()
-        there.register(self._stream.socket, select.POLLIN)
-        return bool(there.poll(0))
+    def end(self) -> None:
+        """At once where it is between two requests, else after the answer."""
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._answering is not None:
+            self._answering.deadline = self._server.ends_at
+        if self._served is not None and self._server.relay is None:
+            self._served.keep_alive = False
 
     async def refuse(self, status: int, why: str) -> None:
         """Answer what cannot be served, and close."""
@@ -280,7 +324,6 @@ class _Connection:
     async def _answer(self, request: _Request) -> bool:
         """Have the application answer; whether the connection can be used again."""
         self._served = request
-        request.keep_alive = request.keep_alive and not self._server.is_ending
         response = _Response(request, self._write)
         if (scope := self._scope(request)) is None:
             await self.refuse(400, "the target of the request is no URL")
@@ -290,20 +333,19 @@ class _Connection:
             return await self._receive(request)
 
         try:
-            await self._server.app(scope, receive, response.send)
+            with trio.CancelScope(deadline=self._server.ends_at) as self._answering:
+                await self._server.app(scope, receive, response.send)
         except Exception:  # noqa: BLE001  # the edge: one request's defect must not end the connection's server
             _log.exception("%s %s failed", request.method.decode(), scope["path"])
             if response.started:
                 return False
             await self.refuse(500, "the request failed by a defect; the log of the front has the details")
             return False
-        if self._gone or not response.complete:
-            return False
-        if request.complete and request.keep_alive:
-            return True
-        if not request.complete:
-            await self._linger()
-        return False
+        finally:
+            self._answering = None
+        if not response.started and not self._eof:
+            await self.refuse(503, UNANSWERED)
+        return response.complete and request.complete and request.keep_alive and not self._gone
 
     def _scope(self, request: _Request) -> Scope | None:
         try:
@@ -349,9 +391,10 @@ class _Connection:
         if self._gone:
             return
         try:
+            view = memoryview(data)
             for start in range(0, len(data), WRITE_BYTES):
                 with trio.fail_after(WRITE_S):
-                    await self._stream.send_all(data[start : start + WRITE_BYTES])
+                    await self._stream.send_all(view[start : start + WRITE_BYTES])
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             self._gone = self._eof = True
 
@@ -359,9 +402,10 @@ class _Connection:
         """Read on for a while: closing while a client still sends would reset the connection under the answer."""
         if self._gone:
             return
-        await self._stream.send_eof()
+        self._gone = True
         left = LINGER_BYTES
-        with trio.move_on_after(LINGER_S):
+        with contextlib.suppress(trio.BrokenResourceError), trio.move_on_after(LINGER_S):
+            await self._stream.send_eof()
             while left > 0 and (data := await self._stream.receive_some(READ_BYTES)):
                 left -= len(data)
 
@@ -397,8 +441,12 @@ class _Response:
         if self._chunked:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
         self.complete = not more
+        if len(body) > WRITE_BYTES:
+            # Not worth a copy.
+            await self._write(data)
+            data = b""
         if data or body:
-            await self._write(data + body)
+            await self._write(data + body if data else body)
 
     @property
     def _is_whole(self) -> bool:
@@ -413,6 +461,9 @@ class _Response:
                 own.append((b"transfer-encoding", b"chunked"))
             else:
                 self._request.keep_alive = False
+        if not self._request.complete:
+            # Of a body that nobody has read some is yet to come: no other request can be told from it.
+            self._request.keep_alive = False
         if not self._request.keep_alive:
             own.append((b"connection", b"close"))
         elif self._request.version == "1.0":

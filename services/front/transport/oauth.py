@@ -18,6 +18,7 @@ import trio
 from proto.errors import LinckiaError
 from proto.front import OAuth
 from proto.grants import MAX_NAME_CHARS, Grant
+from proto.operation import ALL, SURFACES
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -37,6 +38,9 @@ PATIENCE_S = 1.0
 """For new keys, where those that are known would do."""
 
 MIN_RSA_BITS = 2048
+
+INSUFFICIENT = "insufficient_scope"
+"""The token is good, and does not allow what was asked (RFC 6750, 3.1)."""
 
 KEY_PREFIX = "oauth:"
 """Of the names of clients and of whose sessions are, so that no other token's are the same."""
@@ -227,12 +231,19 @@ class ResourceServer:
         }
 
     def challenge(self, base: str, path: str, error: str = "", description: str = "") -> str:
-        """`WWW-Authenticate` for a request without a token that would do (RFC 6750, 3; RFC 9728, 5.1)."""
+        """`WWW-Authenticate` for a request without a token that would do (RFC 6750, 3; RFC 9728, 5.1), with the scopes
+        that would: of a surface's, where a token's were not enough for it."""
         parts = [f'resource_metadata="{(self._settings.resource or base).rstrip("/")}{WELL_KNOWN}{path}"']
         if error:
             plain = description.encode("ascii", "replace").decode().replace('"', "'").replace("\\", "/")
             parts += [f'error="{error}"', f'error_description="{plain}"']
-        return f'Bearer {", ".join(parts)}, scope="{" ".join(self._settings.scopes)}"'
+        surface = {"/mcp": ALL, "/v1/mcp": "transcripts"}.get(path, path.rpartition("/")[2])
+        scopes = [
+            name
+            for name, given in self._settings.scopes.items()
+            if error != INSUFFICIENT or not given.surfaces or surface not in SURFACES or surface in given.surfaces
+        ]
+        return f'Bearer {", ".join(parts)}, scope="{" ".join(scopes)}"'
 
 
 _SUBJECT = ("sub", "client_id", "azp")

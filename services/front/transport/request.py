@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from mcp.shared.inbound import decode_header_value
 from starlette.types import Message, Receive, Scope, Send
@@ -11,27 +11,39 @@ from proto import grants
 from services.front.protocol.fast_path import ToolCall
 from services.front.protocol.messages import TOOLS_CALL
 from services.front.transport.http_sessions import HttpSession
-from services.front.transport.turns import LARGE_BYTES, Bodies
+from services.front.transport.turns import LARGE_BYTES, Shared, Turns
 
 Headers = dict[bytes, bytes]
 
 
-class Body:
-    """The body of a request, counted for its client while it is in hand."""
+class Refused(Exception):
+    """A body that is not taken; `status` is HTTP's."""
 
-    def __init__(self, bodies: Bodies, client: Hashable, limit: int) -> None:
-        self._bodies = bodies
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Body:
+    """The body of a request, counted for its client while it is in hand, and its turn once it is whole."""
+
+    def __init__(self, shared: Shared, client: Hashable, limit: int) -> None:
+        self._shared = shared
         self._client = client
         self._limit = limit
         self._counted = 0
-        self.status, self.refusal = 413, "Request body too large"
+        self._taken: list[tuple[Turns, int]] = []
 
-    async def read(self, receive: Receive, headers: Headers) -> bytes | None:
-        """The whole of it; None where it is refused: longer than the limit, which a declared length shows before any of
-        it is read, or one too many of its client."""
+    async def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
+        """The whole of it, in its client's turn.
+
+        Raises:
+            Refused: it is longer than the limit, which a declared length shows before any of it is read, or one too
+                many of its client.
+        """
         declared = headers.get(b"content-length", b"")
-        if declared.isdigit() and (int(declared) > self._limit or not self._admit(int(declared))):
-            return None
+        if declared.isdigit():
+            await self._admit(int(declared))
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -40,26 +52,33 @@ class Body:
                 break
             chunk = message.get("body", b"")
             size += len(chunk)
-            if size > self._limit or not self._admit(size):
-                return None
+            await self._admit(size)
             chunks.append(chunk)
             if not message.get("more_body", False):
                 break
+        await self._take(self._shared.short if size <= LARGE_BYTES else self._shared.long)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _admit(self, size: int) -> bool:
+    async def _admit(self, size: int) -> None:
         """Whether it may be so long.  What is declared counts at once: of many that come together some are whole."""
+        if size > self._limit:
+            raise Refused(413, f"the body is longer than {self._limit} bytes")
         if size <= LARGE_BYTES or size <= self._counted:
-            return True
-        if not self._bodies.take(self._client, size - self._counted):
-            self.status, self.refusal = 503, "Too much of this client's is in hand; wait for an answer, then repeat"
-            return False
+            return
+        if not self._counted:
+            await self._take(self._shared.reading)
+        if not self._shared.bodies.take(self._client, size - self._counted):
+            raise Refused(503, "Too much of this client's is in hand; wait for an answer, then repeat")
         self._counted = size
-        return True
+
+    async def _take(self, turns: Turns) -> None:
+        self._taken.append((turns, await turns.take(self._client)))
 
     def done(self) -> None:
-        if self._counted:
-            self._bodies.take(self._client, -self._counted)
+        """The request is answered."""
+        self._shared.bodies.take(self._client, -self._counted)
+        for turns, number in self._taken:
+            turns.give_back(number)
 
 
 def client_of(scope: Scope, session: HttpSession | None) -> Hashable:

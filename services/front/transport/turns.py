@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
 from collections.abc import Hashable
 
 import trio
@@ -21,6 +22,10 @@ LARGE_BYTES = 512 * 1024
 
 LARGE_EACH, LARGE_TOTAL = 2, 4
 
+READ_EACH, READ_S = 4, 2.0
+"""Longer bodies of one client that are read at once, and how long one counts: the others wait in their sockets, and
+take no memory, whose first use is what costs most."""
+
 BODIES_BYTES = 256 * 1024 * 1024
 """Of all bodies that are in hand; beyond it a client that has more than its share of them is refused another."""
 
@@ -28,7 +33,7 @@ BODIES_BYTES = 256 * 1024 * 1024
 class Turns:
     """Turns of at most `each` requests of one client, `total` of all; one counts for `quick_s` at most."""
 
-    def __init__(self, each: int = EACH, total: int = TOTAL, quick_s: float = QUICK_S) -> None:
+    def __init__(self, each: int = EACH, total: float = TOTAL, quick_s: float = QUICK_S) -> None:
         self._each = each
         self._total = total
         self._quick_s = quick_s
@@ -127,3 +132,13 @@ class Bodies:
         if not self._of[client]:
             del self._of[client]
         return True
+
+
+class Shared:
+    """What one client's flood leaves to the others, whatever it is for."""
+
+    def __init__(self) -> None:
+        self.short = Turns()
+        self.long = Turns(LARGE_EACH, LARGE_TOTAL, math.inf)
+        self.reading = Turns(READ_EACH, math.inf, READ_S)
+        self.bodies = Bodies()

@@ -26,6 +26,8 @@ from proto.operation import Operation, Params, Route, operation_of
 from proto.ops import Table
 from proto.validation import validate
 from services.front.protocol.failures import as_failure, message_of
+from services.front.transport.request import Body, Refused, client_of
+from services.front.transport.turns import Shared
 from services.front.web.content import Content
 
 R = TypeVar("R")
@@ -57,15 +59,25 @@ class ClientGone(Exception):
 
 
 def routes(
-    dispatcher: Dispatcher, table: Table, max_body_bytes: int, *, unserved: Container[str] = ()
+    dispatcher: Dispatcher,
+    table: Table,
+    max_body_bytes: int,
+    *,
+    unserved: Container[str] = (),
+    shared: Shared | None = None,
 ) -> list[routing.BaseRoute]:
-    """All routes of the table, and `/ping`; those of `unserved` services answer that they are switched off."""
+    """All routes of the table, and `/ping`; those of `unserved` services answer that they are switched off.
+
+    Args:
+        shared: among all that clients send bodies to.
+    """
     call = _Call(dispatcher)
+    shared = shared or Shared()
     found = [routing.Route("/ping", _ping, methods=["GET"])]
 
     def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
         answer = partial(_switched_off, service) if service in unserved else answer
-        served = _Served(route, params, answer, max_body_bytes)
+        served = _Served(route, params, answer, max_body_bytes, shared)
         found.append(routing.Route(route.path, served.serve, methods=[route.method]))
 
     for endpoint in table.endpoints:
@@ -104,11 +116,14 @@ _Answering = Callable[[JsonObject, bool], Awaitable[object]]
 class _Served:
     """One route: its requests read, and their answers sent."""
 
-    def __init__(self, route: Route, params: type[Params[object]], answer: _Answering, max_body_bytes: int) -> None:
+    def __init__(
+        self, route: Route, params: type[Params[object]], answer: _Answering, max_body_bytes: int, shared: Shared
+    ) -> None:
         self._route = route
         self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(params))
         self._answer = answer
         self._max_body_bytes = max_body_bytes
+        self._shared = shared
 
     async def serve(self, request: Request) -> Response:
         try:
@@ -128,7 +143,16 @@ class _Served:
         if request.method != "POST":
             given = {**request.query_params, **request.path_params}
             return {name: value for name, value in given.items() if name in self._fields}
-        body = await _body(request, self._max_body_bytes)
+        body = Body(self._shared, client_of(request.scope, None), self._max_body_bytes)
+        try:
+            return self._decoded(await body.read(request.receive, dict(request.scope["headers"])))
+        except Refused as error:
+            raise HttpError(error.status, str(error)) from None
+        finally:
+            # What follows is the operation's, and waits for its service.
+            body.done()
+
+    def _decoded(self, body: bytes) -> JsonObject:
         if self._route.body:
             return {self._route.body: body}
         if (excess := exceeded(body)) is not None:
@@ -154,19 +178,6 @@ class _Call:
     async def json(self, params: Params[object], /) -> msgspec.Raw:
         answer = await self._dispatcher.call(operation_of(params), params, written=True)
         return answer if isinstance(answer, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(answer))
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    too_long = HttpError(413, f"the body is longer than {limit} bytes")
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise too_long
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_long
-    return bytes(body)
 
 
 async def _unless_gone(request: Request, answer: Callable[[], Awaitable[object]]) -> object:

@@ -18,8 +18,10 @@ from proto.ops.kernel import KernelReady
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway
 from services.front.transport.http import serve_http
+from services.front.transport.http_server import Relay
 from services.front.transport.oauth import ResourceServer
 from services.front.transport.tokens import Tokens
+from services.front.transport.turns import Shared
 from services.front.web import metrics, page, routes
 
 
@@ -30,6 +32,7 @@ async def serve(
     settings: FrontSettings,
     listening: socket.socket,
     ending: trio.Event,
+    relay: Relay,
     *,
     front: str,
 ) -> None:
@@ -47,7 +50,10 @@ async def serve(
         except LinckiaError:
             return False
 
-    of_table = routes.routes(dispatcher, declared, settings.http.max_body_bytes, unserved=settings.unserved)
+    shared = Shared()
+    of_table = routes.routes(
+        dispatcher, declared, settings.http.max_body_bytes, unserved=settings.unserved, shared=shared
+    )
     every = [*of_table, *metrics.routes(dispatcher), *page.routes(dispatcher)]
 
     async def read_keys() -> list[dict[str, Any]]:
@@ -63,6 +69,7 @@ async def serve(
         await nursery.start(tokens.follow, dispatcher, front)
         await serve_http(
             gateway, settings.http, listening, routes=every, ready=ready, tokens=tokens, shutdown=ending.wait,
-            issuer=issuer, session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
+            issuer=issuer, shared=shared, session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
+            relay=relay,
         )  # fmt: skip
         nursery.cancel_scope.cancel()

@@ -19,6 +19,7 @@ import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
+from services.runtime.database import earlier
 from services.runtime.database.schema import Kind, Schema, UnknownVersion
 from services.runtime.storage import Damaged, disk_full, sync_folder
 
@@ -52,6 +53,7 @@ class DatabaseFile:
         attached: Mapping[str, DatabaseFile] | None = None,
         private: bool = False,
         on_rebuilt: Callable[[], object] | None = None,
+        on_damage: Callable[[str], object] | None = None,
     ) -> None:
         """
         Args:
@@ -61,9 +63,10 @@ class DatabaseFile:
             attached: databases that readers see under these names.
             private: nobody but the owner of the process may read the file.
             on_rebuilt: called on trio's thread when a derived database was begun again while it was in use.
+            on_damage: called there when a source database is found damaged, with what `damage` says.
 
         Raises:
-            UnknownVersion: a source database of a version that cannot be migrated.
+            UnknownVersion: a source database, or one that keeps what users made, of a version that cannot be migrated.
             OSError, apsw.CantOpenError: the file cannot be opened, or a damaged one not put aside.
         """
         self.path = path
@@ -80,6 +83,7 @@ class DatabaseFile:
         self._attached = dict(attached or {})
         self._private = private
         self._on_rebuilt = on_rebuilt
+        self._on_damage = on_damage
         self._read_limit = trio.CapacityLimiter(readers) if isinstance(readers, int) else readers
         self._turn = threading.RLock()
         """Held by the thread that uses the writer."""
@@ -92,9 +96,10 @@ class DatabaseFile:
         try:
             self._open()
         except (*DAMAGE, UnknownVersion) as error:
-            if kind is Kind.DERIVED:
+            is_unknown = isinstance(error, UnknownVersion)
+            if kind is Kind.DERIVED and not (is_unknown and schema.keeps):
                 self.begin_again(str(error))
-            elif isinstance(error, UnknownVersion):
+            elif is_unknown:
                 raise
             else:
                 self._note_damage(error)
@@ -220,6 +225,11 @@ class DatabaseFile:
         try:
             connection.pragma("journal_mode", "wal")
             connection.pragma("journal_size_limit", LOG_BYTES)
+            if self.kind is Kind.SOURCE or self._schema.keeps:
+                if self._schema.is_behind(connection):
+                    earlier.keep(connection, self.path, self._schema.version)
+                else:
+                    earlier.forget(self.path)
             self._schema.apply(connection)
             if fresh:
                 sync_folder(self.path.parent)
@@ -280,9 +290,11 @@ class DatabaseFile:
 
     def _note_damage(self, error: Exception) -> Damaged:
         self.damage = (
-            f"{self.path} is damaged ({error}). What can be read is served. Stop Linckia, then put a copy of the file "
-            f"back, or save what can be read: sqlite3 {self.path} .recover | sqlite3 recovered.db, and put recovered.db"
-            " in its place"
+            f"{self.path} is damaged ({error}). What can be read is served. Stop Linckia, then restore the newest "
+            f"backup (linckia restore-backup SOURCE --replace), or save what can be read: sqlite3 {self.path} .recover "
+            "| sqlite3 recovered.db, and put recovered.db in its place"
         )
         _log.error("%s", self.damage)
+        if self._on_damage is not None:
+            trio.from_thread.run_sync(self._on_damage, self.damage)
         return Damaged(self.damage, data={"file": str(self.path)})

@@ -33,13 +33,19 @@ class Schema:
     """The newest tables, and how to reach them.
 
     `migrations` maps a version to what brings it to the next one. A derived database without a migration is rebuilt.
-    `begin` writes the first rows, in the transaction that makes the tables.
+    `begin` writes the first rows, in the transaction that makes the tables. `keeps`: a derived database that also holds
+    what users made, so that one of an unknown version is not begun again.
     """
 
     version: int
     tables: str
     migrations: Mapping[int, Migration] = field(default_factory=dict)
     begin: Callable[[apsw.Connection], object] = lambda _: None
+    keeps: bool = False
+
+    def is_behind(self, connection: apsw.Connection) -> bool:
+        """Whether the open file has to be migrated."""
+        return 0 < int(connection.pragma("user_version")) < self.version
 
     def apply(self, connection: apsw.Connection) -> None:
         """Bring the open file to `version`, in one transaction.

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from kernel.control.client import Client, ControlError, NoKernel
+from tests.system.running import REPOSITORY
 
 LINCKIA = (sys.executable, "-P", "-m", "kernel.cli")
+
+SUBSET = (sys.executable, "-m", "tests.system.subset", "echo,yaml")
 
 TIMEOUT_S = 60.0
 
@@ -39,11 +42,15 @@ def linckia(data_dir: Path, *arguments: str, stdin: str = "", **variables: str) 
 
 
 class StdioClient:
-    """An MCP client on `linckia stdio`; requests and answers one at a time."""
+    """An MCP client on `linckia stdio`; requests and answers one at a time.
+
+    A kernel that this starts has the services `echo` and `yaml` only.
+    """
 
     def __init__(self, data_dir: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [*LINCKIA, "stdio", *arguments],
+            [*SUBSET, "stdio", *arguments],
+            cwd=REPOSITORY,
             env=environment(data_dir),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -65,6 +65,14 @@ def test_status_shows_every_service(kernel: RunningKernel, data: Path) -> None:
     assert all(any(line.startswith(name) for line in done.stdout.splitlines()) for name in names)
 
 
+def test_status_tells_what_a_day_brings(kernel: RunningKernel, data: Path) -> None:
+    lines = linckia(data, "status", "--trends").stdout.split("\n\n")[1].splitlines()
+    assert lines[0].split() == ["SERVICE", "DEATHS/DAY", "STORE", "GROWTH/DAY", "DAYS"]
+    assert any(line.split()[:2] == ["yaml", "0.0"] for line in lines)
+    told = json.loads(linckia(data, "status", "--json").stdout)["trends"]
+    assert {one["name"] for one in told} >= {"echo", "yaml"}
+
+
 def test_a_service_is_restarted_stopped_and_started_by_hand(kernel: RunningKernel, data: Path) -> None:
     before = kernel.service("echo")["generation"]
     assert linckia(data, "restart", "echo").returncode == 0

@@ -88,6 +88,7 @@ def test_first_uses_set_up_once_and_nothing_of_that_reaches_stdout(checkout: Pat
     assert run(moved, "moved")[:2] == (0, "ran ['moved']\n")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("moment", ["pyvenv.cfg", "bin/python", "bin/pip"])
 def test_an_interrupted_set_up_is_mended_by_the_next_start(checkout: Path, moment: str) -> None:
     process = start(checkout, "x")

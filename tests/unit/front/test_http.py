@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from proto.front import Http
 from services.front.protocol.fast_path import FastPath
+from services.front.transport import endpoint, exchange
 from tests.unit.front.httpwire import HttpWire, served
 from tests.unit.front.test_fast_path import requests_for
 from tests.unit.front.wire import META, MODERN
@@ -404,3 +405,26 @@ async def test_clients_that_come_and_go_leave_nothing_behind() -> None:
         before = await settled()
         await come_and_go(30)
         assert await settled() == before
+
+
+async def test_a_call_in_flight_at_the_end_is_answered_and_says_whether_it_was_executed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In MCP's words, and as an event where its response is a stream already."""
+    monkeypatch.setattr(endpoint, "CALLS_S", 0.05)
+    monkeypatch.setattr(exchange, "STREAM_AFTER_S", 0.05)
+    async with served() as (http, _, _, shutdown):
+        await http.initialize()
+        stream, connection = await http.connect()
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t_wait"}}
+        async with stream:
+            await http.start(stream, connection, "POST", "/mcp", json.dumps(body).encode(), http.session)
+            said = await stream.receive_some(65536)
+            assert b"text/event-stream" in said
+            shutdown.set()
+            with trio.fail_after(10):
+                while data := await stream.receive_some(65536):
+                    said += data
+        assert b'"isError":true' in said
+        assert b"ended while it was in flight" in said
+        assert said.endswith(b"0\r\n\r\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 
@@ -39,13 +40,13 @@ LEFT: list[str] = []
 
 
 @contextlib.asynccontextmanager
-async def served(**limits: float) -> AsyncIterator[tuple[int, trio.Event]]:
+async def served(relay: http_server.Relay | None = None, **limits: float) -> AsyncIterator[tuple[int, trio.Event]]:
     listening = socket.create_server(("127.0.0.1", 0))
     shutdown = trio.Event()
 
     async def serve(task_status: trio.TaskStatus[None]) -> None:
         settings = Http(**limits)  # type: ignore[arg-type]
-        await http_server.serve(echo, settings, listening, shutdown=shutdown.wait, task_status=task_status)
+        await http_server.serve(echo, settings, listening, shutdown=shutdown.wait, relay=relay, task_status=task_status)
 
     port = listening.getsockname()[1]
     async with trio.open_nursery() as nursery:
@@ -192,3 +193,81 @@ async def test_the_end_closes_idle_connections_and_answers_what_is_in_flight() -
         answer = await busy.receive_some(1000)
         assert b"connection: close" in answer
         assert answer.endswith(b"done")
+
+
+async def test_an_answer_before_its_bodys_end_says_that_the_connection_closes() -> None:
+    """A client that writes head and body each for itself would send its next request into the closing connection."""
+    async with served() as (port, _), await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(post("/unread", b"").replace(b"Length: 0", b"Length: 4"))
+        assert b"connection: close" in await stream.receive_some(1000)
+        await stream.send_all(b"body")
+        assert await stream.receive_some(1000) == b""
+
+
+async def test_an_answer_is_read_though_more_was_sent_after_the_last_request() -> None:
+    """Closing with bytes unread would reset the connection, and the answer with it."""
+    async with served() as (port, _):
+        for _ in range(20):
+            answer = await said(port, post("/", b"last", "Connection: close") + b"x" * 300_000)
+            assert answer.endswith(b"last")
+
+
+class Relay:
+    """Of two servers in this process."""
+
+    def __init__(self) -> None:
+        self.left, self._taken = trio.open_memory_channel[socket.socket](100)
+
+    async def receive(self) -> socket.socket:
+        return await self._taken.receive()
+
+    def pass_on(self, connection: int) -> bool:
+        self.left.send_nowait(socket.socket(fileno=os.dup(connection)))
+        return True
+
+    def close(self) -> None:
+        while self.left.statistics().current_buffer_used:
+            self._taken.receive_nowait().close()
+
+
+async def test_connections_between_two_requests_go_on_at_the_next_server() -> None:
+    """Those that wait, that have sent what was not read yet, that are being answered, and that have just come."""
+    relay = Relay()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(relay.close)
+        port, shutdown = await stack.enter_async_context(served(relay=relay))
+        idle, sent, busy, ahead, fresh = [
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port)) for _ in range(5)
+        ]
+        for stream in (idle, sent):
+            await stream.send_all(post("/", b"first"))
+            await stream.receive_some(1000)
+        for stream in (busy, ahead):
+            await stream.send_all(post("/", b"").replace(b"Length: 0", b"Length: 4"))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        shutdown.set()
+        await sent.send_all(post("/", b"at the end"))
+        await busy.send_all(b"done")
+        await ahead.send_all(b"done" + post("/", b"ahead"))
+        for stream in (busy, ahead):
+            answer = await stream.receive_some(1000)
+            assert b"done" in answer
+            assert b"connection: close" not in answer
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        async with served(relay=relay):
+            for stream in (idle, busy, fresh):
+                await stream.send_all(post("/", b"next"))
+            for stream, text in ((idle, b"next"), (busy, b"next"), (fresh, b"next"), (sent, b"at the end")):
+                with trio.fail_after(10):
+                    assert (await stream.receive_some(1000)).endswith(text)
+
+
+async def test_what_is_not_done_by_the_end_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "GRACE_S", 0.05)
+    async with served() as (port, shutdown), await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(post("/gone", b""))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        shutdown.set()
+        answer = await stream.receive_some(1000)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"may have been executed" in answer

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from services.front.transport import endpoint
+from services.front.transport import turns
 from services.front.transport.turns import Bodies, Turns
 from tests.unit.front.httpwire import HttpWire, Reply, served
 
@@ -113,7 +113,7 @@ def test_bodies_beyond_the_bound_are_refused_to_who_has_the_most() -> None:
 
 
 async def test_one_client_has_no_more_in_hand_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "Bodies", lambda: Bodies(10 * 1024 * 1024))
+    monkeypatch.setattr(turns, "Bodies", lambda: Bodies(10 * 1024 * 1024))
     async with served() as (http, *_):
         other = HttpWire(http.port)
         await http.initialize()
@@ -135,3 +135,22 @@ async def test_one_client_has_no_more_in_hand_than_its_share(monkeypatch: pytest
         statuses = [reply.status for reply in replies]
         assert set(statuses) == {200, 503}
         assert all(b"1000" in reply.body for reply in replies if reply.status == 200)
+
+
+async def test_long_bodies_of_one_client_wait_in_their_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a front need not have memory for all of them: none is refused."""
+    monkeypatch.setattr(turns, "Bodies", lambda: Bodies(17 * 1024 * 1024))
+    monkeypatch.setattr(turns, "READ_S", 60.0)
+    async with served() as (http, *_):
+        await http.initialize()
+        call = {"name": "t_pair", "arguments": {"text": "x" * (4 * 1024 * 1024)}}
+        large = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+        statuses: list[int] = []
+
+        async def send() -> None:
+            statuses.append((await http.request(body=large, headers=http.session)).status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(send)
+        assert statuses == [200] * 8

@@ -78,6 +78,7 @@ def ids_by_path(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_ingest_that_is_killed_again_and_again_ends_complete(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

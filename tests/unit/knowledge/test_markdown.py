@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.knowledge.notes import frontmatter
@@ -192,7 +192,6 @@ LINES = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=40), st.sampled_from(["\n", "\r\n"]))
 def test_any_text_is_parsed_and_every_line_with_text_is_in_exactly_one_section(
     lines: list[str], line_break: str

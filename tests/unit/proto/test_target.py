@@ -18,9 +18,11 @@ from proto.ops.yaml import NoyalibSet, SetEdit, YamlEdit
 from proto.target import described, names
 
 NAMELESS = {
+    "kernel_backup": "to where the settings say",
     "kernel_shutdown": "there is one system",
     "kernel_tokens_changed": "the tokens are in their file",
     "session-set-preferences": "those of the session",
+    "transcript_restore": "an export as a whole",
     "transcript_ingest": "a body that is read by its service alone",
 }
 """Operations that change something and name nothing."""

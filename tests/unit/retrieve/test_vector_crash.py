@@ -109,6 +109,7 @@ async def assert_right_after_restart(folder: Path) -> None:
 
 # The first of the steps is the database's making; some fifteen make one compaction.
 @pytest.mark.slow
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("last_step", range(2, 24))
 async def test_killed_at_each_step_of_a_save(tries: subprocess.Popen[str], tmp_path: Path, last_step: int) -> None:
     ask(tries, tmp_path, last_step)
@@ -117,6 +118,7 @@ async def test_killed_at_each_step_of_a_save(tries: subprocess.Popen[str], tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rounds", [0, 2, 9])
 async def test_killed_at_any_moment(tries: subprocess.Popen[str], tmp_path: Path, rounds: int) -> None:
     ask(tries, tmp_path, 0)

@@ -10,8 +10,10 @@ import pytest
 import trio
 import trio.testing
 
+from kernel.cli import doctor
 from proto import grants
 from proto.errors import Executed, OperationError, Unavailable
+from proto.frames import DAMAGE
 from proto.grants import Grant
 from services.runtime.database import Database, Kind, Schema
 from services.runtime.database.schema import UnknownVersion
@@ -214,14 +216,19 @@ async def test_a_damaged_page_of_a_source_database_leaves_the_others_readable(tm
     await fill(tmp_path, Kind.SOURCE)
     path = tmp_path / "t.db"
     damage_page(path, pages_of(path, "item")[-1])
-    database = opened(tmp_path)
+    told: list[str] = []
+    database = Database(path, SCHEMA, kind=Kind.SOURCE, on_damage=told.append)
     one = "SELECT name FROM item WHERE name = ?"
     assert await database.read(lambda db: db.execute(one, ("0000",)).fetchall()) == [("0000",)]
     with pytest.raises(Damaged) as caught:
         await database.read(names)
     assert str(path) in str(caught.value)
     assert ".recover" in str(caught.value)
-    assert database.damage
+    assert told == [database.damage]
+    assert [
+        (found.what, found.verdict, found.found)
+        for found in doctor.damages([{"name": "t", "info": {DAMAGE: told[0]}}, {"name": "u", "info": {}}])
+    ] == [("t", "bad", database.damage)]
     assert await database.read(lambda db: db.execute(one, ("0000",)).fetchall()) == [("0000",)]
     assert not files_in(tmp_path, "t.db.damaged-*")
     database.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import trio.testing
 from proto import frames
 from proto.birth import Birth
 from proto.channel import Channel
-from proto.errors import Executed, Kind
+from proto.errors import Executed, Kind, OperationError
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Cancel, Drain, Fault, Hello, Ping, Pong, Ready, Return, Unfinished
 from proto.link import LinkClosed
 from proto.operation import Access, Params, operation
@@ -67,8 +68,13 @@ class Waiter:
 
         @handlers.handle(Wait)
         async def wait(params: Wait, ctx: Context) -> Number:
-            if params.seconds < 0:
+            if params.seconds == -1:
                 raise ZeroDivisionError
+            if params.seconds < 0:
+                try:
+                    raise OSError(-int(params.seconds), "cannot be opened")
+                except OSError as error:
+                    raise OperationError(f"a file {error.strerror}") from None
             try:
                 await trio.sleep(params.seconds)
             except trio.Cancelled:
@@ -150,6 +156,23 @@ async def test_drain_finishes_calls_in_hand_refuses_new_ones_and_says_bye(
         kernel.channel.post(ByeAck())
         await kernel.ended.wait()
         assert kernel.error is None
+
+
+async def test_what_can_open_no_more_files_ends_and_leaves_its_calls_to_the_next(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    waiter = Waiter()
+    async with line(waiter) as kernel:
+        await kernel.begin()
+        kernel.call(1, -errno.ENOENT)
+        assert (await kernel.expect(Fault)).failure.kind is Kind.OPERATION
+        kernel.call(2, 0.5)
+        kernel.call(3, -errno.EMFILE)
+        starved = await kernel.expect(Unfinished)
+        assert (starved.id, starved.begun, starved.failure.message) == (3, True, "a file cannot be opened")
+        assert (await kernel.expect(Return)).id == 2
+        await kernel.expect(Bye)
+        assert waiter.events == ["closed"]
 
 
 async def test_drain_past_its_time_answers_what_it_cuts_short(autojump_clock: trio.testing.MockClock) -> None:

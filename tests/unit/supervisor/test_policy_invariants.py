@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel.ports import Cause, ServiceState
@@ -82,7 +82,6 @@ def settle(world: World) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(plans(), events)
 def test_every_service_ends_up_running_or_stopped_for_a_reason(
     specs: tuple[ServiceSpec, ...], happened: list[tuple[object, ...]]
@@ -111,7 +110,6 @@ def test_every_service_ends_up_running_or_stopped_for_a_reason(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(plans(), events, names)
 def test_what_a_person_stopped_stays_stopped_whatever_happens_to_others(
     specs: tuple[ServiceSpec, ...], happened: list[tuple[object, ...]], stopped: str
@@ -128,7 +126,6 @@ def test_what_a_person_stopped_stays_stopped_whatever_happens_to_others(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(plans(), events, events)
 def test_nothing_is_started_once_the_system_ends(
     specs: tuple[ServiceSpec, ...], before: list[tuple[object, ...]], after: list[tuple[object, ...]]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import rfc8785
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.ops.transcripts import Block
@@ -88,7 +88,6 @@ blocks = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(st.lists(blocks, max_size=4), texts, texts)
 def test_any_content_has_the_name_that_another_implementation_gives_it(
     content: list[Block], role: str, agent: str

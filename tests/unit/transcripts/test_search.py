@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from proto.errors import InvalidParams, Unavailable
+from proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveStatus
+from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveSearch, RetrieveStatus
 from proto.ops.transcripts import (
     Corpus,
     SearchEverything,
     TranscriptHistory,
     TranscriptsSearch,
 )
-from services.runtime.handlers import Context, Environment, Handlers
+from services.retrieve import main as retrieve
+from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
@@ -204,6 +205,41 @@ async def test_a_search_that_lost_its_folder_is_told_everything_again(tmp_path: 
         await bench.start("transcripts")
         await until(lambda: has(bench, groups=60))
         assert len(await found(bench, "starfish", top_k=50)) == 30
+
+
+def in_a_flood(*failures: LinckiaError) -> OpenService:
+    """`retrieve`, whose first searches fail so."""
+    left = list(failures)
+
+    @contextlib.asynccontextmanager
+    async def open_service(env: Environment) -> AsyncIterator[Handlers]:
+        async with retrieve.open_service(env) as handlers:
+            _, ordinary = handlers.by_name.pop("retrieve_search")
+
+            @handlers.handle(RetrieveSearch)
+            async def search(params: RetrieveSearch, ctx: Context) -> object:
+                if left:
+                    raise left.pop()
+                return await ordinary(params, ctx)
+
+            yield handlers
+
+    return open_service
+
+
+async def test_a_search_of_everything_in_a_flood_says_overloaded_and_answers_by_what_remains(tmp_path: Path) -> None:
+    full = [Overloaded("256 calls wait already", retry_after_ms=50) for _ in Corpus]
+    async with serving(tmp_path, {"search_patience_s": 0}, retrieve=in_a_flood(*full, full[0])) as bench:
+        with pytest.raises(Overloaded, match="notes: 256 calls wait already") as caught:
+            await bench.call(SearchEverything(query="starfish"))
+        assert caught.value.failure.retry_after_ms
+        partly = await bench.call(SearchEverything(query="starfish"))
+        assert len(partly.searched) == len(Corpus) - 1
+        assert any("256 calls wait already" in reason for reason in partly.degraded)
+    mixed = [Overloaded("full"), *(Unavailable("it starts") for _ in list(Corpus)[1:])]
+    async with serving(tmp_path, {"search_patience_s": 0}, retrieve=in_a_flood(*mixed)) as bench:
+        with pytest.raises(Unavailable, match="full"):
+            await bench.call(SearchEverything(query="starfish"))
 
 
 async def test_everything_is_searched_at_once_and_each_hit_says_where_it_is_from(tmp_path: Path) -> None:

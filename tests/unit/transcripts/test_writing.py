@@ -31,7 +31,7 @@ blocks = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.lists(blocks, max_size=3))
 def test_a_content_is_taken_for_one_text_only_where_it_is_one(content: Sequence[Block]) -> None:
     found = only_text(content_json(content))

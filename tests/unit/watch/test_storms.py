@@ -25,6 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 async def test_storm_is_followed_step_by_step(tmp_path: Path, root: Path, seed: int) -> None:
     storm = Storm(root, tmp_path / "outside", seed)
@@ -43,6 +44,7 @@ async def test_storm_is_followed_step_by_step(tmp_path: Path, root: Path, seed: 
 
 
 @pytest.mark.slow
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(2))
 async def test_storm_through_which_the_watcher_dies_again_and_again(tmp_path: Path, root: Path, seed: int) -> None:
     storm = Storm(root, tmp_path / "outside", seed)

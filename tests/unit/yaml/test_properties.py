@@ -15,7 +15,7 @@ from services.yaml.tree import Tree
 from services.yaml.values import get_at, read_tree, set_at
 from tests.unit.yaml.documents import FRAGMENTS, documents
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(suppress_health_check=list(HealthCheck))
 
 
 def paths(tree: Tree) -> list[str]:

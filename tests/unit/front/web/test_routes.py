@@ -14,6 +14,7 @@ from msgspec import Meta
 from proto import ops
 from proto.errors import OperationError
 from proto.operation import Access, Params, Role, Route, operation, operation_of
+from services.front.transport.turns import LARGE_BYTES, Shared
 from services.front.web.routes import routes
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front.httpwire import HttpWire, served
@@ -113,6 +114,20 @@ async def test_post_takes_them_from_a_json_body_and_failures_are_worded_as_the_r
         reply = await http.request("POST", "/things", b'{"name":' + b"[" * 200 + b"]" * 200 + b"}")
         assert reply.status == 400
         assert "201 levels, more than 100" in reply.body.decode()
+
+
+async def test_a_body_counts_for_its_client_as_one_for_mcp_does() -> None:
+    shared = Shared()
+    async with (
+        in_process(open_things) as dispatcher,
+        served(routes=routes(dispatcher, TABLE, 1 << 20, shared=shared)) as (http, *_),
+    ):
+        body = b'{"name": "b"}' + b" " * LARGE_BYTES
+        assert (await http.request("POST", "/things", body)).status == 200
+        assert not shared.bodies._of
+        shared.bodies._limit = LARGE_BYTES
+        reply = await http.request("POST", "/things", body)
+        assert (reply.status, b"Too much of this client's is in hand" in reply.body) == (503, True)
 
 
 async def test_routes_of_a_service_that_is_switched_off_say_so() -> None:

@@ -1,0 +1,124 @@
+"""A backup: the pieces of a moment into a target, verified, and its outcome noted."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import time
+from pathlib import Path
+
+import msgspec
+
+from kernel import VERSION, data_format, schedule
+from kernel.backup.moment import Moment, Piece
+from kernel.backup.target import CHUNK_BYTES, FORMAT, BackupFailed, Damaged, File, Folder, Manifest, Target, opened
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup: `at` its moment (seconds since 1970), `held_ms` how long writers waited, sizes in bytes."""
+
+    snapshot: str
+    to: str
+    at: float
+    stores: int
+    files: int
+    size: int
+    new: int
+    held_ms: float
+    kept: int
+    problems: list[str]
+
+
+def backup(data_dir: Path, to: Path, keep: int | None = None) -> Made:
+    """Back up a data directory to a folder or an archive, whether a kernel holds it or not.
+
+    Args:
+        keep: how many snapshots of it stay in the folder; None: all.
+
+    Raises BackupFailed: nothing was made, and earlier snapshots are as they were.
+    """
+    began, to = time.time(), to.resolve()
+    before = schedule.known(data_dir).get(str(to))
+    if not data_dir.is_dir():
+        raise BackupFailed(f"there is no data directory {data_dir}")
+    if to.is_relative_to(data_dir):
+        raise BackupFailed(f"{to} lies in the data directory; name a place outside of it, best on another disk")
+    try:
+        made = _made(data_dir, to, keep)
+    except (BackupFailed, OSError) as error:
+        _note(data_dir, to, began, before, error=(why := _in_words(error, to)))
+        raise BackupFailed(why) from error
+    except BaseException as error:
+        _note(data_dir, to, began, before, error=f"it was interrupted ({type(error).__name__})")
+        raise
+    _note(data_dir, to, began, before, made=made)
+    return made
+
+
+def _made(data_dir: Path, to: Path, keep: int | None) -> Made:
+    with opened(to, write=True) as target, Moment(data_dir) as moment:
+        name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
+        taken = set(target.names()) if isinstance(target, Folder) else set()
+        name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in taken)
+        files = [_copied(piece, target) for piece in moment.pieces]
+        problems = list(moment.problems)
+        target.commit(
+            Manifest(
+                format=FORMAT, version=VERSION, data_format=data_format.FORMAT, id=name, at=moment.at,
+                data_dir=str(data_dir), schemas=moment.schemas, problems=problems, files=files,
+            )
+        )  # fmt: skip
+        kept = 0
+        if keep is not None:
+            try:
+                kept = target.prune(str(data_dir), keep)
+            except (BackupFailed, OSError, msgspec.DecodeError) as error:
+                problems.append(f"no old snapshot was removed: {error}")
+        return Made(
+            snapshot=name, to=str(to), at=moment.at, stores=len(moment.schemas), files=len(files),
+            size=sum(file.size for file in files), new=target.new_bytes, held_ms=round(moment.held_s * 1000, 1),
+            kept=kept or len(target.names()), problems=problems,
+        )  # fmt: skip
+
+
+def _copied(piece: Piece, target: Target) -> File:
+    whole, size, chunks = hashlib.sha256(), 0, []
+    for block in piece.blocks(CHUNK_BYTES):
+        whole.update(block)
+        size += len(block)
+        chunks.append(target.put(block))
+    status = piece.status
+    sha256 = None if piece.source is None else "" if len(chunks) == 1 else whole.hexdigest()
+    return File(
+        path=piece.path, mode=stat.S_IMODE(status.st_mode), modified_ns=status.st_mtime_ns, size=size,
+        sha256=sha256, chunks=tuple(chunks), link=piece.target,
+        owner=(status.st_uid, status.st_gid),
+    )  # fmt: skip
+
+
+def _note(
+    data_dir: Path, to: Path, began: float, before: schedule.Outcome | None, *, made: Made | None = None,
+    error: str = "",
+) -> None:  # fmt: skip
+    outcome = msgspec.structs.replace(before or schedule.Outcome(to=str(to), at=began), at=began, error=error)
+    if made is not None:
+        outcome = msgspec.structs.replace(outcome, succeeded=made.at, snapshot=made.snapshot, problems=made.problems)
+    # A data directory that takes nothing is no reason for a backup to fail; the schedule knows of it all the same.
+    with contextlib.suppress(OSError):
+        schedule.note(data_dir, outcome)
+
+
+def _in_words(error: Exception, to: Path) -> str:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"there is no room for the backup at {to}: make some, or name another place; earlier snapshots are whole"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"cannot back up to {to}: {where}{os.strerror(error.errno or 0)}"
+    if isinstance(error, Damaged):
+        return f"{error}; run it again, and if this is said again, name another place: the disk of {to} may fail"
+    return str(error)

@@ -1,0 +1,343 @@
+"""Where backups are kept: a folder of many snapshots, or a file (tar) of one.
+
+Contents are cut into chunks, each kept once under its SHA-256, compressed; a snapshot is a manifest that names the
+chunks of each file.  It is written last, after all chunks are on disk and were read back, so what was interrupted
+counts for nothing.  Chunks that no manifest names are removed, never while a manifest cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import zstandard
+
+FORMAT: Final = 1
+"""Of manifests and chunks; a program reads those up to its own."""
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Of a database in which rows change here and there, what is copied again for one of them."""
+
+SNAPSHOTS, CHUNKS = "snapshots", "chunks"
+ENDING = ".json.zst"
+
+
+class BackupFailed(Exception):
+    """No backup was made or restored; the message says why, and what to do.  Earlier ones are as they were."""
+
+
+class Damaged(BackupFailed):
+    """Something in a backup is not what was written."""
+
+
+class File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file, folder (`sha256` is None) or link, and what it takes to make it again.  A file of one chunk has its name
+    for a hash, and `sha256` is empty."""
+
+    path: str
+    mode: int
+    modified_ns: int = 0
+    size: int = 0
+    sha256: str | None = None
+    chunks: tuple[str, ...] = ()
+    link: str = ""
+    owner: tuple[int, int] = (0, 0)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What the manifest of every format has."""
+
+    format: int
+    version: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A snapshot: `at` is its moment (seconds since 1970), `data_format` as `kernel.data_format` has it, `schemas` the
+    versions of the databases' tables."""
+
+    format: int
+    version: str
+    data_format: int
+    id: str
+    at: float
+    data_dir: str
+    schemas: dict[str, int]
+    problems: list[str]
+    files: list[File]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest, and on a line of its own its SHA-256, compressed."""
+    line = msgspec.json.encode(manifest)
+    return packed(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
+
+
+def decode(name: str, content: bytes) -> Manifest:
+    """Raises Damaged; BackupFailed: it is of a newer program."""
+    try:
+        line, _, rest = zstandard.ZstdDecompressor().decompress(content).partition(b"\n")
+    except zstandard.ZstdError:
+        line, rest = b"", b""
+    if hashlib.sha256(line).hexdigest().encode() != rest.strip():
+        raise Damaged(f"the snapshot {name} is damaged: it is not what was written")
+    head = msgspec.json.decode(line, type=Head)
+    if head.format > FORMAT:
+        raise BackupFailed(f"the snapshot {name} was made by Linckia {head.version}; use that version or a newer one")
+    return msgspec.json.decode(line, type=Manifest)
+
+
+def packed(block: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(block)
+
+
+def unpacked(name: str, content: bytes) -> bytes:
+    """Raises Damaged: it is not the chunk of that name."""
+    try:
+        block = zstandard.ZstdDecompressor().decompress(content, max_output_size=CHUNK_BYTES)
+    except zstandard.ZstdError:
+        block = b""
+    if hashlib.sha256(block).hexdigest() != name:
+        raise Damaged(f"the chunk {name} is damaged: it is not what was written")
+    return block
+
+
+class Folder:
+    """A folder of snapshots; a context manager, inside of which it is locked.
+
+    Raises BackupFailed: it is none, or another backup to it is under way; OSError.
+    """
+
+    def __init__(self, path: Path, *, write: bool = False) -> None:
+        self.path = path
+        self.new_bytes = 0
+        """What this backup has added."""
+        self._write = write
+        self._added: dict[str, Path] = {}
+        self._known: set[str] = set()
+        self._lock = -1
+
+    def __enter__(self) -> Folder:
+        if self._write:
+            for folder in (self.path, self.path / CHUNKS, self.path / SNAPSHOTS):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in (self.path / SNAPSHOTS).glob("*.new"):
+                left.unlink()
+        elif not (self.path / SNAPSHOTS).is_dir():
+            raise BackupFailed(f"{self.path} holds no backups")
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, (fcntl.LOCK_EX if self._write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise BackupFailed(f"another command uses {self.path}; wait for it to end") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What no manifest names now makes room again; a process that is killed leaves that to the next.
+        for path in self._added.values():
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        os.close(self._lock)
+
+    def put(self, block: bytes) -> str:
+        """Keep a block, and answer its name.  Raises OSError."""
+        name = hashlib.sha256(block).hexdigest()
+        if name in self._known:
+            return name
+        path = self._chunk(name)
+        try:
+            unpacked(name, path.read_bytes())
+        except (FileNotFoundError, Damaged):
+            # One that is damaged is made good, for earlier snapshots too.
+            content = packed(block)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._added[name] = path
+            _replace(path, content)
+            self.new_bytes += len(content)
+        self._known.add(name)
+        return name
+
+    def get(self, name: str) -> bytes:
+        """Raises Damaged, OSError."""
+        try:
+            return unpacked(name, self._chunk(name).read_bytes())
+        except FileNotFoundError:
+            raise Damaged(f"the chunk {name} is missing in {self.path}") from None
+
+    def commit(self, manifest: Manifest) -> None:
+        """Have all on disk, read back what was added, and write the manifest.  Raises OSError, Damaged."""
+        _sync_file_system(self._lock)
+        for name, path in self._added.items():
+            with path.open("rb") as file:
+                # Not from memory.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                unpacked(name, file.read())
+        path = self.path / SNAPSHOTS / f"{manifest.id}{ENDING}"
+        content = encode(manifest)
+        _replace(path, content, sync=True)
+        self.new_bytes += len(content)
+        _sync_file_system(self._lock)
+        self._added.clear()
+
+    def names(self) -> list[str]:
+        """Of the snapshots, the oldest first."""
+        return sorted(path.name.removesuffix(ENDING) for path in (self.path / SNAPSHOTS).glob(f"*{ENDING}"))
+
+    def manifest(self, name: str) -> Manifest:
+        """Raises Damaged, BackupFailed, OSError."""
+        return decode(name, (self.path / SNAPSHOTS / f"{name}{ENDING}").read_bytes())
+
+    def prune(self, data_dir: str, keep: int) -> int:
+        """Remove all but the newest `keep` snapshots of a data directory, and the newest one without problems, then
+        what no snapshot needs; answers how many are left.  Raises BackupFailed: a manifest cannot be read."""
+        manifests = [self.manifest(name) for name in self.names()]
+        own = [each for each in manifests if each.data_dir == data_dir]
+        whole = [each.id for each in own if not each.problems]
+        kept = {each.id for each in own[-keep:]} | set(whole[-1:])
+        gone = {each.id for each in own} - kept
+        for name in gone:
+            (self.path / SNAPSHOTS / f"{name}{ENDING}").unlink()
+        staying = (file for each in manifests if each.id not in gone for file in each.files)
+        needed = {name for file in staying for name in file.chunks}
+        for path in (self.path / CHUNKS).glob("*/*"):
+            if path.name not in needed:
+                path.unlink()
+        return len(kept)
+
+    def _chunk(self, name: str) -> Path:
+        return self.path / CHUNKS / name[:2] / name
+
+
+class Archive:
+    """A file with one snapshot, as a tar archive; as `Folder`."""
+
+    def __init__(self, path: Path, *, write: bool = False) -> None:
+        self.path = path
+        self.new_bytes = 0
+        self._write = write
+        self._unfinished = path.with_name(f"{path.name}.new")
+        self._known: set[str] = set()
+
+    def __enter__(self) -> Archive:
+        if self._write:
+            self._unfinished.unlink(missing_ok=True)
+            descriptor = os.open(self._unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        else:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._stream = open(descriptor, "w+b" if self._write else "rb")  # closed in __exit__
+        try:
+            self._tar = tarfile.open(fileobj=self._stream, mode="w" if self._write else "r:")
+        except tarfile.TarError as error:
+            self._stream.close()
+            raise BackupFailed(f"{self.path} is no backup: {error}") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        if self._write:
+            self._unfinished.unlink(missing_ok=True)
+
+    def put(self, block: bytes) -> str:
+        name = hashlib.sha256(block).hexdigest()
+        if name not in self._known:
+            self._known.add(name)
+            self._add(f"{CHUNKS}/{name}", packed(block))
+        return name
+
+    def _add(self, name: str, content: bytes) -> None:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = len(content), 0o600
+        self._tar.addfile(member, io.BytesIO(content))
+        self.new_bytes += len(content)
+
+    def get(self, name: str) -> bytes:
+        return unpacked(name, self._read(f"{CHUNKS}/{name}"))
+
+    def _read(self, name: str) -> bytes:
+        try:
+            content = self._tar.extractfile(name)
+            assert content is not None
+            return content.read()
+        except (KeyError, tarfile.TarError) as error:
+            raise Damaged(f"{self.path} is damaged: {error}") from None
+
+    def commit(self, manifest: Manifest) -> None:
+        self._add(f"{SNAPSHOTS}/{manifest.id}{ENDING}", encode(manifest))
+        self._tar.close()
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        os.posix_fadvise(self._stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._stream.seek(0)
+        self._tar = tarfile.open(fileobj=self._stream, mode="r:")  # noqa: SIM115  # closed with the stream
+        for name in self._known:
+            self.get(name)
+        self._unfinished.rename(self.path)
+        _sync_folder(self.path.parent)
+
+    def names(self) -> list[str]:
+        prefix = f"{SNAPSHOTS}/"
+        names = self._tar.getnames()
+        return [each[len(prefix) : -len(ENDING)] for each in names if each.startswith(prefix)]
+
+    def manifest(self, name: str) -> Manifest:
+        return decode(name, self._read(f"{SNAPSHOTS}/{name}{ENDING}"))
+
+    def prune(self, data_dir: str, keep: int) -> int:
+        return 1
+
+
+Target = Folder | Archive
+
+
+def opened(path: Path, *, write: bool = False) -> Target:
+    """A file where the name ends with `.tar`, and else a folder."""
+    kind: Callable[..., Target] = Archive if path.suffix == ".tar" else Folder
+    return kind(path, write=write)
+
+
+def listed(target: Target) -> Iterator[Manifest | str]:
+    """The snapshots, the oldest first, or why one cannot be read."""
+    for name in target.names():
+        try:
+            yield target.manifest(name)
+        except (BackupFailed, msgspec.DecodeError) as error:
+            yield str(error)
+
+
+def _replace(path: Path, content: bytes, *, sync: bool = False) -> None:
+    unfinished = path.with_name(f"{path.name}.new")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as stream:
+        stream.write(content)
+        if sync:
+            stream.flush()
+            os.fsync(descriptor)
+    unfinished.rename(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file_system(descriptor: int) -> None:
+    """Everything on the file system of an open file, which beats one fsync for each chunk.  Raises OSError."""
+    if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,103 @@
+"""`linckia backup` and `restore-backup`: with or without a kernel, which has no part in them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from kernel.backup import making, restoring
+from kernel.backup.target import BackupFailed, Manifest, listed, opened
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import complain, duration, show_answer, show_json, size
+from kernel.config import load
+from kernel.control.address import find_data_dir
+from kernel.settings import BackupSettings, ConfigError, Flags
+
+
+def backup(arguments: argparse.Namespace) -> int:
+    """Make one, or list those there are.  Raises Failed, Usage."""
+    settings = None if arguments.target and (arguments.list or arguments.keep) else _settings(arguments)
+    named = arguments.target or (settings and settings.to)
+    if not named:
+        raise Usage("name a folder or FILE.tar to back up to, or set `to` in [backup] of the settings")
+    to = Path(named).expanduser().absolute()
+    if arguments.keep is not None and arguments.keep < 1:
+        raise Usage(f"--keep is {arguments.keep}; it is 1 or more")
+    if arguments.background:
+        os.nice(10)
+    try:
+        if arguments.list:
+            return _list(to, arguments.json)
+        # Where the settings say how many, they do so of their own folder alone.
+        keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
+        made = making.backup(find_data_dir(arguments.data, os.environ), to, keep)
+    except BackupFailed as error:
+        raise Failed(str(error)) from None
+    for problem in made.problems:
+        complain(problem)
+    if arguments.json:
+        show_json(msgspec.to_builtins(made))
+    else:
+        print(
+            f"{made.snapshot}: {made.stores} stores, {made.files} files, {size(made.size)}, of which {size(made.new)} "
+            f"were added to {made.to}; verified; writers waited {made.held_ms:.0f} ms"
+        )
+    return 0
+
+
+def restore_backup(arguments: argparse.Namespace) -> int:
+    """Put a data directory back.  Raises Failed."""
+    data_dir = find_data_dir(arguments.data, os.environ)
+    source = Path(arguments.source).expanduser().absolute()
+    try:
+        manifest, aside = restoring.restore(source, data_dir, at=arguments.at, replace=arguments.replace)
+    except BackupFailed as error:
+        raise Failed(f"{error}; nothing was changed") from None
+    for problem in manifest.problems:
+        complain(f"in the backup: {problem}")
+    if aside is not None:
+        complain(f"what was there is in {aside} now")
+    print(
+        f"{data_dir} is as it was at {_at(manifest)} ({manifest.id}): {len(manifest.files)} files, "
+        f"{size(manifest.size)}, verified. Indexes are rebuilt once Linckia is started"
+    )
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> BackupSettings | None:
+    try:
+        return load(Flags(data_dir=arguments.data), os.environ).backup
+    except ConfigError as error:
+        if arguments.target:
+            # A backup is wanted most where something is wrong.
+            return None
+        raise Usage(str(error)) from None
+
+
+def _at(manifest: Manifest) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.at))
+
+
+def _list(to: Path, as_json: bool) -> int:
+    """Exit code 1 where a snapshot cannot be read."""
+    with opened(to) as target:
+        found = list(listed(target))
+    there = [each for each in found if isinstance(each, Manifest)]
+    for problem in found:
+        if isinstance(problem, str):
+            complain(problem)
+    rows = [
+        [each.id, _at(each), duration(max(0.0, time.time() - each.at)), size(each.size), each.version, each.data_dir]
+        for each in there
+    ]
+    answer = [
+        {"snapshot": each.id, "at": each.at, "version": each.version, "data_dir": each.data_dir, "size": each.size}
+        | {"schemas": each.schemas, "problems": each.problems}
+        for each in there
+    ]
+    show_answer(as_json, answer, ("SNAPSHOT", "MOMENT", "AGE", "SIZE", "VERSION", "DATA"), rows)
+    return int(len(there) < len(found))

@@ -1,0 +1,247 @@
+"""`linckia export`: what users made, as JSON Lines and files that need no Linckia to be read.
+
+It is read page by page through the operations, and written into `DIR.partial`, which becomes `DIR` once it is whole.
+The order is that of the data, so that two exports of the same data are the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kernel.cli import Failed
+from kernel.cli.terminal import complain, connect, patiently
+from kernel.control.client import CallFailed, Client
+from proto.json_types import JsonObject
+
+FORMAT = 1
+
+README = """\
+# An export of Linckia
+
+What was made with Linckia, for any program to read. Each `.jsonl` file has one JSON object a line, in UTF-8. `linckia
+import DIR` takes it in again: what is there already stays, so that it may be repeated. Format 1.
+
+- `documents/documents.jsonl`: documents by path. `file` is the content below `documents/`, `hash` its SHA-256; times
+  are nanoseconds since 1970. Of several documents with one content, there is one file, under the name of the first.
+- `documents/sessions.jsonl`, `documents/snapshots.jsonl`: in the order in which they were made; `listing` names the
+  file with the files of a snapshot, each with the hash of its content, which is in `documents/contents/` too.
+- `transcripts/YYYY-MM/TIME-HASH.jsonl`: a conversation with all its branches, parents first. `hash` is the SHA-256 of
+  the canonical JSON (RFC 8785) of the turn and its `parent_hash`; `at` is in Unix seconds. Of a turn that was deleted
+  while others follow it, only the place is there (`gone`).
+- `transcripts/prompts.jsonl`: system prompts; turns name them by `prompt`, the first 32 digits of their SHA-256.
+  `transcripts/barred.jsonl`: digests of what was deleted and is not to come back.
+- `files/sets.jsonl`, `files/entries.jsonl`, `files/queries.jsonl`, `files/sources.jsonl`, `files/plans.jsonl`: resource
+  sets with their children, what is in them, saved queries, sources and plans, by name, as the tools that make them take
+  them.
+
+Notes and their tags are in their Markdown files. Search indexes, the graph, pictures and the index of the file system
+follow from what is here and from the folders. Not here: what lies in the trash (restore it first), settings, tokens.
+"""
+
+FILE_PARTS = {
+    "queries": ("query-list", "queries", ("name", "description", "query")),
+    "sources": (
+        "source-list", "sources", ("name", "type", "path", "enabled", "watch_recursive", "debounce_ms"),
+    ),
+    "plans": (
+        "plan-list", "plans", ("name", "description", "mode", "status", "sources", "conditions", "outcomes"),
+    ),
+}  # fmt: skip
+"""Of each file: the operation, its list, and what of its items users gave."""
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write all of it.  Raises ControlError, Failed."""
+    target = Path(arguments.directory).expanduser().resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Failed(f"{target} is there already; name a directory that is not, or an empty one")
+    part = target.with_name(f"{target.name}.partial")
+    if (part / "export.json").is_file():
+        # Of an export that was cut short.
+        shutil.rmtree(part)
+    part.mkdir(parents=True)
+    (part / "export.json").write_text(json.dumps({"linckia_export": FORMAT}) + "\n")
+    (part / "README.md").write_text(README)
+    with connect(arguments) as client:
+        for name, write in (("documents", _documents), ("transcripts", _transcripts), ("files", _files)):
+            try:
+                print(f"{name}: {write(client, part / name)}")
+            except CallFailed as error:
+                if error.failure.get("kind") != "unknown_operation":
+                    raise
+                complain(f"{name} is switched off, so that nothing of it is in the export")
+                shutil.rmtree(part / name, ignore_errors=True)
+    if target.exists():
+        target.rmdir()
+    part.rename(target)
+    return 0
+
+
+def line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _write(file: Path, values: Iterable[object]) -> int:
+    """Answers how many lines there are."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with file.open("w", encoding="utf-8") as out:
+        for count, value in enumerate(values, 1):  # noqa: B007  # what is left of it is the answer
+            out.write(line(value))
+    return count
+
+
+# Documents
+
+
+def content_folder(folder: Path, hash_: str) -> Path:
+    """Where in `documents/` a content is, as the only file."""
+    return folder / "contents" / hash_[:2] / hash_
+
+
+def _documents(client: Client, folder: Path) -> str:
+    documents = _write(folder / "documents.jsonl", _document_rows(client, folder))
+    work = patiently(client, "documents_export_work", {})
+    _write(folder / "sessions.jsonl", work["sessions"])
+    for number, snapshot in enumerate(work["snapshots"], 1):
+        snapshot["listing"] = f"snapshots/{number:06}.jsonl"
+        _write(folder / snapshot["listing"], _listing(client, folder, snapshot["id"]))
+    _write(folder / "snapshots.jsonl", work["snapshots"])
+    return f"{documents}, in {len(work['snapshots'])} snapshots and {len(work['sessions'])} sessions"
+
+
+def _document_rows(client: Client, folder: Path) -> Iterator[JsonObject]:
+    after = ""
+    while rows := patiently(client, "documents_export", {"after": after})["documents"]:
+        for row in rows:
+            file = _content(client, folder, row["hash"], row["name"])
+            if file is not None:
+                yield {**row, "file": str(file.relative_to(folder))}
+        after = rows[-1]["path"]
+
+
+def _listing(client: Client, folder: Path, snapshot: str) -> Iterator[JsonObject]:
+    offset = 0
+    params = {"snapshot_id": snapshot}
+    while files := patiently(client, "documents_export_files", {**params, "offset": offset})["files"]:
+        for one in files:
+            if one["hash"]:
+                _content(client, folder, one["hash"], one["path"].rpartition("/")[2])
+            yield one
+        offset += len(files)
+
+
+def _content(client: Client, folder: Path, hash_: str, name: str) -> Path | None:
+    """The file of a content, which is written unless it is there; None where it was deleted meanwhile."""
+    home = content_folder(folder, hash_)
+    if home.is_dir():
+        return next(home.iterdir())
+    try:
+        piece = patiently(client, "documents_export_content", {"hash": hash_})
+    except CallFailed as error:
+        complain(f"{name} is left out: {error}")
+        return None
+    home.mkdir(parents=True)
+    file = home / _file_name(name)
+    with file.open("wb") as out:
+        while out.write(base64.b64decode(piece["data"])) and out.tell() < piece["size"]:
+            piece = patiently(client, "documents_export_content", {"hash": hash_, "offset": out.tell()})
+    return file
+
+
+def _file_name(name: str) -> str:
+    """One that every file system takes."""
+    plain = "".join("_" if char == "/" or not char.isprintable() else char for char in name)
+    short = plain.encode("utf-8", "replace")[-120:].decode("utf-8", "ignore").lstrip(". ")
+    return short or "content"
+
+
+# Transcripts
+
+
+def _transcripts(client: Client, folder: Path) -> str:
+    turns = after = 0
+    folder.mkdir()
+    while (page := patiently(client, "transcript_export", {"after": after}))["turns"]:
+        after = page["next"]
+        lines: dict[Path, list[str]] = {}
+        for one in page["turns"]:
+            lines.setdefault(_conversation(one["root"], one["began"]), []).append(line(one["turn"]))
+        for name, said in lines.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            with (folder / name).open("a", encoding="utf-8") as out:
+                out.writelines(said)
+        turns += len(page["turns"])
+    barred: list[str] = []
+    _write(folder / "prompts.jsonl", _prompts(client, barred))
+    _write(folder / "barred.jsonl", barred)
+    return f"{turns} turns in {sum(1 for _ in folder.glob('*/*.jsonl'))} conversations"
+
+
+def _conversation(root: str, began: float) -> Path:
+    """By time, so that an import keeps them in their order."""
+    try:
+        at = time.gmtime(began)
+        return Path(time.strftime("%Y-%m", at), f"{time.strftime('%Y%m%dT%H%M%SZ', at)}-{root}.jsonl")
+    except (OverflowError, ValueError, OSError):
+        return Path("undated", f"{root}.jsonl")
+
+
+def _prompts(client: Client, barred: list[str]) -> Iterator[str]:
+    after = ""
+    while True:
+        page = patiently(client, "transcript_export_prompts", {"after": after})
+        barred += page["barred"]
+        yield from page["prompts"]
+        after = page["next"]
+        if not after:
+            return
+
+
+# Sets, queries, sources and plans
+
+
+def _files(client: Client, folder: Path) -> str:
+    sets = set_names(client)
+    entries = _write(folder / "entries.jsonl", (each for name in sets for each in _entries(client, name)))
+    counts = [f"{_write(folder / 'sets.jsonl', (_set(client, name) for name in sets))} sets with {entries} entries"]
+    for name, (operation, key, fields) in FILE_PARTS.items():
+        items = patiently(client, operation, {})[key]
+        made = ({field: item[field] for field in fields if item.get(field) is not None} for item in items)
+        counts.append(f"{_write(folder / f'{name}.jsonl', made)} {name}")
+    if trash := patiently(client, "list-trash", {"limit": 1}).get("total_count"):
+        complain(
+            f"{trash} items are in the trash, which is not exported: `linckia call restore-files` brings them back"
+        )
+    return ", ".join(counts)
+
+
+def set_names(client: Client) -> list[str]:
+    """Of all resource sets: `resource-set-list` answers as many as fit."""
+    names: list[str] = []
+    while page := patiently(client, "files_sets", {"offset": len(names)})["resource_sets"]:
+        names += (one["name"] for one in page)
+    return names
+
+
+def _set(client: Client, name: str) -> JsonObject:
+    found = patiently(client, "resource-set-get", {"name": name})
+    return {"name": name, "description": found["description"], "children": found["children"]}
+
+
+def _entries(client: Client, name: str) -> Iterator[JsonObject]:
+    offset = 0
+    while True:
+        given = {"name": name, "include_entries": True, "limit": 1000, "offset": offset}
+        page = patiently(client, "resource-set-get", given)
+        for entry in page["entries"] or ():
+            yield {"set": name, "path": entry["path"]}
+        offset += len(page["entries"] or ())
+        if not page.get("has_more") or not page["entries"]:
+            return

@@ -1,0 +1,278 @@
+"""`linckia import`: an export (see `export`) taken in; what is there already stays.
+
+Each step is idempotent and asks for what is missing, so that an import that was cut short goes on when it is repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kernel.cli import Failed, Usage
+from kernel.cli.export import FORMAT, content_folder, set_names
+from kernel.cli.terminal import complain, connect, patiently
+from kernel.control.client import CallFailed, Client
+from proto.json_types import JsonObject
+
+INLINE_BYTES = PIECE_BYTES = 1024 * 1024
+"""Of contents: up to this they come with their rows, longer ones in pieces of it."""
+
+BATCH_BYTES = 4 * 1024 * 1024
+BATCH = 500
+
+T = TypeVar("T")
+
+LOOSE = "linckia-import/"
+"""Where contents are documents until what holds them is there."""
+
+
+def take_in(arguments: argparse.Namespace) -> int:
+    """Exit code 1 where something could not be taken in.  Raises ControlError, Failed, Usage."""
+    source = Path(arguments.source).expanduser().resolve()
+    with connect(arguments) as client:
+        if arguments.origin is not None:
+            from kernel.cli.originals import take_original
+
+            return take_original(client, arguments.origin, source)
+        try:
+            found = json.loads((source / "export.json").read_bytes())["linckia_export"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise Usage(f"{source} is no export of Linckia: it has no export.json of one; see --from") from None
+        if found != FORMAT:
+            raise Failed(f"{source} has format {found}; this version of Linckia reads {FORMAT}")
+        left = 0
+        for name, take in (("documents", _documents), ("transcripts", _transcripts), ("files", take_files)):
+            if (source / name).is_dir():
+                try:
+                    said, missing = take(client, source / name)
+                except (KeyError, TypeError, AttributeError) as error:
+                    raise Failed(f"{source / name} is not as its README.md says: {error!r}") from None
+                print(f"{name}: {said}")
+                left += missing
+    return 1 if left else 0
+
+
+def lines(file: Path) -> Iterator[Any]:
+    """The values of a file; none where it is not there.  Raises Failed."""
+    if not file.exists():
+        return
+    with file.open(encoding="utf-8") as text:
+        for number, said in enumerate(text, 1):
+            try:
+                yield json.loads(said)
+            except ValueError:
+                raise Failed(f"{file}, line {number}: this is not JSON") from None
+
+
+def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:
+    """As many together as suit a request: at most so many, of about `BATCH_BYTES`."""
+    batch: list[T] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += length(item)
+        if len(batch) == most or held >= BATCH_BYTES:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+# Documents
+
+
+def _documents(client: Client, folder: Path) -> tuple[str, int]:
+    changed = failed = 0
+    for sessions in batched(lines(folder / "sessions.jsonl")):
+        changed += patiently(client, "documents_import", {"sessions": sessions})["changed"]
+    rows = ({key: value for key, value in row.items() if key != "file"} for row in lines(folder / "documents.jsonl"))
+    found = _rows(client, folder, rows)
+    changed, failed = changed + found[0], failed + found[1]
+    for snapshot in lines(folder / "snapshots.jsonl"):
+        listing = folder / "snapshots" / Path(snapshot.pop("listing")).name
+        loose = _rows(client, folder, (_loose(one) for one in lines(listing) if one["hash"]), only_missing=True)
+        failed += loose[1]
+        offset = 0
+        for some in batched(lines(listing), 20_000):
+            given = {"snapshot": snapshot, "offset": offset, "files": some}
+            changed += patiently(client, "documents_import", given)["changed"]
+            offset += len(some)
+        if not offset:
+            changed += patiently(client, "documents_import", {"snapshot": snapshot})["changed"]
+    with contextlib.suppress(CallFailed):
+        # There may be none: that is a failure of its own.
+        patiently(client, "documents_delete", {"name": f"{LOOSE}*"})
+    return f"{changed} rows were not there before", failed
+
+
+def _loose(file: JsonObject) -> JsonObject:
+    times = dict.fromkeys(("created_ns", "modified_ns", "indexed_ns"), file["modified_ns"])
+    return {"path": LOOSE + file["hash"], "name": file["path"].rpartition("/")[2] or "-", "hash": file["hash"], **times}
+
+
+def _rows(client: Client, folder: Path, rows: Iterator[JsonObject], *, only_missing: bool = False) -> tuple[int, int]:
+    """Store documents with their contents; answers how many rows changed, and how many contents are not in the export.
+
+    With `only_missing`, those alone whose contents are not stored.
+    """
+    changed = failed = 0
+    for batch in batched(rows):
+        hashes = list(dict.fromkeys(row["hash"] for row in batch))
+        missing = set(patiently(client, "documents_missing", {"hashes": hashes})["hashes"])
+        documents: list[JsonObject] = []
+        contents: list[str] = []
+        held = 0
+        for row in batch:
+            if row["hash"] in missing:
+                missing.discard(row["hash"])
+                file = _file(folder, row["hash"])
+                if file is None:
+                    complain(f"{row['path']} is left out: its content {row['hash']} is not in the export")
+                    failed += 1
+                    continue
+                size = file.stat().st_size
+                if size > INLINE_BYTES:
+                    _upload(client, file, row)
+                else:
+                    contents.append(base64.b64encode(file.read_bytes()).decode())
+                    held += size
+            elif only_missing:
+                continue
+            documents.append(row)
+            if held >= BATCH_BYTES:
+                changed += _store(client, documents, contents)
+                documents, contents, held = [], [], 0
+        changed += _store(client, documents, contents)
+    return changed, failed
+
+
+def _store(client: Client, documents: list[JsonObject], contents: list[str]) -> int:
+    if not documents:
+        return 0
+    return int(patiently(client, "documents_import", {"documents": documents, "contents": contents})["changed"])
+
+
+def _file(folder: Path, hash_: str) -> Path | None:
+    home = content_folder(folder, hash_)
+    found = sorted(home.iterdir()) if home.is_dir() else []
+    return found[0] if found and found[0].is_file() and not found[0].is_symlink() else None
+
+
+def _upload(client: Client, file: Path, row: JsonObject) -> None:
+    """A large content, as a document of its own until its documents are there."""
+    begun = {"path": LOOSE + row["hash"], "name": row["name"], "mimeType": row.get("mime_type")}
+    upload = patiently(client, "documents_put_begin", begun)["upload_id"]
+    offset = 0
+    with file.open("rb") as content:
+        while data := content.read(PIECE_BYTES):
+            piece = {"upload_id": upload, "offset": offset, "data": base64.b64encode(data).decode()}
+            patiently(client, "documents_put_piece", piece)
+            offset += len(data)
+    patiently(client, "documents_put_commit", {"upload_id": upload, "size": offset, "sha256": row["hash"]})
+
+
+# Transcripts
+
+
+def _transcripts(client: Client, folder: Path) -> tuple[str, int]:
+    changed = 0
+    for name in ("barred", "prompts"):
+        for some in batched(lines(folder / f"{name}.jsonl"), length=len):
+            changed += patiently(client, "transcript_restore", {name: some})["changed"]
+    for file in sorted(folder.glob("*/*.jsonl")):
+        for turns in batched(lines(file), length=lambda turn: len(str(turn))):
+            changed += patiently(client, "transcript_restore", {"turns": turns})["changed"]
+    return f"{changed} rows were not there before", 0
+
+
+# Sets, queries, sources and plans
+
+
+def take_files(client: Client, folder: Path) -> tuple[str, int]:
+    """The `.jsonl` files of the folder; answers what was made in words, and how much is left out."""
+    sets = list(lines(folder / "sets.jsonl"))
+    there = set(set_names(client))
+    made, left = _create(client, "resource-set", there, [{**one, "children": None} for one in sets])
+    for one in sets:
+        for child in one.get("children") or ():
+            patiently(client, "resource-set-add-child", {"parent": one["name"], "child": child})
+    for name in ("query", "source", "plan"):
+        plural = "queries" if name == "query" else f"{name}s"
+        there = {one["name"] for one in patiently(client, f"{name}-list", {})[plural]}
+        found = _create(client, name, there, list(lines(folder / f"{plural}.jsonl")))
+        made, left = made + found[0], left + found[1]
+    added = missing = 0
+    for entries in batched(lines(folder / "entries.jsonl"), 5000):
+        for name in dict.fromkeys(entry["set"] for entry in entries):
+            found = _add(client, name, [entry["path"] for entry in entries if entry["set"] == name])
+            added, missing = added + found[0], missing + found[1]
+    if missing:
+        complain(f"{missing} entries of resource sets are not on this disk, below a root, and are left out")
+    return f"{made} were made, {added} entries were added to sets", missing + left
+
+
+def _create(client: Client, kind: str, there: set[str], items: list[JsonObject]) -> tuple[int, int]:
+    """Those whose names are free: how many were made and left out. A plan is made as it was, but not begun."""
+    new = [one for one in items if one["name"] not in there]
+    made = 0
+    for one in new:
+        given = {key: value for key, value in one.items() if value is not None and key != "status"}
+        try:
+            client.call(f"{kind}-create", given)
+        except CallFailed as error:
+            if error.failure.get("kind") not in ("invalid_params", "operation", "denied"):
+                raise
+            complain(f"{kind} {one['name']!r} is left out: {error}")
+            continue
+        made += 1
+        if one.get("status", "active") != "active":
+            client.call("plan-update", {"name": one["name"], "status": one["status"]})
+    return made, len(new) - made
+
+
+def _add(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
+    """Add entries to a set: how many were added, and how many are not on the disk. The index takes them in first."""
+    try:
+        return _modify(client, name, paths), 0
+    except CallFailed as error:
+        if error.failure.get("kind") != "invalid_params":
+            raise
+    for root in patiently(client, "kernel_status", {})["roots"]:
+        below = [path for path in paths if path == root or path.startswith(root.rstrip("/") + "/")]
+        if below:
+            common = os.path.commonpath(below)
+            given = {
+                "root": common if os.path.isdir(common) else os.path.dirname(common),
+                "async": False,
+                "force": True,
+            }
+            try:
+                patiently(client, "index", given)
+            except CallFailed as error:
+                # A folder that is not on this disk is said by its entries.
+                complain(error)
+    return _bisected(client, name, paths)
+
+
+def _bisected(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
+    try:
+        return _modify(client, name, paths), 0
+    except CallFailed as error:
+        if error.failure.get("kind") != "invalid_params":
+            raise
+    if len(paths) == 1:
+        return 0, 1
+    half = len(paths) // 2
+    first, second = _bisected(client, name, paths[:half]), _bisected(client, name, paths[half:])
+    return first[0] + second[0], first[1] + second[1]
+
+
+def _modify(client: Client, name: str, paths: list[str]) -> int:
+    given = {"name": name, "operation": "add", "paths": paths}
+    return int(patiently(client, "resource-set-modify", given)["changed"])

@@ -1,0 +1,190 @@
+"""`linckia import --from`: the databases of programs whose users come to Linckia.
+
+tapes (github.com/papercomputeco/tapes) kept conversations in one SQLite table of nodes until it went over to DuckDB in
+April 2026; mcp-space-browser (github.com/prismon/mcp-space-browser) keeps sets, queries, sources and plans in one. What
+has no counterpart here is said and left out. The databases are only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kernel.cli import Failed
+from kernel.cli.export import line
+from kernel.cli.importing import batched, take_files
+from kernel.cli.terminal import complain, patiently
+from kernel.control.client import Client
+from proto.json_types import JsonObject
+
+
+def take_original(client: Client, origin: str, file: Path) -> int:
+    """Exit code 1 where something is left out.  Raises Failed, ControlError."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as db:
+            db.row_factory = sqlite3.Row
+            return _tapes(client, db, file) if origin == "tapes" else _space_browser(client, db)
+    except sqlite3.Error as error:
+        raise Failed(f"{file} cannot be read as a database of {origin}: {error}") from None
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[str]:
+    return {row["name"] for row in db.execute(f"PRAGMA table_info({table})")}
+
+
+# tapes
+
+_USAGE = (
+    "prompt_tokens", "completion_tokens", "total_tokens", "cache_creation_input_tokens", "cache_read_input_tokens",
+    "total_duration_ns", "prompt_duration_ns",
+)  # fmt: skip
+
+
+def _tapes(client: Client, db: sqlite3.Connection, file: Path) -> int:
+    there = _columns(db, "nodes")
+    if not {"hash", "parent_hash", "content"} <= there:
+        raise Failed(f"{file} has no table `nodes` as that of tapes; a DuckDB file of later versions cannot be read")
+    total = db.execute("SELECT count(*) FROM nodes").fetchone()[0]
+    position = unreadable = 0
+    tail = problem = ""
+    # From the beginning each time: what is kept is not kept twice, and new turns may stand anywhere.
+    for records in batched(_nodes(db, there), length=len):
+        start, position = position, position + len(records)
+        tail = hashlib.sha256((tail + records[-1]).encode()).hexdigest()
+        given = {"source": str(file), "start": start, "position": position, "tail": tail, "records": records}
+        answer = patiently(client, "transcript_import", {**given, "final": position >= total})
+        unreadable += answer["unreadable"]
+        problem = problem or answer["problem"]
+    print(f"{position - unreadable} turns are kept")
+    if unreadable:
+        complain(f"{unreadable} turns are left out; the first: {problem}")
+    return 1 if unreadable else 0
+
+
+def _nodes(db: sqlite3.Connection, there: set[str]) -> Iterator[str]:
+    """Records of turns, parents first. The first schema had a turn in `content`, later ones have it in `bucket`."""
+    bucket = "bucket" if "bucket" in there else "content"
+    more = [name for name in ("stop_reason", "project", *_USAGE) if name in there]
+    rows = db.execute(
+        "WITH RECURSIVE tree(hash, depth) AS (SELECT hash, 0 FROM nodes WHERE parent_hash IS NULL"
+        " OR parent_hash NOT IN (SELECT hash FROM nodes) UNION ALL SELECT nodes.hash, depth + 1 FROM tree"
+        " JOIN nodes ON nodes.parent_hash = tree.hash)"
+        f" SELECT nodes.hash, parent_hash, created_at, {', '.join([bucket, *more])} FROM tree JOIN nodes USING (hash)"
+        " ORDER BY depth, created_at, nodes.hash"
+    )
+    for row in rows:
+        usage = {name: row[name] for name in _USAGE if name in there and row[name]}
+        record = {"hash": row["hash"], "parent_hash": row["parent_hash"], "created_at": row["created_at"]}
+        told = {name: row[name] for name in ("stop_reason", "project") if name in there and row[name]}
+        yield json.dumps({**record, **told, "usage": usage or None, "bucket": _json(row[bucket])})
+
+
+def _json(text: str | bytes | None) -> Any:
+    """What a column holds; None where it is no JSON."""
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return None
+
+
+# mcp-space-browser
+
+
+class _LeftOut(Exception):
+    """What has no counterpart here."""
+
+
+_FILTER = {
+    "minSize": "min_size", "maxSize": "max_size", "minDate": "min_mtime", "maxDate": "max_mtime",
+    "nameContains": "name_contains", "pathContains": "path_contains", "sortBy": "sort_by",
+    "descendingSort": "sort_desc",
+}  # fmt: skip
+
+
+def _space_browser(client: Client, db: sqlite3.Connection) -> int:
+    if not _columns(db, "resource_sets"):
+        raise Failed("the database has no table `resource_sets` as that of mcp-space-browser")
+    left = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, read in (("queries", _query), ("sources", _source), ("plans", _plan)):
+            with Path(folder, f"{name}.jsonl").open("w", encoding="utf-8") as out:
+                for row in db.execute(f"SELECT * FROM {name} ORDER BY name") if _columns(db, name) else ():
+                    try:
+                        out.write(line({"name": row["name"], **read(row)}))
+                    except (_LeftOut, KeyError, TypeError, AttributeError) as error:
+                        complain(f"{name}: {row['name']!r} is left out: {error}")
+                        left += 1
+        with Path(folder, "sets.jsonl").open("w", encoding="utf-8") as out:
+            for row in db.execute("SELECT id, name, description FROM resource_sets ORDER BY name"):
+                below = "SELECT name FROM resource_set_edges JOIN resource_sets ON id = child_id WHERE parent_id = ?"
+                children = [child["name"] for child in db.execute(f"{below} ORDER BY name", (row["id"],))]
+                out.write(line({"name": row["name"], "description": row["description"] or "", "children": children}))
+        with Path(folder, "entries.jsonl").open("w", encoding="utf-8") as out:
+            members = (
+                "SELECT name, entry_path FROM resource_set_entries JOIN resource_sets ON id = set_id ORDER BY 1, 2"
+            )
+            out.writelines(line({"set": name, "path": path}) for name, path in db.execute(members))
+        said, missing = take_files(client, Path(folder))
+    print(said)
+    return 1 if left or missing else 0
+
+
+def _query(row: sqlite3.Row) -> JsonObject:
+    given = {key: value for key, value in _json(row["query_json"]).items() if value not in (None, "", [])}
+    found: JsonObject = {}
+    extensions = given.pop("extensions", [])
+    if len(extensions) == 1:
+        found["extension"] = extensions[0]
+    others = [*given.keys() - _FILTER.keys(), *["several extensions"] * (len(extensions) > 1)]
+    if row["query_type"] != "file_filter" or others:
+        raise _LeftOut(f"{', '.join(others) or row['query_type']} has no counterpart")
+    found |= {_FILTER[key]: value for key, value in given.items()}
+    return {"description": row["description"] or "", "query": found}
+
+
+def _source(row: sqlite3.Row) -> JsonObject:
+    if row["type"] not in ("live", "manual"):
+        raise _LeftOut(f"there are no {row['type']} sources here")
+    config = _json(row["config_json"]) or {}
+    given = {key: config[key] for key in ("watch_recursive", "debounce_ms") if key in config}
+    return {"type": row["type"], "path": row["root_path"], "enabled": bool(row["enabled"]), **given}
+
+
+def _plan(row: sqlite3.Row) -> JsonObject:
+    if "trigger" in row.keys() and row["trigger"] not in (None, "", "manual"):  # noqa: SIM118  # of a row, not a dict
+        raise _LeftOut(f"there are no plans with the trigger {row['trigger']}")
+    plan = {"description": row["description"] or "", "mode": row["mode"], "status": row["status"]}
+    conditions = _json(row["conditions_json"])
+    return {
+        **plan,
+        "sources": [found for one in _json(row["sources_json"]) for found in _plan_sources(one)],
+        "outcomes": [_outcome(one) for one in _json(row["outcomes_json"])],
+        **({"conditions": conditions} if conditions else {}),
+    }
+
+
+def _plan_sources(one: JsonObject) -> list[JsonObject]:
+    match one["type"]:
+        case "filesystem":
+            return [{"type": "filesystem.index", "config": {"path": path}} for path in one["paths"]]
+        case "selection_set":
+            return [{"type": "resource-set", "config": {"resource_set": one["source_ref"]}}]
+        case "query":
+            return [{"type": "query", "config": {"query": one["source_ref"]}}]
+        case other:
+            raise _LeftOut(f"there are no sources of the type {other}")
+
+
+def _outcome(one: JsonObject) -> JsonObject:
+    if one.get("conditions"):
+        raise _LeftOut("outcomes have no conditions of their own")
+    if one.get("outcomes"):
+        outcomes = [_outcome(each) for each in one["outcomes"]]
+        return {"type": "chained", "outcomes": outcomes, "stopOnError": bool(one.get("stopOnError"))}
+    return one if "type" in one else {"type": "tool", "tool": one["tool"], "arguments": one.get("arguments") or {}}

@@ -1,0 +1,112 @@
+"""Backups on a schedule, each by a process of its own, and what became of the latest, in `backup.json`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from kernel.settings import BackupSettings
+
+FILE: Final = "backup.json"
+"""In the data directory; written by whatever makes a backup."""
+
+AGAIN_S = 600.0
+"""After a failure, where it is not due earlier."""
+
+MAX_PLACES = 15
+"""Of which the outcome is kept, beside the newest."""
+
+LOOK_S = 60.0
+"""Between looks at the clock, which may be set."""
+
+_log = logging.getLogger("linckia.kernel")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the latest backup: times in seconds since 1970; `at` it was tried, at `succeeded` one was last made."""
+
+    to: str
+    at: float
+    succeeded: float | None = None
+    snapshot: str = ""
+    error: str = ""
+    problems: list[str] = []
+
+
+def known(data_dir: Path) -> dict[str, Outcome]:
+    """What became of the latest backup to each place; the last is the one tried last."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return {each.to: each for each in msgspec.json.decode((data_dir / FILE).read_bytes(), type=list[Outcome])}
+    return {}
+
+
+def note(data_dir: Path, outcome: Outcome) -> None:
+    """Replace what is known of its place.  Raises OSError."""
+    others = [each for each in known(data_dir).values() if each.to != outcome.to]
+    unfinished = data_dir / f"{FILE}.new"
+    unfinished.write_bytes(msgspec.json.encode([*others[-MAX_PLACES:], outcome]) + b"\n")
+    unfinished.replace(data_dir / FILE)
+
+
+class Schedule:
+    """Makes backups as the settings say."""
+
+    def __init__(self, data_dir: Path, settings: BackupSettings | None) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._turn = trio.Lock()
+        self._unnoted: Outcome | None = None
+        """Of a backup that could not write it down itself."""
+
+    async def run(self) -> None:
+        """Until cancelled; returns at once where the settings name no place."""
+        if self._settings is None:
+            return
+        while True:
+            if (left := self._due(await self.latest()) - time.time()) > 0:
+                await trio.sleep(min(left, LOOK_S))
+            else:
+                await self.now()
+
+    def _due(self, found: Outcome | None) -> float:
+        assert self._settings is not None
+        # A clock that was set back makes none late.
+        if found is None or found.at > time.time():
+            return 0
+        return found.at + (min(AGAIN_S, self._settings.every_s) if found.error else self._settings.every_s)
+
+    async def now(self) -> Outcome | None:
+        """Make one, once no other is under way, and answer what became of it; None where the settings name no place."""
+        if self._settings is None:
+            return None
+        async with self._turn:
+            command = [sys.executable, "-P", "-m", "kernel.cli", "backup", self._settings.to, "--background"]
+            command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
+            began = time.time()
+            ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)
+            found = await self.latest() or Outcome(to=self._settings.to, at=0)
+            if found.at < began:
+                # It was killed, or could not even note why it failed.
+                said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                why = said.removeprefix("linckia: ") or f"its process ended with {ended.returncode}"
+                found = self._unnoted = msgspec.structs.replace(found, at=began, error=why)
+            if found.error:
+                _log.error("no backup was made: %s", found.error)
+            else:
+                _log.info("backup %s to %s", found.snapshot, found.to)
+            return found
+
+    async def latest(self) -> Outcome | None:
+        """What became of the latest one to where the settings say, or else of any."""
+        found = await trio.to_thread.run_sync(known, self._data_dir)
+        latest = found.get(self._settings.to) if self._settings else next(reversed(found.values()), None)
+        unnoted = self._unnoted
+        return unnoted if unnoted is not None and (latest is None or latest.at < unnoted.at) else latest

@@ -1,0 +1,159 @@
+"""Operations of `documents` for `linckia export` and `import`: rows and contents as they are. Times are in ns."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.documents.reading import SERVICE, Scalar
+
+carried = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
+
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Of a content")]
+
+INLINE_BYTES = 1024 * 1024
+"""Contents up to this length come with their rows; longer ones as uploads (`documents_put_begin`)."""
+
+
+class CarriedDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A document."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    hash: Sha256
+    mime_type: Annotated[str | None, Meta(description="Where its owner said one")] = None
+    session: str | None = None
+    tags: list[str] = []
+    metadata: dict[str, Scalar] = {}
+    collections: list[str] = []
+    created_ns: int
+    modified_ns: int
+    indexed_ns: int
+
+
+class CarriedFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder that a session watches."""
+
+    folder: str
+    interval_ms: int
+
+
+class CarriedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session."""
+
+    id: str
+    label: str
+    started_ns: int
+    stopped_ns: int | None = None
+    watches: list[CarriedFolder] = []
+
+
+class CarriedSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A snapshot, without its files."""
+
+    id: str
+    label: str
+    directory: str
+    collection: str | None = None
+    created_ns: int
+    files: int
+    bytes: int
+
+
+class CarriedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a snapshot, with its absolute path."""
+
+    path: str
+    hash: Annotated[str, Meta(description="Empty where its content was lost")]
+    size: int
+    modified_ns: int
+    mode: int
+
+
+class ExportedRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Some documents; none at the end."""
+
+    documents: list[CarriedDocument]
+
+
+@carried.read("documents_export", deadline_s=60)
+class DocumentsExport(Params[ExportedRows], frozen=True, kw_only=True):
+    """The next documents by path."""
+
+    after: Annotated[str, Meta(description="The last path of the page before")] = ""
+
+
+class ExportedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """In the order in which they were made."""
+
+    sessions: list[CarriedSession]
+    snapshots: list[CarriedSnapshot]
+
+
+@carried.read("documents_export_work", deadline_s=60)
+class DocumentsExportWork(Params[ExportedWork], frozen=True, kw_only=True):
+    """All sessions and snapshots."""
+
+
+class ExportedFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Some files of a snapshot; none at the end."""
+
+    files: list[CarriedFile]
+
+
+@carried.read("documents_export_files", deadline_s=60)
+class DocumentsExportFiles(Params[ExportedFiles], frozen=True, kw_only=True):
+    """The files of a snapshot from the `offset`-th on."""
+
+    snapshot_id: str
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class ExportedContent(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a content."""
+
+    data: bytes
+    size: Annotated[int, Meta(description="Of the whole")]
+
+
+@carried.read("documents_export_content", deadline_s=60)
+class DocumentsExportContent(Params[ExportedContent], frozen=True, kw_only=True):
+    """A content from `offset` on, also one that only a snapshot holds."""
+
+    hash: Sha256
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class MissingContents(msgspec.Struct, frozen=True, kw_only=True):
+    """Those that are not stored."""
+
+    hashes: list[str]
+
+
+@carried.read("documents_missing", deadline_s=60)
+class DocumentsMissing(Params[MissingContents], frozen=True, kw_only=True):
+    """Which of these contents are not stored."""
+
+    hashes: Annotated[list[Sha256], Meta(max_length=10_000)]
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was not there before."""
+
+    changed: Annotated[int, Meta(description="Rows")]
+
+
+@carried.write("documents_import", idempotent=True, deadline_s=120)
+class DocumentsImport(Params[Imported], frozen=True, kw_only=True):
+    """Put rows as they were; once more, it changes nothing. Of a path that is there, the content that was indexed last
+    stays; tags, collections and metadata are added. Files go into a snapshot in order, with all contents stored."""
+
+    documents: list[CarriedDocument] = []
+    contents: Annotated[list[bytes], Meta(description="Of these documents, those that are not stored")] = []
+    sessions: list[CarriedSession] = []
+    snapshot: CarriedSnapshot | None = None
+    offset: Annotated[int, Meta(ge=0, description="Files of the snapshot before these")] = 0
+    files: list[CarriedFile] = []

@@ -1,0 +1,129 @@
+"""Files of databases are damaged: of those that can be made again in the storm, of the others when it is over.
+
+A database of a user's data loses what its damaged pages held.  What is asked of it then is that all else is served,
+that each failure names the file and the remedy, and that `status` and `doctor` do.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from kernel.control.client import CallFailed, Client, ControlError
+from tests.chaos.record import Record
+from tests.chaos.storm import Storm, send
+from tests.chaos.system import System
+from tests.system.running import REPOSITORY
+
+PAGE = 4096
+
+SOURCES = ("services/documents/packs.db", "services/transcripts/transcripts.db", "services/files/files.db")
+"""What other data does not tell.  `files` keeps its sets in one with what can be made again."""
+
+REMEDY = ".recover"
+
+
+def overwrite(path: Path, chance: random.Random, share: float = 0) -> None:
+    """One page of a database, or this share of all, but never the first, which any look at it would need."""
+    pages = path.stat().st_size // PAGE
+    if pages < 2:
+        return
+    count = max(1, int(pages * share))
+    with path.open("r+b") as file:
+        for page in chance.sample(range(1, pages), min(count, pages - 1)):
+            file.seek(page * PAGE)
+            file.write(chance.randbytes(PAGE))
+
+
+def cut(path: Path, chance: random.Random) -> None:
+    """Its end is gone."""
+    pages = path.stat().st_size // PAGE
+    if pages > 1:
+        with path.open("r+b") as file:
+            file.truncate(chance.randrange(1, pages) * PAGE)
+
+
+async def _derived(do: Callable[[Path, random.Random], None], storm: Storm) -> list[str]:
+    """While its owner stands still, which is killed then, so that the next one reads it."""
+    every = sorted((storm.system.data / "services").glob("*/*.db"))
+    path = storm.chance.choice([path for path in every if str(path.relative_to(storm.system.data)) not in SOURCES])
+    owner = path.parent.name
+    service = await storm.system.service(owner)
+    if service is None or not service["pid"]:
+        return []
+    send(service["pid"], signal.SIGSTOP)
+    do(path, storm.chance)
+    send(service["pid"], signal.SIGKILL)
+    return [owner]
+
+
+bad_page = partial(_derived, overwrite)
+truncated = partial(_derived, cut)
+
+
+async def sources(system: System, documents: Mapping[str, str], record: Record, chance: random.Random) -> list[str]:
+    """Damage each source store of a system that is to end after this, and look at what it says of `documents`."""
+    for name in SOURCES:
+        path = system.data / name
+        service = await system.service(path.parent.name)
+        if service is not None and service["pid"]:
+            send(service["pid"], signal.SIGSTOP)
+        chance.choice((cut, partial(overwrite, share=0.03)))(path, chance)
+        if service is not None and service["pid"]:
+            send(service["pid"], signal.SIGKILL)
+    return list(await trio.to_thread.run_sync(lambda: list(_looked(system, documents, record))))
+
+
+def _looked(system: System, documents: Mapping[str, str], record: Record) -> Iterator[str]:
+    served = refused = 0
+    with Client(system.data) as client:
+        for sha, text in documents.items():
+            try:
+                answer = client.call("documents_get", {"hash": sha, "include_content": True}, timeout_s=30)
+            except CallFailed as error:
+                refused += 1
+                _names(record, error, "packs.db", f"document {sha}")
+            else:
+                served += 1
+                if answer["content"] != text:
+                    record.wrong.append(f"a damaged database has another text for document {sha}")
+        yield f"damaged packs.db: {served} documents served, {refused} refused"
+        for name, file in (
+            ("transcript_histories", "transcripts.db"),
+            ("transcript_stats", "transcripts.db"),
+            ("resource-set-list", "files.db"),
+        ):
+            try:
+                client.call(name, {}, timeout_s=30)
+            except CallFailed as error:
+                _names(record, error, file, name)
+                yield f"damaged {file}: {name} refused"
+            else:
+                yield f"damaged {file}: {name} served"
+        services = client.call("kernel_status", {}, timeout_s=10)["services"]
+    told = {s["name"]: s["info"]["damage"] for s in services if (s.get("info") or {}).get("damage")}
+    for name, said in told.items():
+        if REMEDY not in said:
+            record.wrong.append(f"status does not say what to do about the damage of {name}: {said}")
+    if refused and "documents" not in told:
+        record.wrong.append("status does not say that packs.db is damaged")
+    command = [sys.executable, "-P", "-m", "kernel.cli", "doctor", "--json", "--data", str(system.data)]
+    found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
+    missed = [name for name, said in told.items() if json.dumps(said)[1:-1] not in found.stdout.decode()]
+    if missed or (told and found.returncode != 1):
+        record.wrong.append(f"doctor (exit code {found.returncode}) does not know of the damage of {missed}")
+    yield f"status and doctor know of damage of {sorted(told)}"
+
+
+def _names(record: Record, error: ControlError, file: str, what: str) -> None:
+    """A failure for damage has the file and what to do about it."""
+    if file not in str(error) or REMEDY not in str(error):
+        record.wrong.append(f"{what}, in a damaged database, fails without the file and the remedy: {error}")

@@ -1,0 +1,143 @@
+"""What grows: the load without faults for a long time, and one service killed again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import trio
+
+from kernel.supervisor.processes import memory_bytes
+from tests.chaos.record import Record, quantile
+from tests.chaos.run import QUIET_S, Load, make_system
+from tests.chaos.system import System
+from tests.system.running import Connection, connection
+
+LOOKS = 100
+"""Of `restarts`, at what has grown."""
+
+RESTARTED = "echo"
+
+
+@dataclass
+class Growth:
+    """What each process has, again and again, by an axis of hours or of thousands of restarts."""
+
+    system: System
+    points: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    async def look(self, at: float) -> None:
+        status = await self.system.status()
+        assert status is not None, "the kernel does not answer"
+        named = {status["pid"]: "kernel"}
+        named |= {each["pid"]: f"zygote {each['name']}" for each in status["zygotes"]}
+        named |= {each["pid"]: each["name"] for each in status["services"]}
+        for pid, name in named.items():
+            with contextlib.suppress(psutil.Error):
+                if pid is None:
+                    continue
+                process = psutil.Process(pid)
+                self.points[f"{name}: MiB"].append((at, (memory_bytes(pid) or 0) / 2**20))
+                self.points[f"{name}: descriptors"].append((at, process.num_fds()))
+                self.points[f"{name}: threads"].append((at, process.num_threads()))
+        files = [path for path in self.system.data.rglob("*") if path.is_file()]
+        self.points["data directory: files"].append((at, len(files)))
+        self.points["data directory: MiB"].append((at, sum(path.stat().st_size for path in files) / 2**20))
+
+    def told(self, unit: str) -> Iterator[str]:
+        """A line for each that was there throughout: first, last and slope (least squares), of the second half too."""
+        longest = max(map(len, self.points.values()), default=0)
+        yield f"{'':<32} {'first':>9} {'last':>9} {f'per {unit}':>12} {'2nd half':>12}"
+        for name, points in sorted(self.points.items()):
+            if len(points) >= max(3, 0.9 * longest):
+                half = slope(points[len(points) // 2 :])
+                yield f"{name:<32} {points[0][1]:>9.2f} {points[-1][1]:>9.2f} {slope(points):>12.3f} {half:>12.3f}"
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Of the line of least squares through the points."""
+    middle_x = sum(x for x, _ in points) / len(points)
+    middle_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - middle_x) ** 2 for x, _ in points)
+    return sum((x - middle_x) * (y - middle_y) for x, y in points) / spread if spread else 0.0
+
+
+async def soak(folder: Path, chance: random.Random, seconds: float, every_s: float) -> tuple[Record, list[str]]:
+    """The load for so long; the record, and how all of it grew."""
+    system = make_system(folder)
+    system.start()
+    growth = Growth(system)
+    try:
+        assert await system.wait_ready(within_s=QUIET_S) is not None, "the system did not start"
+        record = Record()
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            load = await Load.start(nursery, system, record, chance)
+            async with trio.open_nursery() as working:
+                for worker in load.workers:
+                    working.start_soon(worker.run, stop)
+                while record.at_s < seconds:
+                    seen = len(record.took_s)
+                    await trio.sleep(every_s)
+                    at = record.at_s / 3600
+                    await growth.look(at)
+                    growth.points["calls: p99 ms"].append((at, quantile(record.took_s[seen:], 0.99) * 1000))
+                stop.set()
+            record.lasted_s = record.at_s
+            for worker in load.workers:
+                await worker.compare(load.stdio[0])
+            await load.leave(record)
+            nursery.cancel_scope.cancel()
+    finally:
+        await system.end()
+    return record, list(growth.told("hour"))
+
+
+async def restarts(folder: Path, count: int) -> str:
+    """Kill `RESTARTED` so many times, each as soon as it answers again; how all of it grew."""
+    system = make_system(folder)
+    system.start()
+    growth = Growth(system)
+    took: list[float] = []
+    try:
+        assert await system.wait_ready(within_s=QUIET_S) is not None, "the system did not start"
+        async with connection(system.data) as line:
+            pid = 0
+            for n in range(count):
+                if n % max(1, count // LOOKS) == 0:
+                    await growth.look(n / 1000)
+                pid = await _process(line, pid)
+                killed = time.monotonic()
+                os.kill(pid, signal.SIGKILL)
+                await _answered(line, n)
+                took.append(time.monotonic() - killed)
+        await growth.look(count / 1000)
+    finally:
+        await system.end()
+    tenth = max(1, count // 10)
+    p99 = [f"{quantile(part, 0.99):.4f} s" for part in (took, took[:tenth], took[-tenth:])]
+    told = f"kill to answer p50 {quantile(took, 0.5):.4f} s, p99 {p99[0]} (first tenth {p99[1]}, last {p99[2]})"
+    return "\n".join([f"{count} restarts of {RESTARTED}: {told}", *growth.told("1000 restarts")])
+
+
+async def _process(line: Connection, before: int) -> int:
+    """The service's process, which is not the one that was killed last."""
+    while True:
+        answer = await line.call("kernel_status", {})
+        (service,) = (each for each in answer.result["services"] if each["name"] == RESTARTED)
+        if service["state"] == "ready" and service["pid"] != before:
+            return int(service["pid"])
+        await line.call("mcp.echo", {"message": "wake"})
+
+
+async def _answered(line: Connection, n: int) -> None:
+    while (await line.call("mcp.echo", {"message": str(n)})).result != {"message": str(n)}:
+        pass

@@ -1,0 +1,12 @@
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE node(id TEXT PRIMARY KEY, root TEXT NOT NULL, path TEXT NOT NULL, hash TEXT, lead INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL DEFAULT 0, mtime_ns INTEGER NOT NULL DEFAULT 0, ctime_ns INTEGER NOT NULL DEFAULT 0, inode INTEGER NOT NULL DEFAULT 0, title TEXT NOT NULL DEFAULT '', date REAL, tags TEXT NOT NULL DEFAULT '[]', problem TEXT, UNIQUE(root, path));
+CREATE TABLE leaving(id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE departed(id TEXT PRIMARY KEY, path TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE name(key TEXT NOT NULL, rank INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY(key, rank, id)) WITHOUT ROWID;
+CREATE INDEX name_id ON name(id);
+CREATE TABLE edge(src TEXT NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, other_key TEXT NOT NULL, fixed INTEGER NOT NULL, dst TEXT, PRIMARY KEY(src, position)) WITHOUT ROWID;
+CREATE INDEX edge_key ON edge(key);
+CREATE INDEX edge_other_key ON edge(other_key) WHERE other_key <> '';
+CREATE INDEX edge_dst ON edge(dst) WHERE dst IS NOT NULL;
+INSERT INTO node(id, root, path, hash, lead, size, mtime_ns, ctime_ns, inode, title, date, tags, problem) VALUES('sea-stars-2', '/notes', 'b/sea-stars.md', NULL, 0, 0, 0, 0, 0, '', NULL, '[]', NULL);
+PRAGMA user_version = 1;

@@ -1,0 +1,166 @@
+"""Data of every earlier schema is opened, migrated and used; a newer one's is refused.
+
+The `.sql` files are what earlier versions of the program had made: their tables, with some rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kernel import VERSION, data_format
+from kernel.control.address import CannotHold
+from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.reading import DocumentsGet, DocumentsList
+from proto.ops.files.plans import PlanExecute, PlanList
+from proto.ops.files.queries import QueryList
+from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
+from proto.ops.transcripts import TranscriptHistories, TranscriptImport
+from services.documents.store import schema as documents_schema
+from services.files.store import schema as files_schema
+from services.files.store.database import open_database as open_files
+from services.graph import store as graph
+from services.knowledge.schema import SCHEMA as NOTES
+from services.knowledge.schema import open_database as open_notes
+from services.media.store import SCHEMA as MEDIA
+from services.retrieve.schema import SCHEMA as COLLECTIONS
+from services.runtime.database import Database, Kind, Schema, earlier
+from services.runtime.database.schema import UnknownVersion
+from services.transcripts.database import SCHEMA as TRANSCRIPTS
+from services.watch.store import Store as Watched
+from tests.unit.documents.rig import documents
+from tests.unit.files.rig import files_service, index
+from tests.unit.transcripts.rig import serving
+
+HERE = Path(__file__).parent
+
+
+def build(fixture: str, path: Path) -> None:
+    """The database of an earlier version."""
+    path.parent.mkdir(parents=True)
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.execute((HERE / fixture).read_text()).fetchall()
+    path.chmod(0o600)
+
+
+def version_of(path: Path) -> int:
+    with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        return int(db.pragma("user_version"))
+
+
+async def test_documents_of_version_1_are_read_changed_and_deleted(tmp_path: Path) -> None:
+    packs = tmp_path / "data" / "documents" / "packs.db"
+    build("packs-1.sql", packs)
+    async with documents(tmp_path) as bench:
+        note = await bench.call(DocumentsGet(name="note.md", include_content=True))
+        assert (note.content, note.tags, note.collections, note.metadata) == (
+            "# A note\n", ["kept"], ["mine"], {"by": "hand"}
+        )  # fmt: skip
+        await bench.call(DocumentsAdd(name="note.md", content="# Changed\n"))
+        await bench.call(DocumentsAdd(name="code.py", content="def a():\n    return 1\n"))
+        await bench.call(DocumentsDelete(name="note.md"))
+        assert [one.name for one in (await bench.call(DocumentsList())).documents] == ["code.py"]
+    copy = packs.with_name("packs.db.before-v2")
+    assert (version_of(packs), version_of(copy)) == (2, 1)
+    with contextlib.closing(apsw.Connection(str(copy))) as db:
+        assert db.execute("SELECT name FROM document").fetchall() == [("note.md",)]
+
+
+async def test_transcripts_of_version_1_are_served_and_files_imported_beside_them(tmp_path: Path) -> None:
+    build("transcripts-1.sql", tmp_path / "transcripts" / "transcripts.db")
+    async with serving(tmp_path) as bench:
+        (history,) = (await bench.call(TranscriptHistories())).histories
+        assert [message.content[0].text for message in history.messages] == [
+            "Which animal grows back an arm?", "A sea star."
+        ]  # fmt: skip
+        record = json.dumps({"messages": [{"role": "user", "content": "And a leg?"}]})
+        part = TranscriptImport(source="/s.jsonl", start=0, position=9, tail="t", records=[record], final=True)
+        assert (await bench.call(part)).nodes == 1
+    assert (tmp_path / "transcripts" / "transcripts.db.before-v2").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("fixture", ["files-1.sql", "files-1-last.sql"])
+async def test_sets_queries_and_plans_of_version_1_are_there_and_of_use(tmp_path: Path, fixture: str) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    root.mkdir()
+    (root / "a.txt").write_text("a")
+    build(fixture, data / "files" / "files.db")
+    async with files_service(data, root) as bench:
+        await index(bench, root)
+        await bench.call(ResourceSetCreate(name="another"))
+        assert [one.name for one in (await bench.call(ResourceSetList())).resource_sets] == ["another", "kept"]
+        has_plans = fixture != "files-1.sql"
+        assert [one.name for one in (await bench.call(QueryList())).queries] == ["texts"] * has_plans
+        assert [one.name for one in (await bench.call(PlanList())).plans] == ["gather"] * has_plans
+        if has_plans:
+            await bench.call(PlanExecute(name="gather"))
+    assert version_of(data / "files" / "files.db.before-v2") == 1
+
+
+def test_ids_of_notes_of_version_1_stay(tmp_path: Path) -> None:
+    build("notes-1.sql", tmp_path / "k" / "notes.db")
+    with contextlib.closing(open_notes(tmp_path / "k" / "notes.db")) as database, database.snapshot() as db:
+        assert db.execute("SELECT id FROM node").fetchall() == [("sea-stars-2",)]
+
+
+def _item(version: int) -> Schema:
+    return Schema(version=version, tables="CREATE TABLE item(name)", migrations={1: "CREATE TABLE more(name)"})
+
+
+def test_the_copy_is_kept_for_a_week_and_until_a_later_start(tmp_path: Path) -> None:
+    path, copy = tmp_path / "t.db", tmp_path / "t.db.before-v2"
+    Database(path, _item(1), kind=Kind.SOURCE).close()
+    for age_s, is_there in ((0, True), (0, True), (earlier.KEPT_S + 60, False)):
+        if age_s:
+            os.utime(copy, (copy.stat().st_mtime - age_s,) * 2)
+        Database(path, _item(2), kind=Kind.SOURCE).close()
+        assert copy.exists() is is_there
+
+
+def test_a_copy_that_finds_no_room_leaves_the_database_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    Database(path, _item(1), kind=Kind.SOURCE).close()
+    (tmp_path / "t.db.before-v2.part").mkdir()
+    with pytest.raises(OSError, match="before-v2"):
+        Database(path, _item(2), kind=Kind.SOURCE)
+    assert version_of(path) == 1
+
+
+def test_what_users_made_is_not_begun_again_for_its_version(tmp_path: Path) -> None:
+    open_files(tmp_path / "files.db").close()
+    with contextlib.closing(apsw.Connection(str(tmp_path / "files.db"))) as db:
+        db.pragma("user_version", files_schema.VERSION + 1)
+    with pytest.raises(
+        UnknownVersion, match=f"version {files_schema.VERSION + 1}; this .* reads {files_schema.VERSION}"
+    ):
+        open_files(tmp_path / "files.db")
+
+
+def test_an_older_kernel_refuses_the_data_of_a_newer_one(tmp_path: Path) -> None:
+    note = tmp_path / "format.json"
+    data_format.claim(tmp_path)
+    data_format.claim(tmp_path)
+    assert json.loads(note.read_text()) == {"format": data_format.FORMAT, "linckia": VERSION}
+    newer = json.dumps({"format": data_format.FORMAT + 1, "linckia": "9.1"})
+    note.write_text(newer)
+    with pytest.raises(CannotHold, match=rf"Linckia 9.1 \(data format {data_format.FORMAT + 1}\).* {VERSION}"):
+        data_format.claim(tmp_path)
+    assert note.read_text() == newer
+    note.write_text("{")
+    with pytest.raises(CannotHold, match="cannot read or write"):
+        data_format.claim(tmp_path)
+
+
+def test_the_format_rises_with_every_schema(tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "watch.db", lambda: None).database
+    of_graph = graph.open_database(tmp_path / "graph.db")
+    for database in (watched, of_graph):
+        database.close()
+    fixed = (documents_schema.PACKS, documents_schema.INDEX, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS)
+    versions = [schema.version for schema in fixed] + [files_schema.VERSION]
+    assert sum(versions) + version_of(watched.path) + version_of(of_graph.path) == data_format.FORMAT

@@ -1,0 +1,15 @@
+CREATE TABLE node(node_id INTEGER PRIMARY KEY AUTOINCREMENT, hash BLOB NOT NULL UNIQUE, parent INTEGER REFERENCES node(node_id), root INTEGER, depth INTEGER NOT NULL, projection BLOB NOT NULL, reply INTEGER NOT NULL DEFAULT 0, gone INTEGER NOT NULL DEFAULT 0, found INTEGER NOT NULL DEFAULT 0, role TEXT NOT NULL, content BLOB NOT NULL, model TEXT NOT NULL, provider TEXT NOT NULL, agent TEXT NOT NULL, project TEXT NOT NULL, at REAL NOT NULL, stop_reason TEXT NOT NULL DEFAULT '', usage TEXT NOT NULL DEFAULT '', thinking TEXT NOT NULL DEFAULT '', prompt_id INTEGER);
+CREATE INDEX node_parent ON node(parent);
+CREATE INDEX node_projection ON node(projection);
+CREATE INDEX node_found ON node(found) WHERE found;
+CREATE INDEX node_prompt ON node(prompt_id) WHERE prompt_id IS NOT NULL;
+CREATE TABLE prompt(prompt_id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL);
+CREATE TABLE barred(projection BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, node_id INTEGER, hash BLOB NOT NULL);
+CREATE TABLE source(source_id INTEGER PRIMARY KEY, source TEXT NOT NULL UNIQUE, name TEXT NOT NULL, position INTEGER NOT NULL, layout TEXT NOT NULL, state BLOB NOT NULL);
+CREATE TABLE record(source_id INTEGER NOT NULL, key BLOB NOT NULL, node_id INTEGER NOT NULL, PRIMARY KEY(source_id, key)) WITHOUT ROWID;
+CREATE INDEX record_node ON record(node_id);
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO node(node_id, hash, parent, root, depth, projection, reply, gone, found, role, content, model, provider, agent, project, at, stop_reason, usage, thinking, prompt_id) VALUES(1, x'f37a9bc2e4e73399efb64ff3388090a05377eee456c8166607619f95bf553498', NULL, 1, 1, x'cab5c5a6d91b85543505a4c74a213dd7', 0, 0, 1, 'user', x'5b7b2269735f6572726f72223a66616c73652c2274657874223a22576869636820616e696d616c2067726f7773206261636b20616e2061726d3f222c2274797065223a2274657874227d5d', 'm', 'openai', '', '', 1795453172.3869028, '', '', '', NULL);
+INSERT INTO node(node_id, hash, parent, root, depth, projection, reply, gone, found, role, content, model, provider, agent, project, at, stop_reason, usage, thinking, prompt_id) VALUES(2, x'689e48e4a5ab1e816df5fd2cfdec64fec765250ac5adc82758bd79f5fd1af92b', 1, 1, 2, x'111cf251dcd018073ca16c617d38d780', 1, 0, 1, 'assistant', x'5b7b2269735f6572726f72223a66616c73652c2274657874223a22412073656120737461722e222c2274797065223a2274657874227d5d', 'm', 'openai', '', '', 1795453172.3873723, 'stop', '', '', NULL);
+PRAGMA user_version = 1;
