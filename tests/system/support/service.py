@@ -46,13 +46,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         match params.how:
             case "spin":
                 _hold_the_interpreter()
-            case "busy":
-                while True:
-                    pass
-            case "deadlock":
-                lock = threading.Lock()
-                lock.acquire()
-                lock.acquire()
             case "leak":
                 hoard.append(bytearray(os.urandom(1024)) * 1024 * params.amount)
             case "exit":
@@ -63,8 +56,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
                 return Said(_spawn())
             case "daemon":
                 return Said(_leave_a_daemon())
-            case "deaf":
-                _block()
+            case "deaf" | "busy" | "deadlock":
+                _stand_still(params.how)
             case "threads":
                 await _work_in_threads(params.amount)
         return Said("done")
@@ -93,7 +86,12 @@ def _allocate(meeting: threading.Barrier) -> None:
     held.clear()
 
 
-def _block() -> None:
+def _stand_still(how: str) -> None:
+    lock = threading.Lock()
+    while how == "busy":
+        pass
+    while how == "deadlock":
+        lock.acquire()
     time.sleep(1000)
 
 
