@@ -42,7 +42,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Print the report; 1 where something was lost, wrong, hung or orphaned."""
     arguments = parser().parse_args()
-    again = f"scripts/chaos --seed {arguments.seed} --seconds {arguments.seconds:g}"
+    named = [f"--{name} {given}" for name in ("every", "only") if (given := getattr(arguments, name)) is not None]
+    again = " ".join([f"scripts/chaos --seed {arguments.seed} --seconds {arguments.seconds:g}", *named])
     print(f"seed {arguments.seed}; again: {again}", flush=True)
     with tempfile.TemporaryDirectory(prefix="linckia-chaos-") as made:
         folder = Path(made) / "disk"
