@@ -147,6 +147,10 @@ class Lane:
         self._queue.append(call)
         self._pump()
         self._wake()
+        for each in self._instances.values():
+            if self._queue and each.state in _COMING and not each.generation:
+                # As the system starts, what is waited for comes first.
+                self._start_resting(each.name)
 
     def withdraw(self, call: RoutedCall, reason: str) -> bool:
         """Forget the call, or stop the work: `done` will not be called.  Answers whether it had been delivered."""
