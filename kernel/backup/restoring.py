@@ -135,7 +135,7 @@ def _fill(target: Target, manifest: Manifest, folder: Path) -> None:
 
 def _in_trash(path: str) -> bool:
     """Files of the user's, and not of a service's user."""
-    return any(keep_of(str(parent)) is Keep.ITEMS for parent in Path(path).parents)
+    return keep_of(path) is Keep.ITEMS
 
 
 def _write(target: Target, file: File, path: Path) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 import fnmatch
+import functools
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 
@@ -84,10 +85,13 @@ class Found(NamedTuple):
     entry: os.DirEntry[str]
 
 
+@functools.lru_cache(4096)
 def keep_of(path: str) -> Keep | None:
-    """What is declared of a path; None where nothing names it."""
+    """What is declared of a path, or of a folder that it is in; None where nothing names it."""
     of = next((path[: -len(end)] for end in LOGS if path.endswith(f".db{end}")), path)
-    return next((keep for pattern, keep in STORES if fnmatch.fnmatchcase(of, pattern)), None)
+    above = [str(folder) for folder in reversed(PurePath(of).parents)]
+    matches = (keep for each in (*above, of) for pattern, keep in STORES if fnmatch.fnmatchcase(each, pattern))
+    return next(matches, None)
 
 
 def walk(data_dir: Path, below: str = "") -> Iterator[Found]:
@@ -102,8 +106,7 @@ def walk(data_dir: Path, below: str = "") -> Iterator[Found]:
         keep = keep_of(path)
         yield Found(path, keep, entry)
         if keep in (None, Keep.SOURCE) and entry.is_dir(follow_symlinks=False):
-            for found in walk(data_dir, path):
-                yield found if keep is None else found._replace(keep=keep)
+            yield from walk(data_dir, path)
 
 
 def is_database(file: Path) -> bool:

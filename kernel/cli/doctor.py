@@ -1,6 +1,7 @@
 """`linckia doctor`: what this machine offers and what it lacks, each finding with its remedy.
 
-Looks, never changes. What only a heavy import can tell is asked of a process of its own, which may crash.
+Looks, and changes nothing without `--repair`. What only a heavy import can tell is asked of a process of its own, which
+may crash.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ def doctor(arguments: argparse.Namespace) -> int:
     findings = list(examine(data_dir))
     if arguments.verify:
         findings += verified(data_dir)
+    if arguments.repair:
+        from kernel.cli.repair import repaired  # with SQLite, which no other look needs
+
+        findings += repaired(data_dir)
     rows = [
         ((verdict.value, _STYLES[verdict]), what, f"{found} -> {remedy}" if remedy else found)
         for what, verdict, found, remedy in findings

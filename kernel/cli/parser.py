@@ -444,6 +444,8 @@ def _machine(command: _AddCommand) -> None:
     _json(doctor, help="as JSON")
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)
+    repair = "also put right what can be: damaged indexes, modes of files with secrets, what dead processes left"
+    doctor.add_argument("--repair", action="store_true", help=repair)
 
     completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

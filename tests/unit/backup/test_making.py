@@ -38,8 +38,7 @@ def content(folder: Path) -> dict[str, bytes | str | None]:
     found: dict[str, bytes | str | None] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        left_out = any(keep_of(str(each)) in (Keep.DERIVED, Keep.PASSING) for each in (Path(name), *Path(name).parents))
-        if not left_out and not name.endswith(("-wal", "-shm")):
+        if keep_of(name) not in (Keep.DERIVED, Keep.PASSING) and not name.endswith(("-wal", "-shm")):
             is_file = path.is_file() and not path.is_symlink()
             found[name] = os.readlink(path) if path.is_symlink() else path.read_bytes() if is_file else None
     return found
