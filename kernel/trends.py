@@ -1,7 +1,8 @@
 """How the system has fared by day: deaths of each service and the size of its store, in `trends.jsonl`.
 
-Each line has what was since the one before and how large the stores are; one is appended each hour and at both ends of
-a kernel, so that one that is killed loses the deaths of an hour at most. A long file is shortened to a line a day.
+Each line has what was since the one before and how large the stores are; one is appended at the start of a kernel, each
+hour, and at its end if there were deaths: one that is killed loses those of an hour at most. A
+long file is shortened to a line a day.
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ class Trends:
         self._lines: list[Line] = []
 
     async def run(self) -> None:
-        """Until cancelled, and then once more."""
+        """Until cancelled; then deaths are written, and no store is looked at any more."""
         self._lines = await trio.to_thread.run_sync(self._read)
         try:
             while True:
-                await self._note()
+                await self._note(await trio.to_thread.run_sync(self._held, abandon_on_cancel=True))
                 await trio.sleep(INTERVAL_S)
         finally:
             with trio.CancelScope(shield=True):
-                await self._note()
+                if any(self._since().values()):
+                    await self._note({})
 
     def trends(self, now: float | None = None) -> list[Trend]:
         """Of each service, in the days that are on record of the last week."""
@@ -69,29 +71,30 @@ class Trends:
     def _since(self) -> dict[str, int]:
         return {name: count - self._told.get(name, 0) for name, count in self._deaths().items()}
 
-    async def _note(self) -> None:
+    def _held(self) -> dict[str, int]:
+        """Bytes of each service's folder, of those that are open to the kernel; blocks, perhaps for long."""
+        with contextlib.suppress(OSError):
+            held = {entry.name: folder_bytes(Path(entry.path)) for entry in os.scandir(self._services)}
+            return {name: int(size) for name, size in held.items() if size != math.inf}
+        return {}
+
+    async def _note(self, held: dict[str, int]) -> None:
+        """Append a line. Where the disk takes none, the next one has these deaths too."""
         total = dict(self._deaths())
         since = {name: count for name, count in self._since().items() if count > 0}
-        line = await trio.to_thread.run_sync(self._append, since)
-        if line is not None:
+        line = Line(time.time(), since, held)
+        with contextlib.suppress(OSError):
+            await trio.to_thread.run_sync(self._append, line)
             self._told = total
             self._lines = [*(one for one in self._lines if one.at >= line.at - WINDOW_S), line]
 
-    def _append(self, deaths: dict[str, int]) -> Line | None:
-        """None where the disk takes nothing: the next line has these deaths too."""
-        try:
-            held = {entry.name: folder_bytes(Path(entry.path)) for entry in os.scandir(self._services)}
-            # A folder may be closed to its kernel.
-            line = Line(time.time(), deaths, {name: int(size) for name, size in held.items() if size != math.inf})
-            if self._file.exists() and self._file.stat().st_size > MAX_BYTES:
-                part = self._file.with_suffix(".new")
-                part.write_bytes(b"".join(map(_encoded, daily(self._read(), line.at - KEPT_DAYS * 86_400))))
-                part.replace(self._file)
-            with self._file.open("ab") as file:
-                file.write(_encoded(line))
-        except OSError:
-            return None
-        return line
+    def _append(self, line: Line) -> None:
+        if self._file.exists() and self._file.stat().st_size > MAX_BYTES:
+            part = self._file.with_suffix(".new")
+            part.write_bytes(b"".join(map(_encoded, daily(self._read(), line.at - KEPT_DAYS * 86_400))))
+            part.replace(self._file)
+        with self._file.open("ab") as file:
+            file.write(_encoded(line))
 
     def _read(self) -> list[Line]:
         found: list[Line] = []

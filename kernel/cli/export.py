@@ -208,7 +208,7 @@ def _prompts(client: Client, barred: list[str]) -> Iterator[str]:
 
 
 def _files(client: Client, folder: Path) -> str:
-    sets = [one["name"] for one in patiently(client, "resource-set-list", {})["resource_sets"]]
+    sets = set_names(client)
     entries = _write(folder / "entries.jsonl", (each for name in sets for each in _entries(client, name)))
     counts = [f"{_write(folder / 'sets.jsonl', (_set(client, name) for name in sets))} sets with {entries} entries"]
     for name, (operation, key, fields) in FILE_PARTS.items():
@@ -220,6 +220,14 @@ def _files(client: Client, folder: Path) -> str:
             f"{trash} items are in the trash, which is not exported: `linckia call restore-files` brings them back"
         )
     return ", ".join(counts)
+
+
+def set_names(client: Client) -> list[str]:
+    """Of all resource sets: `resource-set-list` answers as many as fit."""
+    names: list[str] = []
+    while page := patiently(client, "files_sets", {"offset": len(names)})["resource_sets"]:
+        names += (one["name"] for one in page)
+    return names
 
 
 def _set(client: Client, name: str) -> JsonObject:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernel.cli import Failed, Usage
-from kernel.cli.export import FORMAT, content_folder
+from kernel.cli.export import FORMAT, content_folder, set_names
 from kernel.cli.terminal import complain, connect, patiently
 from kernel.control.client import CallFailed, Client
 from proto.json_types import JsonObject
@@ -49,7 +49,10 @@ def take_in(arguments: argparse.Namespace) -> int:
         left = 0
         for name, take in (("documents", _documents), ("transcripts", _transcripts), ("files", take_files)):
             if (source / name).is_dir():
-                said, missing = take(client, source / name)
+                try:
+                    said, missing = take(client, source / name)
+                except (KeyError, TypeError, AttributeError) as error:
+                    raise Failed(f"{source / name} is not as its README.md says: {error!r}") from None
                 print(f"{name}: {said}")
                 left += missing
     return 1 if left else 0
@@ -194,13 +197,15 @@ def _transcripts(client: Client, folder: Path) -> tuple[str, int]:
 def take_files(client: Client, folder: Path) -> tuple[str, int]:
     """The `.jsonl` files of the folder; answers what was made in words, and how much is left out."""
     sets = list(lines(folder / "sets.jsonl"))
-    made, left = _create(client, "resource-set", "resource_sets", [{**one, "children": None} for one in sets])
+    there = set(set_names(client))
+    made, left = _create(client, "resource-set", there, [{**one, "children": None} for one in sets])
     for one in sets:
         for child in one.get("children") or ():
             patiently(client, "resource-set-add-child", {"parent": one["name"], "child": child})
     for name in ("query", "source", "plan"):
         plural = "queries" if name == "query" else f"{name}s"
-        found = _create(client, name, plural, list(lines(folder / f"{plural}.jsonl")))
+        there = {one["name"] for one in patiently(client, f"{name}-list", {})[plural]}
+        found = _create(client, name, there, list(lines(folder / f"{plural}.jsonl")))
         made, left = made + found[0], left + found[1]
     added = missing = 0
     for entries in batched(lines(folder / "entries.jsonl"), 5000):
@@ -212,9 +217,8 @@ def take_files(client: Client, folder: Path) -> tuple[str, int]:
     return f"{made} were made, {added} entries were added to sets", missing + left
 
 
-def _create(client: Client, kind: str, plural: str, items: list[JsonObject]) -> tuple[int, int]:
+def _create(client: Client, kind: str, there: set[str], items: list[JsonObject]) -> tuple[int, int]:
     """Those whose names are free: how many were made and left out. A plan is made as it was, but not begun."""
-    there = {one["name"] for one in patiently(client, f"{kind}-list", {})[plural]}
     new = [one for one in items if one["name"] not in there]
     made = 0
     for one in new:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from kernel.edge import Edge
 from kernel.ports import Cause, CauseKind, ServiceState
@@ -146,6 +147,10 @@ class Lane:
         self._queue.append(call)
         self._pump()
         self._wake()
+        for each in self._instances.values():
+            if self._queue and each.state in _COMING and not each.generation:
+                # As the system starts, what is waited for comes first.
+                self._start_resting(each.name)
 
     def withdraw(self, call: RoutedCall, reason: str) -> bool:
         """Forget the call, or stop the work: `done` will not be called.  Answers whether it had been delivered."""
@@ -240,7 +245,7 @@ class Lane:
                 self._finish(call, body)
             case Fault(failure=failure):
                 self._release(call)
-                self._finish(call, errors.from_failure(failure))
+                self._finish(call, errors.from_failure(_of_all_times(call, failure)))
             case Unfinished(begun=begun, failure=failure):
                 # It has ended by itself: there is no use in sending it more.
                 self.draining(instance, generation)
@@ -253,6 +258,7 @@ class Lane:
 
     def _not_done(self, call: RoutedCall, *, begun: bool, failure: Failure) -> None:
         """Of a generation that ends: the next one may have it, if it may be done twice or was not begun."""
+        failure = _of_all_times(call, failure)
         call.deaths += begun
         if begun and not (call.is_repeatable() and call.deaths <= REPLAYS_AFTER_KILL):
             self._finish(call, errors.from_failure(failure))
@@ -373,6 +379,13 @@ class Lane:
             executed=Executed.NO,
             retry_after_ms=int(left * 1000),
         )
+
+
+def _of_all_times(call: RoutedCall, failure: Failure) -> Failure:
+    """Of a write that was sent again: that nothing was done the last time says nothing of the time before."""
+    if call.deaths and call.op.access is not Access.READ and failure.executed is Executed.NO:
+        return replace(failure, executed=Executed.MAYBE)
+    return failure
 
 
 def _executed(call: RoutedCall) -> Executed:

@@ -76,7 +76,7 @@ async def sources(system: System, documents: Mapping[str, str], record: Record, 
         service = await system.service(path.parent.name)
         if service is not None and service["pid"]:
             send(service["pid"], signal.SIGSTOP)
-        chance.choice((cut, partial(overwrite, share=0.3)))(path, chance)
+        chance.choice((cut, partial(overwrite, share=0.03)))(path, chance)
         if service is not None and service["pid"]:
             send(service["pid"], signal.SIGKILL)
     return list(await trio.to_thread.run_sync(lambda: list(_looked(system, documents, record))))

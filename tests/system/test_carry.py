@@ -155,6 +155,8 @@ def test_what_is_no_export_is_refused_and_nothing_is_overwritten(
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "sets.jsonl").write_text('{"name": "new"}\n{"na\n')
     assert "sets.jsonl, line 2" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
+    (tmp_path / "files" / "sets.jsonl").write_text("[1]\n")
+    assert "is not as its README.md says" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
     assert [one["name"] for one in kernel.call("resource-set-list")["resource_sets"]] == ["above", "below"]
     assert (tmp_path / "mine").read_text() == "mine"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -73,6 +74,18 @@ def test_service_stopped_by_hand_stays_stopped_and_says_so(kernel: RunningKernel
 def test_faults_are_injected_only_where_that_was_allowed_at_the_start(kernel: RunningKernel) -> None:
     with pytest.raises(CallFailed, match="LINCKIA_CHAOS=true"):
         kernel.call("kernel_chaos", {"service": "yaml", "fault": "drop"})
+
+
+def test_service_without_descriptors_is_replaced_and_its_call_answered(kernel: RunningKernel) -> None:
+    before = kernel.service("yaml")
+    soft, hard = resource.prlimit(before["pid"], resource.RLIMIT_NOFILE)
+    resource.prlimit(before["pid"], resource.RLIMIT_NOFILE, (4, hard))
+    name, params = WORKLOADS["yaml"].request(0)
+    assert WORKLOADS["yaml"].is_right(0, kernel.call(name, params))
+    kernel.wait_ready("yaml")
+    now = kernel.service("yaml")
+    assert now["generation"] > before["generation"]
+    assert resource.prlimit(now["pid"], resource.RLIMIT_NOFILE)[0] == soft
 
 
 async def test_hung_service_is_replaced_and_its_calls_are_answered(kernel: RunningKernel) -> None:

@@ -167,6 +167,29 @@ async def test_idempotent_call_is_retried_on_the_next_generation() -> None:
         assert answers == [{"text": "again", "generation": 2, "caller": "client"}]
 
 
+async def test_refusal_of_a_write_that_was_sent_again_says_nothing_of_the_first_time() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        executed: dict[str, Executed] = {}
+
+        async def ask(params: Say | Put) -> None:
+            with pytest.raises(OperationError) as caught:
+                await call(r, params)
+            executed[type(params).__name__] = caught.value.failure.executed
+
+        nursery.start_soon(ask, Say(text="fail"))
+        nursery.start_soon(ask, Put(text="fail"))
+        await r.until(lambda: r.seen == ["fail", "fail"])
+        r.down()
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert executed == {"Say": Executed.NO, "Put": Executed.MAYBE}
+        with pytest.raises(OperationError) as at_once:
+            await call(r, Put(text="fail"))
+        assert at_once.value.failure.executed is Executed.NO
+
+
 async def test_call_that_may_not_be_repeated_says_that_it_may_have_been_done() -> None:
     async with rig() as r, trio.open_nursery() as nursery:
         r.hold = trio.Event()
