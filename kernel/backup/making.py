@@ -51,7 +51,7 @@ def backup(data_dir: Path, to: Path, keep: int | None = None) -> Made:
     try:
         made = _made(data_dir, to, keep)
     except (BackupFailed, OSError) as error:
-        _note(data_dir, to, began, before, error=(why := _in_words(error, to)))
+        _note(data_dir, to, began, before, error=(why := _in_words(error, data_dir, to)))
         raise BackupFailed(why) from error
     except BaseException as error:
         _note(data_dir, to, began, before, error=f"it was interrupted ({type(error).__name__})")
@@ -113,7 +113,9 @@ def _note(
         schedule.note(data_dir, outcome)
 
 
-def _in_words(error: Exception, to: Path) -> str:
+def _in_words(error: Exception, data_dir: Path, to: Path) -> str:
+    if isinstance(error, OSError) and error.errno in _FULL and str(data_dir) in str(error.filename):
+        return f"there is no room in {data_dir}, of which a backup needs some for names of files: make some"
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"there is no room for the backup at {to}: make some, or name another place; earlier snapshots are whole"
     if isinstance(error, OSError):
