@@ -127,7 +127,7 @@ class _Kernel:
             zygotes,
             self.router,
             Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
-            LocalPlacement(zygotes, log_dir(config.data_dir), ahead),
+            LocalPlacement(zygotes, log_dir(config.data_dir), ahead, [entry.spec.name for entry in self.entries]),
             handoff=self.handoff.ready,
             channel_to=channel_to if self.faults is None else self.faults.channel_to,
         )

@@ -15,12 +15,16 @@ import msgspec
 from msgspec import structs
 
 from kernel.settings import ConfigError, nearest
+from kernel.supervisor.spawn import FRONT_LIBRARIES
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from proto.birth import HEAPS
 from proto.front import SERVICE as FRONT
 from proto.machine import usable_cores
 
 GIB = 1024**3
+
+STALL_S = 0.85
+"""With the time to the next ping, a light service that hangs is noticed within two seconds."""
 
 SCRATCH = GIB // 4
 """Of the disk, for services that keep nothing but temporary files.  What holds a user's data has no limit."""
@@ -50,13 +54,6 @@ RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkMana
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Names of the environment that OpenSSL reads, for services with a network.  No proxy: a proxy stands in settings."""
-
-FRONT_LIBRARIES = (
-    "services.front.protocol.servers",
-    "services.front.transport.sdk_session",
-    "services.front.web.serving",
-)
-"""With the protocol's SDK and the HTTP server."""
 
 
 class Roots(enum.StrEnum):
@@ -115,6 +112,11 @@ def _spec(name: str, memory_limit_bytes: int, *, module: str = "", zygote: str =
     return ServiceSpec(name=name, module=module, zygote=zygote, memory_limit_bytes=memory_limit_bytes, **more)
 
 
+def _light_spec(name: str, memory_limit_bytes: int, **more: Any) -> ServiceSpec:
+    """What computes in threads or not at all."""
+    return _spec(name, memory_limit_bytes, stall_s=STALL_S, **more)
+
+
 def _model_spec(name: str, **more: Any) -> ServiceSpec:
     return _spec(
         name,
@@ -150,7 +152,7 @@ ENTRIES = (
         connections=True,
         pooled=True,
     ),
-    Entry(_spec("echo", GIB // 2, disk_limit_bytes=SCRATCH), rests=True),
+    Entry(_light_spec("echo", GIB // 2, disk_limit_bytes=SCRATCH), rests=True),
     # 64 MB files are edited as trees of Python objects.
     Entry(_spec("yaml", 4 * GIB, disk_limit_bytes=SCRATCH), roots=Roots.WRITE, rests=True),
     # A million vectors with their text are 2 GB; the page cache does not count. A search is work for one core, in many
@@ -174,12 +176,12 @@ ENTRIES = (
         rests_by="unload_after_s",
         pooled=True,
     ),
-    Entry(_spec("graph", 4 * GIB), rests=True),
+    Entry(_light_spec("graph", 4 * GIB), rests=True),
     # Each call holds a connection and a file, of up to 4 GiB; more at once would only share one line.
-    Entry(_spec("fetch", GIB // 2, in_flight=16, disk_limit_bytes=32 * GIB), network=True, rests=True),
-    Entry(_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
+    Entry(_light_spec("fetch", GIB // 2, in_flight=16, disk_limit_bytes=32 * GIB), network=True, rests=True),
+    Entry(_light_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
     Entry(
-        _spec("llm", GIB // 2, disk_limit_bytes=SCRATCH),
+        _light_spec("llm", GIB // 2, disk_limit_bytes=SCRATCH),
         network=True,
         reads_files=("key_file",),
         reads_environment=("key_env",),
@@ -188,19 +190,21 @@ ENTRIES = (
     # The store is on disk; a gigabyte goes through in pieces.
     Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
-    Entry(_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True),
-    Entry(_spec("files", 2 * GIB), roots=Roots.WRITE),
+    Entry(_light_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True),
+    Entry(_light_spec("files", 2 * GIB), roots=Roots.WRITE),
     # A rescan goes on without it, only slower.
     Entry(
-        _spec("compare", GIB // 2, module="services.files.index.comparing", in_flight=8, disk_limit_bytes=SCRATCH),
+        _light_spec(
+            "compare", GIB // 2, module="services.files.index.comparing", in_flight=8, disk_limit_bytes=SCRATCH
+        ),
         roots=Roots.READ,
         rests=True,
         pooled=True,
     ),
     # Each reader has one call waiting for news.
-    Entry(_spec("watch", GIB, in_flight=256), roots=Roots.READ, watches=True),
+    Entry(_light_spec("watch", GIB, in_flight=256), roots=Roots.READ, watches=True),
     # The decoder asks for the bytes of each file that waits for it.
-    Entry(_spec("media", GIB, in_flight=256, disk_limit_bytes=8 * GIB), roots=Roots.READ, rests=True),
+    Entry(_light_spec("media", GIB, in_flight=256, disk_limit_bytes=8 * GIB), roots=Roots.READ, rests=True),
     # It dies of hostile files, and is back at once; it gets their bytes, and opens none. The other calls wait in the
     # kernel: its death is not the fault of a file that it had not begun, and the router tells which file it died of.
     Entry(_spec("decode", 2 * GIB, zygote="decode", in_flight=1, disk_limit_bytes=SCRATCH), rests=True),
@@ -210,8 +214,9 @@ ENTRIES = (
 
 def _zygote(name: str, *more: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
     """It loads its services' modules and `more`; a start waits for that, since from nothing it loads the same."""
-    modules = ("services.runtime.main", *more, *(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name))
-    return ZygoteSpec(name=name, preload=modules, wait_s=wait_s, rests_after_s=rests_after_s)
+    modules = tuple(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name)
+    preload = ("services.runtime.main", *more)
+    return ZygoteSpec(name=name, preload=preload, modules=modules, wait_s=wait_s, rests_after_s=rests_after_s)
 
 
 # In the order in which they load where processors are few: what answers a search by words comes first.

@@ -99,18 +99,21 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZygoteBirth(msgspec.Struct, frozen=True, kw_only=True):
-    """What a zygote is told: its name, the modules to load before it forks, and whose child it must be."""
+    """What a zygote is told: its name, the modules to load before it forks, those that it loads when they are first
+    wanted or while nothing is, and whose child it must be."""
 
     name: str
     preload: tuple[str, ...]
+    modules: tuple[str, ...] = ()
     parent_pid: int
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
-    """From the zygote, once: loading is over; with more than one of `threads` it will refuse to fork.  `failed` maps a
-    module to why it could not be loaded."""
+    """From the zygote: it can fork; and again once its loading is `complete`, if it was not.  With more than one of
+    `threads` it will refuse to fork.  `failed` maps a module to why it could not be loaded."""
 
     threads: int
+    complete: bool
     took_ms: float
     failed: dict[str, str] = {}
 

@@ -46,6 +46,8 @@ def serve(arguments: argparse.Namespace) -> int:
     try:
         config = load(flags_of(arguments), os.environ)
         _allow_descriptors()
+        # Of a kernel that died, or that steps aside: in order, it is taken away.
+        resumes = socket_path(config.data_dir).exists()
         with _held(config, ephemeral=arguments.ephemeral) as listener:
             data_format.claim(config.data_dir)
             try:
@@ -55,7 +57,7 @@ def serve(arguments: argparse.Namespace) -> int:
                     f"cannot write the log in {log_dir(config.data_dir)}: {error.strerror}; make room and see to its "
                     "permissions, or name another directory with --data"
                 ) from None
-            _run(config, listener, arguments)
+            _run(config, listener, arguments, resumes=resumes)
     except ConfigError as error:
         raise Usage(str(error)) from None
     except AlreadyHeld as error:
@@ -118,12 +120,12 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
         return
 
 
-def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace) -> None:
+def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace, *, resumes: bool) -> None:
     """Raises ConfigError, Failed."""
     ahead = None
     # Where it cannot be, the front is started from nothing, and what is wrong is said then.
     with contextlib.suppress(OSError):
-        ahead = Ahead(log_dir(config.data_dir))
+        ahead = Ahead(log_dir(config.data_dir), resumes=resumes)
     # A tenth of the start would go into looking for garbage where all is needed.  `kernel.app` switches it on again.
     gc.disable()
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
@@ -136,11 +138,10 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace)
 
     from kernel.app import leaves, run
 
-    packages = arguments.packages or ()
-    ready = partial(announce, config)
     serving = partial(
-        run, config, listener, ephemeral=arguments.ephemeral, packages=packages, ahead=ahead, on_ready=ready
-    )
+        run, config, listener, ephemeral=arguments.ephemeral, packages=arguments.packages or (), ahead=ahead,
+        on_ready=partial(announce, config),
+    )  # fmt: skip
     try:
         trio.run(serving)
     except Exception as error:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,14 +25,19 @@ from kernel.supervisor.processes import STOPPED, OomCounter, Reaper, become_subr
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from kernel.supervisor.stall import Activity, activity
 from kernel.supervisor.standby import Standbys
-from kernel.supervisor.zygote import LoadingOrder, Zygote, ZygoteDown
+from kernel.supervisor.turns import Turns
+from kernel.supervisor.zygote import Zygote, ZygoteDown
 from proto import frames
 from proto.birth import Birth
 from proto.link import Link, SocketLink, socket_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
+
+TURN_S = 0.5
+"""For which a service that starts has a core for itself, unless it is ready before."""
 
 LOOK_INTERVAL_S = 1.0
 """Between two looks for zombies and for zygotes that are not needed: there is no hurry."""
@@ -110,6 +116,9 @@ class LocalProcess:
     def is_stopped(self) -> bool:
         return progress_of(self.pid)[0] == STOPPED
 
+    def activity(self) -> Activity | None:
+        return activity(self.pid)
+
     def memory_bytes(self) -> int | None:
         return memory_bytes(self.pid)
 
@@ -128,17 +137,23 @@ class LocalProcess:
 
 
 class LocalPlacement:
-    """`placement.Placement`: `log_dir` holds NAME.log of each service, `ahead` becomes the first front."""
+    """`placement.Placement`: `log_dir` holds NAME.log of each service, `ahead` becomes the first front, and in `order`
+    services have their first starts, unless they are waited for."""
 
-    def __init__(self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path, ahead: Ahead | None = None) -> None:
+    def __init__(
+        self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path, ahead: Ahead | None = None, order: Sequence[str] = ()
+    ) -> None:
         self._log_dir = log_dir
         self._ahead = ahead
         self._reaper = Reaper()
         self._oom = OomCounter()
         self._standbys = Standbys(self._reaper)
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
-        loading = LoadingOrder([spec.name for spec in zygotes], max(1, (os.cpu_count() or 1) - 1))
-        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, loading) for spec in zygotes}
+        cores = os.cpu_count() or 1
+        self._loading = Turns([spec.name for spec in zygotes], max(1, cores - 1))
+        self._starting = Turns(order, max(1, cores - 1))
+        self._hurried: set[str] = set()
+        self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, self._loading) for spec in zygotes}
         self._logs: dict[str, ServiceLog] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -150,8 +165,11 @@ class LocalPlacement:
             nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery = nursery
             nursery.start_soon(kept, "the keeper of standbys", self._standbys.run)
-            for zygote in self.zygotes.values():
+            for index, zygote in enumerate(self.zygotes.values()):
                 nursery.start_soon(kept, f"zygote {zygote.spec.name}", zygote.run)
+                if index == 0:
+                    # It loads beside the first front, which all services wait for.
+                    nursery.start_soon(zygote.until_ready, math.inf)
             task_status.started()
             await kept("the look after processes", self._look_after)
 
@@ -186,6 +204,8 @@ class LocalPlacement:
         zygote = self.zygotes.get(spec.zygote or "")
         if zygote is not None:
             zygote.needed_by.add(spec.name)
+            if spec.name in self._hurried:
+                self._loading.hurry(zygote.spec.name)
         ahead = self._take_ahead(spec)
         ours, theirs = ahead.link if ahead is not None else socket_pair()
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as given:
@@ -210,6 +230,7 @@ class LocalPlacement:
             on_failure.pop_all()
 
         def expect_the_next() -> None:
+            self._starting.end(spec.name)
             if zygote is not None and spec.standby:
                 self._standbys.keep(spec, birth, zygote, log.fd)
 
@@ -234,6 +255,8 @@ class LocalPlacement:
         await trio.lowlevel.checkpoint()
         if ahead is not None and (process := ahead.give(msgspec.json.encode(birth))) is not None:
             return process.pid, "ahead", process
+        if birth.generation == 1:
+            await self._turn_of(spec, zygote)
         if (pid := self._standbys.take(spec, birth, descriptors)) is not None:
             return pid, "standby", None
         if zygote is not None:
@@ -246,6 +269,26 @@ class LocalPlacement:
             env=spec.env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=spec.oom_score_adj,
         )  # fmt: skip
         return process.pid, "exec", process
+
+    async def _turn_of(self, spec: ServiceSpec, zygote: Zygote | None) -> None:
+        """Until the first generation may start."""
+        if zygote is not None:
+            await zygote.until_ready(zygote.spec.wait_s)
+        await self._starting.begin(spec.name)
+        assert self._nursery is not None, "`run` comes first"
+        self._nursery.start_soon(self._pass_on, spec.name)
+
+    async def _pass_on(self, service: str) -> None:
+        await trio.sleep(TURN_S)
+        self._starting.end(service)
+
+    def hurry(self, service: str) -> None:
+        if service not in self._hurried:
+            self._hurried.add(service)
+            self._starting.hurry(service)
+            for zygote in self.zygotes.values():
+                if service in zygote.needed_by:
+                    self._loading.hurry(zygote.spec.name)
 
     def dismiss(self, service: str) -> None:
         self._standbys.dismiss(service)

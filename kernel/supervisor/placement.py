@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from kernel.supervisor.spec import ServiceSpec
+from kernel.supervisor.stall import Activity
 from proto.birth import Birth
 from proto.link import Link
 
@@ -59,6 +60,9 @@ class Running(Protocol):
     def is_stopped(self) -> bool:
         """Whether it was stopped by a signal, and does nothing until it is let go on."""
 
+    def activity(self) -> Activity | None:
+        """What its threads are at.  None where unknown."""
+
     def memory_bytes(self) -> int | None:
         """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""
 
@@ -80,6 +84,9 @@ class Placement(Protocol):
 
     def dismiss(self, service: str) -> None:
         """No generation will follow soon: what was made ready for one is given up."""
+
+    def hurry(self, service: str) -> None:
+        """Somebody waits for its first generation."""
 
     def standby_pid(self, service: str) -> int | None:
         """The process that waits to be the next generation, if there is one."""

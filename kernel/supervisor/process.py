@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, CauseKind, GenerationSink
-from kernel.supervisor import disk
+from kernel.supervisor import disk, stall
 from kernel.supervisor.placement import Exit, Placement, Running
 from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
@@ -96,6 +96,20 @@ class Liveness:
             self._unanswered_since = None
             self._sent = {number: at for number, at in self._sent.items() if number > n}
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it owes a pong."""
+        return self._unanswered_since is not None
+
+    def heard(self) -> None:
+        """Whatever it sends, its loop runs."""
+        self._unanswered_since = None
+
+    def excuse(self, waited_s: float) -> None:
+        """Time that it could not have used."""
+        if self._unanswered_since is not None:
+            self._unanswered_since += waited_s
+
     def hung_for(self, now: float, overslept_s: float) -> float | None:
         """Since when (seconds) pings are unanswered, if that is too long."""
         if self._unanswered_since is None:
@@ -129,6 +143,7 @@ class Generation:
         self._hello: Hello | None = None
         self._said_bye = False
         self._was_stopped = False
+        self._pinged = trio.Event()
         self._starting = trio.CancelScope()
         self._cause: Cause | None = None
         self._rung = Rung.DRAIN
@@ -177,6 +192,7 @@ class Generation:
             nursery.start_soon(self._read, channel, running)
             nursery.start_soon(self._watch, channel, running)
             nursery.start_soon(self._descend, channel, running)
+            nursery.start_soon(self._watch_loop, channel, running)
             nursery.start_soon(self._watch_disk, running, Path(data_dir))
             ended = await running.wait()
             noticed_at = trio.current_time()
@@ -203,6 +219,7 @@ class Generation:
         if self._said_bye and not isinstance(frame, Unfinished):
             # Which answers calls that crossed its bye.
             raise ProtocolViolation(f"{type(frame).__name__} after bye")
+        self.liveness.heard()
         if not isinstance(frame, _OURS):
             if self.ready_at is None and isinstance(frame, Call):
                 # The router does not know this generation yet, so no answer could reach it.
@@ -293,6 +310,29 @@ class Generation:
         # Where the link is closed, the reader sees to that.
         with contextlib.suppress(LinkClosed):
             channel.post(Ping(self.liveness.ping(now)))
+            self._pinged.set()
+
+    async def _watch_loop(self, channel: Channel, running: Running) -> None:
+        """Look at what the process does while it owes a pong."""
+        limit_s = self.spec.stall_s
+        while self._cause is None and limit_s is not None:
+            await self._pinged.wait()
+            self._pinged = trio.Event()
+            await trio.sleep(stall.GRACE_S)
+            silent_s, before = stall.GRACE_S, running.activity() if self.liveness.is_silent else None
+            while self.liveness.is_silent and before is not None and self._cause is None:
+                looked_at = trio.current_time()
+                await trio.sleep(stall.LOOK_S)
+                if (now := running.activity()) is None:
+                    break
+                own_s = stall.unexcused_s(running.pid, before, now)
+                if own_s is None:
+                    self.liveness.excuse(trio.current_time() - looked_at)
+                elif not channel.is_behind:
+                    silent_s += min(own_s, stall.LOOK_S)
+                if silent_s > limit_s and self.liveness.is_silent:
+                    self.end(Cause(CauseKind.HANG, None, f"answered no ping for {silent_s:.1f} s"), Rung.ABORT)
+                before = now
 
     def _check_stopped(self, running: Running) -> None:
         """One that is stopped is as good as dead: sooner than it would be missed by its pongs, and in start-up too."""

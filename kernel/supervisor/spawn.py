@@ -23,6 +23,13 @@ from proto.birth import HEAPS
 SERVICE = "services.runtime.main"
 """What becomes a service."""
 
+FRONT_LIBRARIES = (
+    "services.front.protocol.servers",
+    "services.front.transport.sdk_session",
+    "services.front.web.serving",
+)
+"""What a front needs for all but the greeting of a local client: with the protocol's SDK, and the HTTP server."""
+
 AHEAD = "services.front.main"
 """What the first front loads ahead."""
 
@@ -116,14 +123,15 @@ def _run(
 class Ahead:
     """A front's process that loads, and waits to be told what it is.  It ends where the kernel does before that."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises OSError."""
+    def __init__(self, folder: Path, *, resumes: bool = False) -> None:
+        """`resumes`: its first clients are in the middle of their sessions.  Raises OSError."""
         self.link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.handoff = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = os.pipe()
         birth, self._birth = os.pipe()
         descriptors = (birth, self.link[1].fileno(), self.handoff[1].fileno())
-        self.process = _run(SERVICE, descriptors, AHEAD, env={}, log_fd=self.log[1], folder=folder)
+        load = (AHEAD, *FRONT_LIBRARIES) if resumes else (AHEAD,)
+        self.process = _run(SERVICE, descriptors, *load, env={}, log_fd=self.log[1], folder=folder)
         os.close(birth)
 
     def give(self, birth: bytes) -> subprocess.Popen[bytes] | None:

@@ -83,6 +83,9 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A ping costs 0.1 ms; a second is as finely as a person perceives a stall."""
     hang_timeout_s: Positive = 5.0
     """A healthy event loop answers in milliseconds, a starved one in a second; deadlines of callers are 10 s."""
+    stall_s: Positive | None = None
+    """The same for what never keeps its loop busy: time in which it slept or had a processor, and answered no ping,
+    without that in which it waited for one (`stall`).  None: it may compute for as long as `hang_timeout_s`."""
     shutdown_timeout_s: Positive = 5.0
     """For calls in hand to finish when it is told to end."""
     term_timeout_s: Positive = 2.0
@@ -111,6 +114,8 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     preload: tuple[str, ...]
     """Modules to import, and never to use before the fork."""
+    modules: tuple[str, ...] = ()
+    """Those of its services: each is imported when it is first to be forked, or while there is nothing else to do."""
     rests_after_s: Seconds | None = None
     """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
     wait_s: Seconds = 2.0

@@ -142,8 +142,12 @@ class Supervisor:
         self._apply(policy.RestartAsked(self.known(name)))
 
     def wanted(self, name: str) -> None:
-        """A call waits for this service: start it where it rests; nothing where it does not.  Raises InvalidParams."""
-        self._apply(policy.Wanted(self.known(name)))
+        """A call waits for this service: start it where it rests, and ahead of others at the start of the system.
+
+        Raises InvalidParams.
+        """
+        self._placement.hurry(self.known(name))
+        self._apply(policy.Wanted(name))
 
     def known(self, name: str) -> str:
         """The name of a service.  Raises InvalidParams where there is none of that name."""

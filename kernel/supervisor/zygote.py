@@ -28,6 +28,7 @@ from kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_b
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SpawnError, spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
+from kernel.supervisor.turns import Turns
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
 from proto.ops.kernel import ZygoteStatus
 
@@ -65,39 +66,10 @@ class ZygoteReport(ZygoteStatus, frozen=True, kw_only=True):
     failed_modules: dict[str, str]
 
 
-class LoadingOrder:
-    """Lets `at_once` zygotes load at a time, in the order of `names`, however many are wanted in one moment."""
-
-    def __init__(self, names: Sequence[str], at_once: int) -> None:
-        self._names = tuple(names)
-        self._at_once = at_once
-        self._waiting: set[str] = set()
-        self._active: set[str] = set()
-        self._changed = trio.lowlevel.ParkingLot()
-
-    async def begin(self, name: str) -> None:
-        """Until it is this one's turn; `end` gives the turn on."""
-        self._waiting.add(name)
-        try:
-            # Others that were wanted in the same moment come forward first.
-            await trio.lowlevel.checkpoint()
-            while len(self._active) >= self._at_once or name != min(self._waiting, key=self._names.index):
-                await self._changed.park()
-            self._active.add(name)
-        finally:
-            self._waiting.discard(name)
-            self._changed.unpark_all()
-
-    def end(self, name: str) -> None:
-        """Loading is over, or has failed; idempotent."""
-        self._active.discard(name)
-        self._changed.unpark_all()
-
-
 class Zygote:
     """One zygote; `run` must be running in a nursery."""
 
-    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loading: LoadingOrder) -> None:
+    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loading: Turns) -> None:
         self.spec = spec
         self.state = ZygoteState.IDLE
         self.pid: int | None = None
@@ -159,12 +131,7 @@ class Zygote:
 
         Raises ZygoteDown: no service was forked.
         """
-        # What does not wait for it starts from nothing meanwhile, and a standby, which nobody waits for, wants it then.
-        if standby or self.spec.wait_s:
-            self._wanted.set()
-        with trio.move_on_after(math.inf if standby else self.spec.wait_s):
-            while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
-                await self._changed.wait()
+        await self.until_ready(math.inf if standby else self.spec.wait_s)
         control = self._control
         if self.state is not ZygoteState.READY or control is None:
             raise ZygoteDown(f"zygote {self.spec.name} is {self.state}")
@@ -193,6 +160,15 @@ class Zygote:
         if forked.pid is None:
             raise ZygoteDown(f"zygote {self.spec.name}: {forked.error}")
         return forked.pid
+
+    async def until_ready(self, wait_s: float) -> None:
+        """Until it can fork, or has been waited for that long."""
+        # What does not wait for it starts from nothing meanwhile, and a standby, which nobody waits for, wants it then.
+        if wait_s:
+            self._wanted.set()
+        with trio.move_on_after(wait_s):
+            while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
+                await self._changed.wait()
 
     async def run(self) -> None:
         """Keep the zygote alive from when it is first wanted, until cancelled."""
@@ -233,7 +209,9 @@ class Zygote:
         self.loaded = None
         self._ending = False
         self._set(ZygoteState.LOADING)
-        birth = ZygoteBirth(name=self.spec.name, preload=self.spec.preload, parent_pid=os.getpid())
+        birth = ZygoteBirth(
+            name=self.spec.name, parent_pid=os.getpid(), preload=self.spec.preload, modules=self.spec.modules
+        )
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         log = ServiceLog(self._log_dir, f"zygote-{self.spec.name}", LOG_MAX_BYTES)
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
@@ -282,7 +260,7 @@ class Zygote:
             try:
                 while packet := await control.recv(MAX_PACKET_BYTES):
                     self._accept(_decoder.decode(packet))
-                    loading.deadline = float("inf")
+                    loading.deadline = math.inf
             except (OSError, msgspec.DecodeError) as error:
                 _log.error("zygote %s: %s", self.spec.name, error)
         # It has closed its end, does not load, or talks nonsense.
@@ -312,7 +290,7 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(message.pid, signal.SIGKILL)
             return
-        self.loaded = message
+        before, self.loaded = self.loaded, message
         self._loading.end(self.spec.name)
         for module, error in message.failed.items():
             _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, module, error)
@@ -321,7 +299,7 @@ class Zygote:
             _log.error("zygote %s: %s; services start from nothing", self.spec.name, why)
             self._set(ZygoteState.UNFIT)
             self._kill()
-        else:
+        elif before is None:
             _log.info("zygote %s is ready after %.0f ms", self.spec.name, message.took_ms)
             self._set(ZygoteState.READY)
 

@@ -1,8 +1,8 @@
 """A service process: from a birth certificate and an inherited descriptor to a running loop, and its exit code.
 
-    python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE]]
+    python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE…]]
 
-is how the kernel starts one from nothing, with MODULE ahead of its certificate: that is loaded until there is one.  A
+is how the kernel starts one from nothing, with MODULEs ahead of its certificate: they are loaded until there is one.  A
 zygote calls `run` in the forked child.  A standby does everything but the
 service's own start-up ahead, and waits there for its turn: see `standby`.
 """
@@ -121,8 +121,8 @@ def _name_log(birth: Birth) -> None:
 
 def main(argv: list[str]) -> int:
     fds, ahead = argv[:3], argv[3:]
-    if len(fds) < 2 or len(ahead) > 1 or not all(fd.isdigit() for fd in fds):
-        sys.exit("usage: python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE]] (the kernel does it)")
+    if len(fds) < 2 or not all(fd.isdigit() for fd in fds):
+        sys.exit("usage: python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE…]] (the kernel does it)")
     for name in ahead:
         importlib.import_module(name)
         ops.load()

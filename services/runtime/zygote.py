@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -40,20 +41,44 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Fork)
 
 
-def load(names: tuple[str, ...]) -> dict[str, str]:
-    """Import the modules, and have done what every child would do first (`handlers.WarmUp`); what failed, and why."""
-    failed: dict[str, str] = {}
-    for name in names:
+class Library:
+    """What this process has loaded for its children, and what it is still to load."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._left = list(modules)
+        self._failed: dict[str, str] = {}
+        self._began = time.monotonic()
+
+    def is_complete(self) -> bool:
+        return not self._left
+
+    def load(self, name: str) -> None:
+        """Import a module, and have done what every child would do first (`handlers.WarmUp`)."""
+        if name in self._left:
+            self._left.remove(name)
         try:
             module = importlib.import_module(name)
             getattr(module, "warm_up", lambda: None)()
         except Exception as error:  # noqa: BLE001  # whatever a module raises, the others are loaded
             traceback.print_exc()
-            failed[name] = f"{type(error).__name__}: {error}"
-    for op in ops.load().values():
-        # msgspec keeps what it learns of a type with the type.
-        msgspec.msgpack.Decoder(op.params)
-    return failed
+            self._failed[name] = f"{type(error).__name__}: {error}"
+
+    def load_next(self, name: str = "") -> None:
+        """Of those that are left, the one of that name if it is, or without a name the next."""
+        if name in self._left or not name:
+            self.load(name or self._left[0])
+
+    def settle(self) -> None:
+        """Nothing more is to come, but what all children have in common."""
+        for op in ops.load().values():
+            # msgspec keeps what it learns of a type with the type.
+            msgspec.msgpack.Decoder(op.params)
+        gc.collect()
+        gc.freeze()
+
+    def said(self) -> Loaded:
+        took_ms = (time.monotonic() - self._began) * 1000
+        return Loaded(threads=threads(), complete=self.is_complete(), took_ms=took_ms, failed=self._failed)
 
 
 def threads() -> int:
@@ -61,22 +86,31 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def serve(control: socket.socket, parent_pid: int) -> None:
-    """Fork what is asked for until the kernel closes its end."""
+def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
+    """Fork what is asked for until the kernel closes its end; from the first time on, load what is left meanwhile."""
+    told, asked = False, False
     while True:
+        while asked and not library.is_complete() and not select.select([control], [], [], 0)[0]:
+            library.load_next()
+        if library.is_complete() and not told:
+            library.settle()
+            control.send(_encoder.encode(library.said()))
+            told = True
         packet, fds, _flags, _ = socket.recv_fds(control, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
         if not packet:
             return
+        asked = True
         try:
-            reply = _answer(packet, fds, parent_pid)
+            reply = _answer(packet, fds, parent_pid, library)
         finally:
             for fd in fds:
                 os.close(fd)
         control.send(_encoder.encode(reply))
 
 
-def _answer(packet: bytes, fds: list[int], parent_pid: int) -> Forked:
+def _answer(packet: bytes, fds: list[int], parent_pid: int, library: Library) -> Forked:
     request = _decoder.decode(packet)
+    library.load_next(request.birth.module)
     if len(fds) not in (2, 3):
         return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2 or 3")
     if (running := threads()) != 1:
@@ -141,6 +175,7 @@ def _become(request: Fork, fds: Sequence[int], parent_pid: int) -> NoReturn:
             # `random` seeds itself again after a fork; numpy's old generator would repeat in every child.
             importlib.import_module("numpy.random").seed()
         _await_adoption(parent_pid)
+        gc.freeze()
         gc.enable()
         code = service_main.run(request.birth, fd, *handoff, standby=request.standby)
     except BaseException:  # noqa: BLE001  # nothing may return into the zygote's own code
@@ -179,18 +214,17 @@ def live(birth: ZygoteBirth, control_fd: int) -> int:
         die_with(birth.parent_pid, f"zygote-{birth.name}")
     except KernelGone:
         return EXIT_KERNEL_GONE
-    started = time.monotonic()
     with socket.socket(fileno=control_fd) as control:
         # Objects that live for ever are kept out of the collector's sight, which would write to their pages and so
         # unshare them.
         gc.disable()
-        failed = load(birth.preload)
-        gc.collect()
-        gc.freeze()
-        took_ms = (time.monotonic() - started) * 1000
+        library = Library(birth.modules)
+        for name in birth.preload:
+            library.load(name)
         try:
-            control.send(_encoder.encode(Loaded(threads=threads(), took_ms=took_ms, failed=failed)))
-            serve(control, birth.parent_pid)
+            if not library.is_complete():
+                control.send(_encoder.encode(library.said()))
+            serve(control, birth.parent_pid, library)
         except (BrokenPipeError, ConnectionResetError):
             return EXIT_KERNEL_GONE
     return 0

@@ -69,7 +69,8 @@ class Backups:
         """
         at = self.taken[-1]["at"]
         there = set(turns_of(restored))
-        writes = [(what, when) for worker in workers for what, when in worker.writes.items()]
+        # Tags are in files of the user's.
+        writes = [(what, when) for worker in workers for what, when in worker.writes.items() if what[0] != "tag"]
         with Client(restored) as client:
             listed = client.call("resource-set-list", {}, timeout_s=30)
             there |= {one["name"] for one in listed["resource_sets"]}

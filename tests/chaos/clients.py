@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,8 +69,10 @@ def _read(message: Mapping[str, Any]) -> Said:
     result = message["result"]
     text = "".join(part.get("text", "") for part in result.get("content", ()))
     if result.get("isError"):
-        failure = result.get("_meta", {}).get("linckia/failure", {})
-        return Said(failure.get("kind", "error"), None, failure.get("executed", "maybe"), text)
+        # Of several operations in one call, what became of each is told in words alone.
+        unsaid = {"kind": "error", "executed": "no" if "nothing was done" in text.lower() else "maybe"}
+        failure = result.get("_meta", {}).get("linckia/failure", unsaid)
+        return Said(failure["kind"], None, failure["executed"], text)
     return Said("ok", result.get("structuredContent", text))
 
 
@@ -160,6 +162,11 @@ class StdioClient:
         event.set()
 
 
+def _as_a_whole(said: Said, *, unsure: bool) -> Said:
+    """Of a call that was sent again, the last answer; that it did nothing says nothing of those before."""
+    return replace(said, executed="maybe") if unsure and not said.ok else said
+
+
 class HttpClient:
     """A session over Streamable HTTP."""
 
@@ -180,6 +187,7 @@ class HttpClient:
         """Connections that broke under a call, which was sent again."""
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
+        unsure = False
         with trio.move_on_after(HUNG_S):
             while True:
                 said = await self._once(tool, arguments)
@@ -187,16 +195,19 @@ class HttpClient:
                     self._session = None
                 elif said.kind == "lost" and repeatable:
                     self.broken += 1
+                    unsure = True
                 else:
-                    return said
+                    return _as_a_whole(said, unsure=unsure)
         return Said("hung", executed="maybe")
 
     async def post(self, path: str, body: bytes) -> Said:
         """A request that is no MCP's, and may be sent again."""
+        unsure = False
         with trio.move_on_after(HUNG_S):
             while (said := await self._exchange(self._url.removesuffix("/mcp") + path, body, {})).kind == "lost":
                 self.broken += 1
-            return said
+                unsure = True
+            return _as_a_whole(said, unsure=unsure)
         return Said("hung", executed="maybe")
 
     async def leave(self) -> None:

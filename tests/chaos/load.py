@@ -23,6 +23,8 @@ from tests.chaos.record import Record
 from tests.system.ingesting import turn
 
 NOTES = 60
+REFUSED = 20
+"""Documents of each worker that are looked for although they were refused."""
 PAUSE_S = 0.02
 """Between two calls of a worker: the machine has other things to do as well."""
 
@@ -56,6 +58,8 @@ class Worker:
     """Content by hash."""
     maybe_documents: list[str] = field(default_factory=list)
     maybe_tags: list[str] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    """What was not done, as was said: a kind and a name."""
     sets: list[str] = field(default_factory=list)
     maybe_sets: list[str] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
@@ -93,7 +97,9 @@ class Worker:
         return self.record.took(path, said, reads=reads, repeatable=True, window=window, since=since)
 
     def wrote(self, kind: str, name: str, begun: float, said: Said) -> None:
-        if not said.not_done_for_sure:
+        if said.not_done_for_sure:
+            self.refused.append((kind, name))
+        else:
             self.writes[kind, name] = (begun, time.time() if said.ok else None)
 
     def check(self, said: Said, right: bool, expected: object) -> None:
@@ -178,8 +184,9 @@ class Worker:
             self.check(said, text in json.dumps(said.result, ensure_ascii=False), f"document {sha}")
 
     async def tag(self) -> None:
-        tag = f"tag-{self.which}-{self.number}"
+        tag, begun = f"tag-{self.which}-{self.number}", time.time()
         said = await self.call("inject_tags", file_path=str(self.root / f"tagged-{self.which}.md"), tags=[tag])
+        self.wrote("tag", tag, begun, said)
         if said.ok:
             self.tags.append(tag)
         elif not said.not_done_for_sure:
@@ -246,6 +253,11 @@ class Worker:
         there = str(listed.result)
         lost += [f"resource set {name}" for name in self.sets if repr(name) not in there]
         self._settle(repr(name) in there for name in self.maybe_sets)
+        done = {("set", name) for _, name in self.refused if repr(name) in there}
+        done |= {("tag", name) for _, name in self.refused if f"{name}\n" in tagged}
+        documents = [name for kind, name in self.refused if kind == "document"][:REFUSED]
+        done |= {("document", name) for name in documents if (await self._document(client, name)).ok}
+        self.record.wrong += [f"{kind} {name} is there, and was refused" for kind, name in sorted(done)]
         found = await client.call("query_by_tags", {"tags": self.tags[-1:]}) if self.tags else None
         if found is not None and f"tagged-{self.which}" not in str(found.result):
             lost.append(f"query_by_tags does not know {self.tags[-1]}: {found.kind} {found.text[:200]}")

@@ -20,12 +20,16 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from services.runtime.database import earlier
+from services.runtime.database.salvage import damaged_files
 from services.runtime.database.schema import Kind, Schema, UnknownVersion
 from services.runtime.storage import Damaged, disk_full, sync_folder
 
 BUSY_TIMEOUT_MS = 10_000
 LOG_BYTES = 64 * 1024 * 1024
 """Of the log, what is kept on disk for the next changes after a checkpoint."""
+
+KEPT_ASIDE = 3
+"""Of what was put aside as damaged: a disk that damages files again and again must not be filled by that."""
 
 RETRY_MS = 100
 
@@ -180,11 +184,16 @@ class DatabaseFile:
 
     def _put_aside(self, reason: str) -> None:
         """Rename the file, so that it can be examined. Its log is removed: it would be a stranger's to the next one."""
-        aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+        before = damaged_files(self.path)
+        # The newest by its name, also where the clock was put back.
+        stamp = max([time.time_ns(), *(int(file.name.rpartition("-")[2]) + 1 for file in before[-1:])])
+        aside = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
         _log.error("%s cannot be used (%s): put aside as %s and rebuilt", self.path, reason, aside.name)
         self.path.replace(aside)
         for suffix in ("-wal", "-shm"):
             self._beside(suffix).unlink(missing_ok=True)
+        for file in before[: -KEPT_ASIDE + 1]:
+            file.unlink(missing_ok=True)
         sync_folder(self.path.parent)
 
     def _beside(self, suffix: str) -> Path:

@@ -130,7 +130,7 @@ def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
     from transformers.utils.logging import disable_progress_bar
 
     # It would be lines in a log.
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers gives it no types
+    disable_progress_bar()
     try:
         model = getattr(transformers, kind).from_pretrained(
             files.folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype

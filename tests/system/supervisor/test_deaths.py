@@ -69,6 +69,16 @@ async def test_crash_leaves_the_stack_in_the_log(tmp_path: Path, how: str, numbe
                 assert "Segmentation fault" in rig.log()
 
 
+@pytest.mark.parametrize("how", ["deaf", "busy", "deadlock", "spin"])
+async def test_loop_that_stands_still_is_seen_by_what_its_process_does(tmp_path: Path, how: str) -> None:
+    with trio.fail_after(PATIENCE_S):
+        async with supervised(tmp_path, trial(stall_s=0.85, hang_timeout_s=1000)) as rig:
+            await rig.ready()
+            rig.sink.post(Misbehave(how=how))
+            await rig.sink.until("down", "trial", 1)
+            assert rig.sink.causes["trial", 1].kind is CauseKind.HANG
+
+
 async def test_stopped_process_is_a_hang_that_is_seen_before_a_pong_is_missed(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         async with supervised(tmp_path, trial(hang_timeout_s=60)) as rig:

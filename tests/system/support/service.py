@@ -56,8 +56,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
                 return Said(_spawn())
             case "daemon":
                 return Said(_leave_a_daemon())
-            case "deaf":
-                _block()
+            case "deaf" | "busy" | "deadlock":
+                _stand_still(params.how)
             case "threads":
                 await _work_in_threads(params.amount)
         return Said("done")
@@ -86,7 +86,12 @@ def _allocate(meeting: threading.Barrier) -> None:
     held.clear()
 
 
-def _block() -> None:
+def _stand_still(how: str) -> None:
+    lock = threading.Lock()
+    while how == "busy":
+        pass
+    while how == "deadlock":
+        lock.acquire()
     time.sleep(1000)
 
 

@@ -164,3 +164,13 @@ async def test_a_call_whose_service_is_stopped_instead_is_refused() -> None:
         r.down(RESTED)
         r.router.state("speaker", ServiceState.STOPPED, "stopped on request", None)
     assert "stopped on request" in refused[0].failure.message
+
+
+async def test_a_call_that_comes_before_the_first_start_says_who_is_waited_for() -> None:
+    async with rig(up=False) as r, trio.open_nursery() as callers:
+        asked: list[str] = []
+        r.router.wake_with(asked.append)
+        callers.start_soon(call, r, Say(text="hello"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked == ["speaker"]
+        callers.cancel_scope.cancel()

@@ -16,6 +16,8 @@ from proto.errors import Executed, OperationError, Unavailable
 from proto.frames import DAMAGE
 from proto.grants import Grant
 from services.runtime.database import Database, Kind, Schema
+from services.runtime.database.file import KEPT_ASIDE
+from services.runtime.database.salvage import damaged_files
 from services.runtime.database.schema import UnknownVersion
 from services.runtime.storage import Damaged, DiskFull
 from tests.unit.runtime.faults import damage_page, disk, files_in, page_count, pages_of
@@ -210,6 +212,17 @@ async def test_a_damaged_page_of_a_derived_database_has_it_begun_again(tmp_path:
     await database.write(lambda db: put(db, "a"))
     assert len(files_in(tmp_path, "t.db.damaged-*")) == 1
     database.close()
+
+
+async def test_of_what_is_put_aside_the_newest_few_are_kept_also_where_the_clock_is_put_back(tmp_path: Path) -> None:
+    future = tmp_path / f"t.db.damaged-{2**62}"
+    future.write_text("of a clock that was ahead")
+    for n in range(KEPT_ASIDE + 1):
+        (tmp_path / "t.db").write_bytes(b"no database at all %d" % n * 1000)
+        opened(tmp_path, Kind.DERIVED).close()
+    aside = damaged_files(tmp_path / "t.db")
+    assert future not in aside
+    assert [path.read_bytes()[:20] for path in aside] == [b"no database at all %d" % n for n in (1, 2, 3)]
 
 
 async def test_a_damaged_page_of_a_source_database_leaves_the_others_readable(tmp_path: Path) -> None:

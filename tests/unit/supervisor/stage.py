@@ -14,6 +14,7 @@ from kernel.ports import Cause, ServiceState
 from kernel.supervisor.placement import Exit, Running
 from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
+from kernel.supervisor.stall import Activity
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import frames
 from proto.birth import Birth
@@ -114,6 +115,9 @@ class ActedProcess:
     def is_stopped(self) -> bool:
         return self.actor.stopped
 
+    def activity(self) -> Activity | None:
+        return None
+
     def memory_bytes(self) -> int | None:
         return self.actor.memory
 
@@ -156,6 +160,9 @@ class Stage:
 
     def dismiss(self, service: str) -> None:
         self.dismissed.append(service)
+
+    def hurry(self, service: str) -> None:
+        """Nothing here is slow to start."""
 
     def standby_pid(self, service: str) -> int | None:
         return None

@@ -1,0 +1,53 @@
+"""What a zygote loads: what is wanted first, the rest in order, and what cannot be loaded is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.runtime.zygote import Library
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names = [f"library_{name}" for name in ("a", "b", "c")]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(
+            "def warm_up():\n    import builtins\n    builtins.loaded.append(__name__)\n"
+        )
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("builtins.loaded", [], raising=False)
+    return names
+
+
+def loaded() -> list[str]:
+    import builtins
+
+    found: list[str] = builtins.loaded  # type: ignore[attr-defined]  # the fixture's
+    return found
+
+
+def test_what_is_wanted_is_loaded_before_what_is_not(modules: list[str]) -> None:
+    library = Library(modules)
+    library.load_next(modules[2])
+    assert loaded() == [modules[2]]
+    # Once, however often it is wanted; and what is no service of this zygote is for its child to load.
+    library.load_next(modules[2])
+    library.load_next("no.service.of.this")
+    assert loaded() == [modules[2]]
+    library.load_next()
+    assert not library.said().complete
+    library.load_next()
+    assert loaded() == [modules[2], modules[0], modules[1]]
+    assert library.said().complete
+
+
+def test_module_that_cannot_be_loaded_is_told_and_left_out(modules: list[str]) -> None:
+    library = Library(["no.such.module", *modules])
+    while not library.is_complete():
+        library.load_next()
+    assert loaded() == modules
+    assert list(library.said().failed) == ["no.such.module"]
