@@ -155,7 +155,8 @@ def test_every_file_of_a_data_directory_is_declared_to_backups(kernel: RunningKe
     found = [each for each in walk(kernel.data_dir) if not each.entry.is_dir(follow_symlinks=False)]
     assert [each.path for each in found if each.keep is None] == []
     databases = {each.path for each in found if each.path.endswith(".db") and each.keep is Keep.SOURCE}
-    assert databases >= {"services/documents/packs.db", "services/transcripts/transcripts.db", "services/files/files.db"}
+    stores = ("documents/packs.db", "transcripts/transcripts.db", "files/files.db")
+    assert databases >= {f"services/{name}" for name in stores}
 
 
 def test_no_process_outlives_a_killed_kernel(tmp_path: Path) -> None:
