@@ -107,6 +107,8 @@ class Schedule:
     async def latest(self) -> Outcome | None:
         """What became of the latest one to where the settings say, or else of any."""
         found = await trio.to_thread.run_sync(known, self._data_dir)
-        latest = found.get(self._settings.to) if self._settings else next(reversed(found.values()), None)
+        # A place where none was ever made is a mistyped one, unless there is no other.
+        places = sorted(found.values(), key=lambda each: each.succeeded is not None)
+        latest = found.get(self._settings.to) if self._settings else places[-1] if places else None
         unnoted = self._unnoted
         return unnoted if unnoted is not None and (latest is None or latest.at < unnoted.at) else latest

@@ -75,7 +75,7 @@ class ChaosSettings(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
-class BackupSettings(msgspec.Struct, frozen=True):
+class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[backup]`: a folder for backups, outside of the data directory; how often, and how many of them are kept."""
 
     to: str

@@ -34,11 +34,12 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str]
 
 
-def backup(data_dir: Path, to: Path, keep: int | None = None) -> Made:
+def backup(data_dir: Path, to: Path, keep: int | None = None, *, background: bool = False) -> Made:
     """Back up a data directory to a folder or an archive, whether a kernel holds it or not.
 
     Args:
         keep: how many snapshots of it stay in the folder; None: all.
+        background: let all else go ahead of the copying, in this process for good.
 
     Raises BackupFailed: nothing was made, and earlier snapshots are as they were.
     """
@@ -49,9 +50,9 @@ def backup(data_dir: Path, to: Path, keep: int | None = None) -> Made:
     if to.is_relative_to(data_dir):
         raise BackupFailed(f"{to} lies in the data directory; name a place outside of it, best on another disk")
     try:
-        made = _made(data_dir, to, keep)
+        made = _made(data_dir, to, keep, background=background)
     except (BackupFailed, OSError) as error:
-        _note(data_dir, to, began, before, error=(why := _in_words(error, to)))
+        _note(data_dir, to, began, before, error=(why := _in_words(error, data_dir, to)))
         raise BackupFailed(why) from error
     except BaseException as error:
         _note(data_dir, to, began, before, error=f"it was interrupted ({type(error).__name__})")
@@ -60,8 +61,11 @@ def backup(data_dir: Path, to: Path, keep: int | None = None) -> Made:
     return made
 
 
-def _made(data_dir: Path, to: Path, keep: int | None) -> Made:
+def _made(data_dir: Path, to: Path, keep: int | None, *, background: bool) -> Made:
     with opened(to, write=True) as target, Moment(data_dir) as moment:
+        if background:
+            # Not before: writers were waiting.
+            os.nice(10)
         name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
         taken = set(target.names()) if isinstance(target, Folder) else set()
         name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in taken)
@@ -113,7 +117,9 @@ def _note(
         schedule.note(data_dir, outcome)
 
 
-def _in_words(error: Exception, to: Path) -> str:
+def _in_words(error: Exception, data_dir: Path, to: Path) -> str:
+    if isinstance(error, OSError) and error.errno in _FULL and str(data_dir) in str(error.filename):
+        return f"there is no room in {data_dir}, of which a backup needs some for names of files: make some"
     if isinstance(error, OSError) and error.errno in _FULL:
         return f"there is no room for the backup at {to}: make some, or name another place; earlier snapshots are whole"
     if isinstance(error, OSError):

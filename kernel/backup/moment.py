@@ -13,10 +13,12 @@ the log is not begun again, and nothing from beyond the reader's end is moved in
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import struct
 import time
@@ -32,6 +34,10 @@ from kernel.backup.target import BackupFailed
 
 HOLD_S = 0.5
 """How long writers are held at most, for all of it to be taken."""
+
+OR_DIE_S = 5.0
+"""After which a process that holds writers is killed by the system, because it was stopped or its disk hangs: half the
+time that a service waits for a lock."""
 
 PATIENCE_S = 60.0
 """For a database that is written to without a pause, as in a long transaction."""
@@ -243,12 +249,15 @@ class Moment:
         # Most of it beforehand, since writers do not wait for that.
         self._link_items(give_up)
         began = time.monotonic()
+        timer = _Timer()
         try:
             for store in order:
                 first = store is order[0]
                 if not store.hold(give_up if first else began + HOLD_S):
                     return store.path
-                began = time.monotonic() if first else began
+                if first:
+                    began = time.monotonic()
+                    timer.kill_after(OR_DIE_S)
             self.at = time.time()
             for store in order:
                 store.keep()
@@ -259,6 +268,7 @@ class Moment:
         finally:
             for store in order:
                 store.release()
+            timer.close()
         self.held_s = time.monotonic() - began
         return None
 
@@ -294,6 +304,27 @@ class Moment:
             return
         for name in os.listdir(source):
             self._link_tree(source / name, staged / name, until)
+
+
+class _Timer:
+    """Kills this process, stopped or not, unless it is closed in time; timer_create(2).  Raises OSError."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._id = ctypes.c_void_p()
+        # struct sigevent: a value, the signal, SIGEV_SIGNAL.
+        event = struct.pack("Qii48x", 0, signal.SIGKILL, 0)
+        if self._libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(self._id)):
+            raise OSError(ctypes.get_errno(), "timer_create")
+
+    def kill_after(self, seconds: float) -> None:
+        # struct itimerspec: no interval, seconds and nanoseconds.
+        when = struct.pack("qqqq", 0, 0, int(seconds), int(seconds % 1 * 1e9))
+        if self._libc.timer_settime(self._id, 0, when, None):
+            raise OSError(ctypes.get_errno(), "timer_settime")
+
+    def close(self) -> None:
+        self._libc.timer_delete(self._id)
 
 
 def _link(source: Path, staged: Path, until: float) -> bool:

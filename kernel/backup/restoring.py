@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernel import VERSION, data_format
 from kernel.backup.stores import Keep, keep_of
-from kernel.backup.target import BackupFailed, Damaged, File, Manifest, Target, opened
+from kernel.backup.target import BackupFailed, Damaged, File, Manifest, Target, opened, sync_folder
 from kernel.control.address import AlreadyHeld, CannotHold, locked
 
 
@@ -47,6 +47,7 @@ def restore(
                     f"{data_dir} cannot be put in place ({error.strerror}): name a folder that is no mount point, and "
                     "that no kernel is being started in"
                 ) from error
+        sync_folder(data_dir.parent)
     return manifest, aside
 
 
@@ -129,8 +130,8 @@ def _fill(target: Target, manifest: Manifest, folder: Path) -> None:
             os.chown(path, *file.owner, follow_symlinks=False)
     for path, file in reversed(folders):
         path.chmod(file.mode)
-        _sync(path)
-    _sync(folder)
+        sync_folder(path)
+    sync_folder(folder)
 
 
 def _in_trash(path: str) -> bool:
@@ -152,11 +153,3 @@ def _write(target: Target, file: File, path: Path) -> None:
     if file.sha256 not in ("", whole.hexdigest()):
         raise Damaged(f"{file.path} is not what was backed up")
     os.utime(path, ns=(file.modified_ns, file.modified_ns))
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

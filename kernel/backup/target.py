@@ -285,7 +285,7 @@ class Archive:
         for name in self._known:
             self.get(name)
         self._unfinished.rename(self.path)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def names(self) -> list[str]:
         prefix = f"{SNAPSHOTS}/"
@@ -328,7 +328,7 @@ def _replace(path: Path, content: bytes, *, sync: bool = False) -> None:
     unfinished.rename(path)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -27,14 +27,12 @@ def backup(arguments: argparse.Namespace) -> int:
     to = Path(named).expanduser().absolute()
     if arguments.keep is not None and arguments.keep < 1:
         raise Usage(f"--keep is {arguments.keep}; it is 1 or more")
-    if arguments.background:
-        os.nice(10)
     try:
         if arguments.list:
             return _list(to, arguments.json)
         # Where the settings say how many, they do so of their own folder alone.
         keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
-        made = making.backup(find_data_dir(arguments.data, os.environ), to, keep)
+        made = making.backup(find_data_dir(arguments.data, os.environ), to, keep, background=arguments.background)
     except BackupFailed as error:
         raise Failed(str(error)) from None
     for problem in made.problems:

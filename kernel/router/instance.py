@@ -26,6 +26,8 @@ class Instance(msgspec.Struct, eq=False):
     in_flight: int = 0
     used: bool = False
     """Whether a client's call was sent to it since that was last asked."""
+    tries_until: float = -math.inf
+    """Until when a suspect that it was sent is to have it for itself."""
     busy_at: float = -math.inf
     """When it last had a call in hand, on trio's clock."""
     state: ServiceState = ServiceState.WAITING

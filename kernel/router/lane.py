@@ -4,8 +4,9 @@ A call is answered exactly once.  One that was delivered to a generation that di
 is idempotent, and otherwise fails as `MaybeExecuted`.
 
 After a death that the service itself caused (not a kill from outside) the calls that were in flight are *suspects*:
-they are sent again one at a time, so that a request that kills its service is caught alone and refused as
-`Quarantined`.
+they are sent again one at a time, each with the process for itself for a while, so that a request that kills its
+service is caught alone and refused as `Quarantined`. One that was not alone, and any while the service also dies with
+nothing in hand, as of its work in the background, is not convicted.
 
 A service may be a pool: several instances, each supervised for itself. A call goes to the least loaded that is there.
 """
@@ -39,6 +40,12 @@ REPLAYS_AFTER_CRASH = 1
 REPLAYS_AFTER_KILL = 3
 """A kill from outside says nothing against the calls in flight; the bound keeps a killer from making them immortal."""
 
+ALONE_S = 2.0
+"""For which a suspect has a process for itself: one that kills does so soon, and others wait."""
+
+OF_ITSELF_S = 60.0
+"""After a crash with nothing in hand, those with something are no proof against it."""
+
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
 
@@ -70,6 +77,7 @@ class Lane:
         self._suspects: collections.deque[RoutedCall] = collections.deque()
         self._start = start
         self._quarantine = Quarantine(start)
+        self._died_of_itself_at = -math.inf
         self.calls = 0
         self.replays = 0
         self.failures: collections.Counter[str] = collections.Counter()
@@ -189,16 +197,18 @@ class Lane:
     def down(self, instance: str, generation: int, cause: Cause) -> None:
         dead = self._instances[instance]
         if generation == dead.generation:
-            dead.channel, dead.in_flight = None, 0
+            dead.channel, dead.in_flight, dead.tries_until = None, 0, -math.inf
         lost = [call for call in self._in_flight.values() if (call.instance, call.generation) == (instance, generation)]
         for call in lost:
             del self._in_flight[call.frame_id]
         again: list[RoutedCall] = []
+        if not lost and cause.is_crash and not _from_outside(cause):
+            self._died_of_itself_at = trio.current_time()
         for call in lost:
             call.frame_id = 0
             if call.withdrawn:
                 continue
-            if (error := self._after_death(call, cause)) is None:
+            if (error := self._after_death(call, cause, alone=len(lost) == 1)) is None:
                 again.append(call)
             else:
                 self._finish(call, error)
@@ -209,16 +219,17 @@ class Lane:
         self._pump()
         self._wake()
 
-    def _after_death(self, call: RoutedCall, cause: Cause) -> LinckiaError | None:
+    def _after_death(self, call: RoutedCall, cause: Cause, *, alone: bool) -> LinckiaError | None:
         call.deaths += 1
         text = f"service {self.service} died ({cause.text or cause.kind}) while serving {call.op.name}"
         if not call.is_repeatable():
             if call.op.access is Access.READ:
                 return errors.Unavailable(text)
             return errors.MaybeExecuted(text)
-        from_outside = not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
+        from_outside = _from_outside(cause)
         if not from_outside:
-            if call.suspect:
+            of_itself = trio.current_time() - self._died_of_itself_at < OF_ITSELF_S
+            if call.suspect and alone and not of_itself:
                 self._quarantine.convict(call)
                 return errors.Quarantined(
                     f"{text}, for the second time; this request is refused for {QUARANTINE_S / 60:.0f} minutes",
@@ -274,6 +285,8 @@ class Lane:
         instance = self._instances[call.instance]
         if call.generation == instance.generation:
             instance.in_flight -= 1
+            if call.suspect:
+                instance.tries_until = -math.inf
             instance.busy_at = trio.current_time()
         self._pump()
 
@@ -301,6 +314,13 @@ class Lane:
                 self._finish(call, errors.Timeout(late, executed=_executed(call)))
                 continue
             self._send(call, instance, now)
+            if call.suspect:
+                instance.tries_until = now + ALONE_S
+                self._start(self._end_trial)
+
+    async def _end_trial(self) -> None:
+        await trio.sleep(ALONE_S)
+        self._pump()
 
     def _wake(self) -> None:
         """Have one more of those that rest come, unless each call has found an idle one or one is coming for it."""
@@ -314,7 +334,12 @@ class Lane:
 
     def _free(self) -> Instance | None:
         """The least loaded instance that takes another call."""
-        there = [each for each in self._instances.values() if each.channel is not None]
+        now = trio.current_time()
+        there = [
+            each
+            for each in self._instances.values()
+            if each.channel is not None and not (each.in_flight and each.tries_until > now)
+        ]
         least = min(there, key=lambda each: each.in_flight, default=None)
         return least if least is not None and least.in_flight < self._limits.in_flight else None
 
@@ -379,6 +404,11 @@ class Lane:
             executed=Executed.NO,
             retry_after_ms=int(left * 1000),
         )
+
+
+def _from_outside(cause: Cause) -> bool:
+    """Whether what was in hand has nothing to do with it."""
+    return not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
 
 
 def _of_all_times(call: RoutedCall, failure: Failure) -> Failure:

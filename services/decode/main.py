@@ -31,10 +31,9 @@ from proto.ops.decode import (
 )
 from proto.ops.media import MediaBytes, MediaKind
 from services.decode.code.symbols import parse_all
-from services.decode.images import FORMATS, image, pdf
+from services.decode.images import FORMATS, image, pdf, text_of_pdf
 from services.decode.results import NotDecoded, Result
 from services.decode.source import Source
-from services.decode.texts import text_of_pdf
 from services.decode.video import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers, handles
 

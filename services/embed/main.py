@@ -35,7 +35,7 @@ from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from services.runtime.models.checkpoint import Ids, ModelMissing
-from services.runtime.models.device import Precision, batches_at_once
+from services.runtime.models.device import ModelSettings, batches_at_once
 
 _INLINE_CHARACTERS = 2000
 """A request so short is tokenized in the event loop: a tenth of a millisecond, where the switch to a thread costs more.
@@ -47,25 +47,17 @@ _MOST_TOKENS_ON_A_CPU = 2048
 _CANARY = "The quick brown fox jumps over the lazy dog."
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.embed]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     backend: Annotated[Backend, Meta(description="torch, or onnx: far less memory, on the CPU")] = Backend.TORCH
-    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch) or int8 (onnx)")] = Precision.AUTO
-    workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
-    batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
-    threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
     query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
     passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
     batch_ms: Annotated[float, Meta(ge=0, description="Work in one batch of passages; 0: by the device")] = 0
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
-    health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
-    # The kernel reads it, and ends the process then (`rests_by` of its catalog).
-    unload_after_s: Annotated[
-        float, Meta(ge=0, description="Idle time after which the process ends until the next call; 0: never")
-    ] = 300
+    unload_after_s: Annotated[float, Meta(ge=0)] = 300
 
 
 class Loaded(msgspec.Struct, frozen=True):

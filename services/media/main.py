@@ -20,6 +20,8 @@ from proto.errors import InvalidParams, OperationError
 from proto.operation import Params
 from proto.ops.media import (
     THUMBNAIL,
+    AllMetadata,
+    AllThumbnails,
     ArtifactContent,
     ContentChunk,
     FilePart,
@@ -30,10 +32,6 @@ from proto.ops.media import (
     MediaInspect,
     MediaInspection,
     MediaThumbnails,
-)
-from proto.ops.media_uris import (
-    AllMetadata,
-    AllThumbnails,
     MetadataOf,
     MetadataRecord,
     MetadataRecords,

@@ -24,7 +24,7 @@ from services.rerank.checkpoint import AUTO, NONE, PREFERRED, Pair, PairTokenize
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
-from services.runtime.models.device import Precision, batches_at_once, require_device
+from services.runtime.models.device import ModelSettings, batches_at_once, require_device
 
 if TYPE_CHECKING:
     # It loads torch, which is not needed without a model.
@@ -41,22 +41,13 @@ NO_MODEL = (
 )
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.rerank]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, an id in the local cache, or `none`")] = AUTO
-    precision: Annotated[Precision, Meta(description="auto, fp32 or bf16")] = Precision.AUTO
-    workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
-    batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
-    threads: Annotated[int, Meta(ge=1, description="Threads of one batch")] = 1
     max_tokens: Annotated[int, Meta(ge=16, description="Read at most so many tokens of a query and its text")] = 512
     batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a search may have to wait for")] = 100
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 200_000
-    health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
-    # The kernel reads it, and ends the process then (`rests_by` of its catalog).
-    unload_after_s: Annotated[
-        float, Meta(ge=0, description="Idle time after which the process ends until the next call; 0: never")
-    ] = 0
 
 
 class Loaded(msgspec.Struct, frozen=True):

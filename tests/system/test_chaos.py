@@ -8,13 +8,19 @@ import pytest
 
 from kernel.cli.__main__ import main
 from kernel.control.client import CallFailed
+from tests.chaos.clock import Clock
 from tests.system.running import RunningKernel, polls, running
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
+    return Clock(tmp_path_factory.mktemp("clock"))
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("data")
-    with running(folder, services=["echo"], environment={"LINCKIA_CHAOS": "true"}) as started:
+    with running(folder, services=["echo"], environment={"LINCKIA_CHAOS": "true", **clock.environment}) as started:
         yield started
 
 
@@ -44,6 +50,17 @@ def test_service_whose_pongs_are_lost_is_replaced_as_one_that_hangs(kernel: Runn
             break
     assert chaos(kernel, "clear", "from", "echo") == 0
     kernel.wait_ready("echo")
+
+
+def test_wall_clock_that_jumps_ends_nothing(kernel: RunningKernel, clock: Clock) -> None:
+    before = kernel.status()
+    for day in (1, -1):
+        clock.jump_to(day * 86400)
+        assert kernel.call("mcp.echo", {"message": "x"}) == {"message": "x"}
+        now = kernel.status()
+        assert [one["generation"] for one in now["services"]] == [one["generation"] for one in before["services"]]
+        assert now["uptime_s"] < 3600
+    clock.jump_to(0)
 
 
 def test_service_that_is_not_there_is_named(kernel: RunningKernel, capsys: pytest.CaptureFixture[str]) -> None:

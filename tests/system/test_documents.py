@@ -133,16 +133,16 @@ def _status(kernel: RunningKernel) -> dict[str, Any]:
             kernel.wait_ready("documents")
 
 
-def test_what_was_acknowledged_survives_the_death_of_every_process(tmp_path: Path) -> None:
+def test_what_was_acknowledged_survives_the_death_of_every_process(kernel: RunningKernel, root: Path) -> None:
+    """The last of this kernel."""
     known = Acknowledged()
-    with running(tmp_path / "data", [tmp_path], services=["documents"]) as kernel:
-        for n in range(20):
-            answer = kernel.call("documents_add", {"name": f"text-{n}", "content": f"marker1x{n}"})
-            known.there[f"text-{n}"] = answer["hash"]
-        kernel.process.send_signal(signal.SIGKILL)
-        kernel.process.wait()
-    with running(tmp_path / "data", [tmp_path], services=["documents"]) as kernel:
-        trio.run(check, kernel, known)
+    for n in range(20):
+        answer = kernel.call("documents_add", {"name": f"text-{n}", "content": f"marker1x{n}"})
+        known.there[f"text-{n}"] = answer["hash"]
+    kernel.process.send_signal(signal.SIGKILL)
+    kernel.process.wait()
+    with running(kernel.data_dir, [root], services=["documents"]) as second:
+        trio.run(check, second, known)
 
 
 def write_large(path: Path, size: int) -> str:

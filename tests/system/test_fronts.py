@@ -103,6 +103,19 @@ def test_http_clients_find_the_same_port_open(kernel: RunningKernel) -> None:
         assert get() == b'"pong"'
 
 
+def test_a_connection_over_http_that_is_kept_alive_goes_on_at_the_next_front(kernel: RunningKernel) -> None:
+    """The very same one: a client need not even notice that it was closed."""
+    where = urlsplit(kernel.status()["http_url"]).netloc
+    with contextlib.closing(http.client.HTTPConnection(where, timeout=20)) as connection:
+        connection.connect()
+        name = connection.sock.getsockname()
+        for _ in range(3):
+            connection.request("GET", "/ping")
+            assert connection.getresponse().read() == b'"pong"'
+            assert connection.sock.getsockname() == name
+            kernel.call("kernel_restart", {"service": "front"})
+
+
 def test_the_front_may_speak_for_clients_and_for_nobody_else(kernel: RunningKernel) -> None:
     """What only the operator may do is refused to a client, whichever way it asks."""
     where = urlsplit(kernel.status()["http_url"]).netloc

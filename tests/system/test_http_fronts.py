@@ -283,19 +283,6 @@ def test_one_front_dies_and_the_other_goes_on_with_its_sessions(two_fronts: Runn
         assert wire.call("mcp.echo", message="a")[0] == 200
 
 
-def test_a_session_goes_on_in_another_kernel_of_the_same_data(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with data_directory(tmp_path_factory.mktemp("again")) as data:
-        with running(data, options=HTTP, services=["echo"]) as first:
-            wire = Wire(first)
-            wire.initialize()
-            assert wire.call("mcp.echo", message="a")[0] == 200
-            first.process.kill()
-            first.process.wait()
-        with running(data, options=HTTP, services=["echo"]) as second:
-            wire.where = Wire(second).where
-            assert wire.call("mcp.echo", message="a")[0] == 200
-
-
 def test_a_flood_of_long_bodies_costs_neither_the_front_nor_anothers_answers(one_front: RunningKernel) -> None:
     """A hundred megabytes and more at once, by one client, again and again; `tests.bench.flood` has the times."""
     before = one_front.service("front")
@@ -331,3 +318,15 @@ def test_a_key_that_is_no_key_is_made_again(tmp_path: Path) -> None:
     assert session_key(tmp_path) == made
     assert stat.S_IMODE((tmp_path / "session.key").stat().st_mode) == 0o600
     assert session_key(tmp_path / "missing") != made
+
+
+def test_a_session_goes_on_in_another_kernel_of_the_same_data(one_front: RunningKernel) -> None:
+    """The last of this kernel."""
+    wire = Wire(one_front)
+    wire.initialize()
+    assert wire.call("mcp.echo", message="a")[0] == 200
+    one_front.process.kill()
+    one_front.process.wait()
+    with running(one_front.data_dir, options=HTTP, services=["echo"]) as second:
+        wire.where = Wire(second).where
+        assert wire.call("mcp.echo", message="a")[0] == 200

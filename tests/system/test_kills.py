@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trio
 
+from kernel.backup.stores import Keep, walk
 from kernel.control.client import CallFailed
 from tests.system.kills import assail
 from tests.system.running import Connection, RunningKernel, connection, running
@@ -148,6 +149,14 @@ async def test_acknowledged_writes_are_on_disk_whatever_is_killed(kernel: Runnin
             acknowledged += 1
             assert file.read_text() == f"# counts\nn: {acknowledged}  # so far\n"
     assert acknowledged > 8
+
+
+def test_every_file_of_a_data_directory_is_declared_to_backups(kernel: RunningKernel) -> None:
+    found = [each for each in walk(kernel.data_dir) if not each.entry.is_dir(follow_symlinks=False)]
+    assert [each.path for each in found if each.keep is None] == []
+    databases = {each.path for each in found if each.path.endswith(".db") and each.keep is Keep.SOURCE}
+    stores = ("documents/packs.db", "transcripts/transcripts.db", "files/files.db")
+    assert databases >= {f"services/{name}" for name in stores}
 
 
 def test_no_process_outlives_a_killed_kernel(tmp_path: Path) -> None:

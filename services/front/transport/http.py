@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proto.front import Http
@@ -29,101 +29,6 @@ from services.front.transport.tokens import Tokens
 from services.front.transport.turns import Shared
 
 TRANSCRIPTS = "transcripts"
-
-
-@contextlib.asynccontextmanager
-async def open_http(
-    gateway: Gateway,
-    settings: Http,
-    *,
-    routes: Sequence[BaseRoute] = (),
-    ready: Callable[[], Awaitable[bool]],
-    session_key: bytes,
-    several: bool,
-    tokens: Tokens | None = None,
-    issuer: ResourceServer | None = None,
-    shared: Shared | None = None,
-) -> AsyncIterator[tuple[ASGIApp, Callable[[], None]]]:
-    """The ASGI application, and what ends its open streams when the server is to end.
-
-    Args:
-        routes: others' (metrics, the operator's page), behind the same checks.
-        ready: what `/health` and `/readyz` answer 200 for.
-        session_key: signs the ids of sessions; all fronts have the same.
-        several: whether there are other fronts.
-        tokens: those that the operator has made.
-        issuer: judges the tokens of another issuer, if there is one.
-        shared: with the routes, what one client's flood leaves to the others.
-    """
-    sessions = gateway.sessions(session_key, several=several)
-    limit, shared = settings.max_body_bytes, shared or Shared()
-    endpoints = {name: Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
-    stateless = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
-
-    async def health(request: Request) -> Response:
-        up = await ready()
-        return JSONResponse({"status": "ready" if up else "starting"}, status_code=200 if up else 503)
-
-    async def alive(request: Request) -> Response:
-        return JSONResponse({"status": "alive"})
-
-    async def surface(scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = endpoints.get(scope["path"].removeprefix("/mcp").strip("/") or ALL)
-        if endpoint is None:
-            text = f"no such surface; there are: {', '.join(SURFACES)}"
-            await JSONResponse({"error": text}, status_code=404)(scope, receive, send)
-            return
-        await endpoint(scope, receive, send)
-
-    app = Starlette(
-        routes=[
-            Route("/mcp", endpoint=_Whole(endpoints[ALL])),
-            Route("/v1/mcp", endpoint=_Whole(stateless)),
-            *(Route(path, endpoint=health, methods=["GET"]) for path in ("/health", "/readyz")),
-            Route("/livez", endpoint=alive, methods=["GET"]),
-            Mount("/mcp", app=surface),
-            *routes,
-        ]
-    )
-
-    direct: dict[str, Endpoint] = {"/mcp": endpoints[ALL], "/v1/mcp": stateless}
-    direct |= {f"/mcp/{name}": endpoint for name, endpoint in endpoints.items()}
-
-    exact = {
-        (method, route.path): route.app
-        for route in reversed(routes)
-        if isinstance(route, Route) and "{" not in route.path
-        for method in route.methods or ()
-    }
-
-    async def front(scope: Scope, receive: Receive, send: Send) -> None:
-        # The application's routes say the same; what has an exact path need not be looked up in them.
-        found: ASGIApp | None = None
-        if scope["type"] == "http":
-            found = direct.get(scope["path"]) or exact.get((scope["method"], scope["path"]))
-        await (found or app)(scope, receive, send)
-
-    def close_streams() -> None:
-        for endpoint in (*endpoints.values(), stateless):
-            endpoint.close_streams()
-
-    async with contextlib.AsyncExitStack() as stack:
-        for endpoint in (*endpoints.values(), stateless):
-            await stack.enter_async_context(endpoint.running())
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        await nursery.start(sessions.run)
-        yield Guard(front, settings, tokens, issuer), close_streams
-        nursery.cancel_scope.cancel()
-
-
-class _Whole:
-    """An ASGI application as the endpoint of a route, for every method."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
 
 
 async def serve_http(
@@ -145,16 +50,73 @@ async def serve_http(
     """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
 
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
+
+    Args:
+        routes: others' (metrics, the operator's page), behind the same checks.
+        ready: what `/health` and `/readyz` answer 200 for.
+        session_key: signs the ids of sessions; all fronts have the same.
+        several: whether there are other fronts.
+        tokens: those that the operator has made.
+        issuer: judges the tokens of another issuer, if there is one.
+        shared: with the routes, what one client's flood leaves to the others.
+        relay: from the front before, and to the next.
     """
-    opened = open_http(
-        gateway, settings, routes=routes, ready=ready, session_key=session_key, several=several, tokens=tokens,
-        issuer=issuer, shared=shared,
-    )  # fmt: skip
-    async with opened as (app, close_streams):
+    sessions = gateway.sessions(session_key, several=several)
+    limit, shared = settings.max_body_bytes, shared or Shared()
+    endpoints = {f"/mcp/{name}": Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
+    endpoints["/v1/mcp"] = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
+    every = list(endpoints.values())
+    endpoints["/mcp"] = endpoints[f"/mcp/{ALL}"]
+    app = _app(endpoints, routes, ready)
+
+    async with contextlib.AsyncExitStack() as stack:
+        for endpoint in every:
+            await stack.enter_async_context(endpoint.running())
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        await nursery.start(sessions.run)
         gc.freeze()
 
         async def until_shutdown() -> None:
             await shutdown()
-            close_streams()
+            for endpoint in every:
+                endpoint.close_streams()
 
-        await http_server.serve(app, settings, listening, shutdown=until_shutdown, relay=relay, task_status=task_status)
+        guard = Guard(app, settings, tokens, issuer)
+        await http_server.serve(
+            guard, settings, listening, shutdown=until_shutdown, relay=relay, task_status=task_status
+        )
+        nursery.cancel_scope.cancel()
+
+
+def _app(
+    endpoints: Mapping[str, ASGIApp], routes: Sequence[BaseRoute], ready: Callable[[], Awaitable[bool]]
+) -> ASGIApp:
+    """The application: MCP's endpoints by their paths, and routes."""
+
+    async def health(request: Request) -> Response:
+        up = await ready()
+        return JSONResponse({"status": "ready" if up else "starting"}, status_code=200 if up else 503)
+
+    async def alive(request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    own = {"/health": health, "/readyz": health, "/livez": alive}
+    every = [*(Route(path, endpoint=answer, methods=["GET"]) for path, answer in own.items()), *routes]
+    others = Starlette(routes=every)
+    # What has an exact path need not be looked up in the routes.
+    exact = {
+        (method, route.path): route.app
+        for route in reversed(every)
+        if isinstance(route, Route) and "{" not in route.path
+        for method in route.methods or ()
+    }
+    unknown = JSONResponse({"error": f"no such surface; there are: {', '.join(SURFACES)}"}, status_code=404)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        found = endpoints.get(path) or exact.get((scope["method"], path))
+        if found is None and path.startswith("/mcp/"):
+            found = endpoints.get(path.rstrip("/"), unknown)
+        await (found or others)(scope, receive, send)
+
+    return app

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import email.utils
-import http
 import logging
 import math
 import socket
 import urllib.parse
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import httptools
@@ -27,15 +24,15 @@ import trio
 from starlette.types import ASGIApp, Message, Scope
 
 from proto.front import Http
+from services.front.transport.http_message import WRITE_BYTES, Request, Response
 
 HEAD_BYTES = 64 * 1024
 AHEAD_BYTES = 64 * 1024
 """Read of further requests while one is served; beyond it a client that leaves is noticed when it is answered."""
 
 READ_BYTES = 64 * 1024
-WRITE_BYTES = 256 * 1024
 WRITE_S = 60.0
-"""For a client to take so much of an answer."""
+"""For a client to take `WRITE_BYTES` of an answer."""
 
 SLOWEST_BYTES_PER_S = 16 * 1024
 """Of a body, beyond `Http.body_timeout_s`."""
@@ -53,8 +50,6 @@ UNANSWERED = (
     "the request was ended before it was answered, since this front or the token has ended: "
     "it may have been executed; look before you repeat it"
 )
-
-_BODILESS = frozenset({204, 304})
 
 _log = logging.getLogger("linckia.http")
 
@@ -167,21 +162,6 @@ class _Server:
             connection.end()
 
 
-@dataclass(eq=False)
-class _Request:
-    """A request as far as it has come."""
-
-    target: bytes = b""
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    method: bytes = b""
-    version: str = "1.1"
-    keep_alive: bool = False
-    expects: bool = False
-    chunks: list[bytes] = field(default_factory=list)
-    complete: bool = False
-    end_told: bool = False
-
-
 class _Connection:
     """One client; the parser calls its `on_…` methods."""
 
@@ -191,8 +171,8 @@ class _Connection:
         self._peer = peer
         self._own = stream.socket.getsockname()[:2]
         self._parser = httptools.HttpRequestParser(self)
-        self._requests: collections.deque[_Request] = collections.deque()
-        self._parsed: _Request | None = None
+        self._requests: collections.deque[Request] = collections.deque()
+        self._parsed: Request | None = None
         self._head_bytes = 0
         self._ahead = 0
         self._wrong: tuple[int, str] | None = None
@@ -201,12 +181,12 @@ class _Connection:
         self._upgrade_asked = False
         self._idle: trio.CancelScope | None = None
         self._answering: trio.CancelScope | None = None
-        self._served: _Request | None = None
+        self._served: Request | None = None
 
     # ---- parser ---------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._parsed = _Request()
+        self._parsed = Request()
 
     def on_url(self, url: bytes) -> None:
         assert self._parsed is not None
@@ -277,7 +257,7 @@ class _Connection:
         if self._wrong is not None and not self._gone:
             await self.refuse(*self._wrong)
 
-    async def _next(self) -> _Request | None:
+    async def _next(self) -> Request | None:
         """The next request, once its head is there."""
         with trio.move_on_after(KEEP_ALIVE_S) as idle:
             self._idle = idle
@@ -315,16 +295,16 @@ class _Connection:
     async def refuse(self, status: int, why: str) -> None:
         """Answer what cannot be served, and close."""
         body = why.encode()
-        response = _Response(_Request(), self._write)
+        response = Response(Request(), self._write)
         form = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
         await response.send({"type": "http.response.start", "status": status, "headers": form})
         await response.send({"type": "http.response.body", "body": body})
         await self._linger()
 
-    async def _answer(self, request: _Request) -> bool:
+    async def _answer(self, request: Request) -> bool:
         """Have the application answer; whether the connection can be used again."""
         self._served = request
-        response = _Response(request, self._write)
+        response = Response(request, self._write)
         if (scope := self._scope(request)) is None:
             await self.refuse(400, "the target of the request is no URL")
             return False
@@ -347,7 +327,7 @@ class _Connection:
             await self.refuse(503, UNANSWERED)
         return response.complete and request.complete and request.keep_alive and not self._gone
 
-    def _scope(self, request: _Request) -> Scope | None:
+    def _scope(self, request: Request) -> Scope | None:
         try:
             url = httptools.parse_url(request.target)
             path = (url.path or b"/").decode("ascii")
@@ -360,7 +340,7 @@ class _Connection:
             "headers": request.headers, "client": self._peer, "server": self._own,
         }  # fmt: skip
 
-    async def _receive(self, request: _Request) -> Message:
+    async def _receive(self, request: Request) -> Message:
         """ASGI's `receive`: the body as it comes, and then the client's leaving."""
         if not request.chunks and not request.complete and not self._eof:
             await self._read_body(request)
@@ -375,7 +355,7 @@ class _Connection:
             await trio.sleep_forever()
         return {"type": "http.disconnect"}
 
-    async def _read_body(self, request: _Request) -> None:
+    async def _read_body(self, request: Request) -> None:
         if request.expects:
             request.expects = False
             await self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -408,76 +388,3 @@ class _Connection:
             await self._stream.send_eof()
             while left > 0 and (data := await self._stream.receive_some(READ_BYTES)):
                 left -= len(data)
-
-
-class _Response:
-    """ASGI's `send` for one request; the head goes with the body, or at once where that is a stream."""
-
-    def __init__(self, request: _Request, write: Callable[[bytes], Awaitable[None]]) -> None:
-        self._request = request
-        self._write = write
-        self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._chunked = False
-        self.started = False
-        self.complete = False
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status, self._headers = message["status"], list(message.get("headers", ()))
-            if not self._is_whole:
-                self.started = True
-                await self._write(self._head())
-            return
-        if self.complete:
-            return
-        body, more = bytes(message.get("body", b"")), bool(message.get("more_body", False))
-        data = b""
-        if not self.started:
-            self.started = True
-            data = self._head()
-        if self._request.method == b"HEAD" or self._status in _BODILESS:
-            body = b""
-        if self._chunked:
-            body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
-        self.complete = not more
-        if len(body) > WRITE_BYTES:
-            # Not worth a copy.
-            await self._write(data)
-            data = b""
-        if data or body:
-            await self._write(data + body if data else body)
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether its length is known."""
-        return self._status in _BODILESS or any(name.lower() == b"content-length" for name, _ in self._headers)
-
-    def _head(self) -> bytes:
-        own = [(b"date", email.utils.formatdate(usegmt=True).encode())]
-        if not self._is_whole:
-            if self._request.version == "1.1":
-                self._chunked = self._request.method != b"HEAD"
-                own.append((b"transfer-encoding", b"chunked"))
-            else:
-                self._request.keep_alive = False
-        if not self._request.complete:
-            # Of a body that nobody has read some is yet to come: no other request can be told from it.
-            self._request.keep_alive = False
-        if not self._request.keep_alive:
-            own.append((b"connection", b"close"))
-        elif self._request.version == "1.0":
-            own.append((b"connection", b"keep-alive"))
-        lines = [b"HTTP/1.1 %d %b\r\n" % (self._status, _phrase(self._status))]
-        for name, value in (*self._headers, *own):
-            if b"\n" in value or b"\r" in value or b"\n" in name:
-                raise ValueError(f"a header of the response has a line break: {name!r}")
-            lines.append(b"%b: %b\r\n" % (name, value))
-        return b"".join(lines) + b"\r\n"
-
-
-def _phrase(status: int) -> bytes:
-    try:
-        return http.HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""

@@ -94,8 +94,8 @@ class _Collector(Collector):
         text = "Turns of the kernel's event loop that took more than 20 ms of its own processor time."
         yield _family("kernel_loop_late_turns_total", text, [], [((), figures.late_turns)])
         if (backup := figures.backup) is not None:
-            ages = [] if backup.age_s is None else [((), backup.age_s)]
-            yield _family("backup_age_seconds", "Since the moment of the last backup that was made.", [], ages)
+            text = "Since the moment of the last backup that was made."
+            yield _family("backup_age_seconds", text, [], [((), backup.age_s)])
             yield _family("backup_failed", "1 where the latest backup failed.", [], [((), bool(backup.error))])
         for name, text, figure in _OF_PROCESSES:
             yield _family(name, text, ["service"], (((each.name,), figure(each)) for each in processes))

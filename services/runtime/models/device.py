@@ -8,6 +8,10 @@ from __future__ import annotations
 import enum
 import gc
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from proto.errors import OperationError
 from proto.machine import usable_cores
@@ -23,6 +27,20 @@ class Precision(enum.StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     INT8 = "int8"
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the settings of each service with a model have."""
+
+    precision: Annotated[Precision, Meta(description="auto, fp32, bf16 (torch) or int8 (onnx)")] = Precision.AUTO
+    workers: Annotated[int, Meta(ge=1, description="Processes of the pool, as many as the kernel started")] = 1
+    batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
+    threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
+    health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
+    # The kernel reads it, and ends the process then (`rests_by` of its catalog).
+    unload_after_s: Annotated[
+        float, Meta(ge=0, description="Idle time after which the process ends until the next call; 0: never")
+    ] = 0
 
 
 def require_device(device: str) -> None:

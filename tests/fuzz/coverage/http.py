@@ -65,7 +65,9 @@ async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
 @functools.cache
 def _servers() -> list[_Server]:
     open_to_all = Http(allowed_origins=("*",), allowed_hosts=("*",))
-    return [_Server(Guard(_echo, settings, Tokens()), settings, None) for settings in (Http(token="secret"), open_to_all)]
+    return [
+        _Server(Guard(_echo, settings, Tokens()), settings, None) for settings in (Http(token="secret"), open_to_all)
+    ]
 
 
 def read(data: bytes) -> None:

@@ -213,3 +213,13 @@ def test_what_is_known_of_backups_survives_nonsense(data: Path, tmp_path: Path) 
     assert schedule.known(data) == {}
     made = backup(data, tmp_path / "to")
     assert schedule.known(data)[str(tmp_path / "to")].snapshot == made.snapshot
+
+
+async def test_a_mistyped_place_does_not_hide_the_backups_there_are(tmp_path: Path) -> None:
+    good, wrong = schedule.Outcome(to="/there", at=1, succeeded=1), schedule.Outcome(to="/tehre", at=2, error="no")
+    schedule.note(tmp_path, wrong)
+    latest = schedule.Schedule(tmp_path, None).latest
+    assert await latest() == wrong
+    schedule.note(tmp_path, good)
+    schedule.note(tmp_path, wrong)
+    assert await latest() == good

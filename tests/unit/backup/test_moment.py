@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import apsw
@@ -78,6 +81,24 @@ def test_a_store_that_is_not_free_holds_up_no_other(
         with Moment(data) as moment:
             assert counts(copied(moment, tmp_path / "copy")) == [0] * 4
         writing.put(db, 1)
+
+
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from kernel.backup import moment
+moment.OR_DIE_S = 0.3
+moment._Store.keep = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
+moment.Moment(Path(sys.argv[1])).__enter__()
+"""
+
+
+def test_a_backup_that_stands_still_while_it_holds_writers_is_killed(data: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", STOPPED, str(data)], check=False).returncode == -signal.SIGKILL
+    with contextlib.closing(apsw.Connection(str(data / DATABASES[0]))) as db:
+        writing.put(db, 1)
+    with Moment(data) as moment:
+        assert [piece.path for piece in moment.pieces if piece.path == "token"]
 
 
 def test_one_backup_at_a_time(data: Path) -> None:

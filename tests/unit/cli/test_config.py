@@ -82,6 +82,14 @@ def test_a_service_gets_its_own_table_from_every_layer(data_dir: Path) -> None:
     assert config.services == {"embed": {"model": "a", "batch": 16, "device": "cpu"}}
 
 
+def test_backups_go_to_a_folder_that_no_service_reaches(data_dir: Path) -> None:
+    (data_dir / "linckia.toml").write_text('[backup]\nto = "../kept"\nevery = "6h"\n')
+    config = load_in(data_dir)
+    assert config.backup is not None
+    assert (config.backup.to, config.backup.every_s, config.backup.keep) == (str(data_dir.parent / "kept"), 21600, 14)
+    assert config.backup.to in config.denied
+
+
 def test_http_can_be_switched_off(data_dir: Path) -> None:
     assert load_in(data_dir, flags=Flags(http="off")).http is None
 
@@ -123,6 +131,11 @@ def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
         ('roots = ["linckia.toml"]', ("linckia.toml", "is a file")),
         ('roots = [{path = ".", mode = "append"}]', ("roots", "append")),
         ('roots = [{paths = "."}]', ("roots", "path")),
+        ('[backup]\nevery = "1d"', ("backup", "to")),
+        ('[backup]\nto = "../b"\nevery = "daily"', ("backup.every", "6h")),
+        ('[backup]\nto = "../b"\nkeep = 0', ("backup.keep", "1")),
+        ('[backup]\nto = "../b"\nkep = 3', ("backup", "unknown field `kep`")),
+        ('[backup]\nto = "b"', ("backup.to", "outside of the data directory")),
         ('roots = ["."]', ("data", "belongs to Linckia itself", "another folder")),
         ('deny = [""]', ("deny", "neither a path nor a pattern")),
         ('deny = ["a[z-a]"]', ("deny",)),

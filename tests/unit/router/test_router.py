@@ -20,6 +20,7 @@ from proto.errors import (
     Executed,
     Forbidden,
     Internal,
+    Kind,
     LinckiaError,
     MaybeExecuted,
     OperationError,
@@ -268,6 +269,61 @@ async def test_call_made_while_the_service_is_down_waits_for_the_next_generation
         await r.up()
         await trio.testing.wait_all_tasks_blocked()
         assert [a["generation"] for a in answers] == [2]
+
+
+async def test_suspect_is_not_convicted_of_what_another_call_did(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        outcomes: list[object] = []
+
+        async def ask(text: str) -> None:
+            try:
+                outcomes.append((await call(r, Say(text=text)))["text"])
+            except LinckiaError as error:
+                outcomes.append(error.kind)
+
+        nursery.start_soon(ask, "innocent")
+        await r.until(lambda: "innocent" in r.seen)
+        r.down(CRASHED)
+        r.seen.clear()
+        await r.up()
+        await r.until(lambda: "innocent" in r.seen)
+        nursery.start_soon(ask, "poison")
+        await trio.testing.wait_all_tasks_blocked()
+        # The suspect has the process for itself, but not for ever.
+        assert r.seen == ["innocent"]
+        await r.until(lambda: "poison" in r.seen)
+        r.down(CRASHED)
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert outcomes == [Kind.UNAVAILABLE, "poison"]
+        assert (await call(r, Say(text="innocent")))["text"] == "innocent"
+
+
+async def test_nothing_is_convicted_while_the_service_dies_with_nothing_in_hand_too() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.down(CRASHED)
+        await r.up()
+        r.hold = trio.Event()
+        outcomes: list[object] = []
+
+        async def ask() -> None:
+            try:
+                outcomes.append(await call(r, Say(text="innocent")))
+            except LinckiaError as error:
+                outcomes.append(error.kind)
+
+        nursery.start_soon(ask)
+        for _ in range(2):
+            await r.until(lambda: "innocent" in r.seen)
+            r.down(CRASHED)
+            r.seen.clear()
+            await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert outcomes == [Kind.UNAVAILABLE]
+        r.hold.set()
+        assert (await call(r, Say(text="innocent")))["text"] == "innocent"
 
 
 async def test_request_that_crashes_two_generations_is_refused_and_its_neighbours_are_answered() -> None:

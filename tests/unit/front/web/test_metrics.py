@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from kernel.ports import CauseKind, ServiceState
-from proto.ops.kernel import KernelFigures, LaneFigures, ServiceFigures, ZygoteFigures
+from proto.ops.kernel import BackupStatus, KernelFigures, LaneFigures, ServiceFigures, ZygoteFigures
 from services.front.web.metrics import exposition
 
 LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*)\})? (?P<value>[0-9.e+-]+)$')
@@ -40,6 +40,7 @@ def exposed() -> str:
         worst_turn_s=0.03,
         worst_turn_cpu_s=0.004,
         late_turns=1,
+        backup=BackupStatus(to="/mnt", age_s=60.0, error="no room"),
         services=[service("embed"), service("embed-2", deaths=2), service("yaml", state=ServiceState.FAILED)],
         lanes={
             "embed": LaneFigures(queued=0, calls=12, replays=3, failures={"overloaded": 2}),
@@ -80,4 +81,6 @@ def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
     assert found["linckia_kernel_memory_bytes"] == 4096
     assert found['linckia_kernel_loop_lateness_seconds{clock="processor"}'] == 0.004
     assert found["linckia_kernel_loop_late_turns_total"] == 1
+    assert found["linckia_backup_age_seconds"] == 60
+    assert found["linckia_backup_failed"] == 1
     assert found['linckia_zygote_up{zygote="torch"}'] == 1
