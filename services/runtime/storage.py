@@ -83,7 +83,10 @@ def trouble_of(error: BaseException) -> str:
 def out_of_descriptors(error: BaseException) -> bool:
     """Whether the process can open no more files, where `error`, or what it was raised for, says so."""
     each: BaseException | None = error
-    while each is not None:
+    seen: set[int] = set()
+    # One that is raised again while what it led to is handled is its own context's context.
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
         if isinstance(each, OSError) and each.errno == errno.EMFILE:
             return True
         if isinstance(each, apsw.CantOpenError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import apsw
 import pytest
 
 from proto.errors import Executed
-from services.runtime.storage import disk_full, trouble_of
+from services.runtime.storage import disk_full, out_of_descriptors, trouble_of
 
 FULL = "the disk is full"
 
@@ -74,3 +75,12 @@ def test_a_database_that_may_only_be_read_is_named(insert: Callable[[Path], None
 def test_other_errors_are_none_of_the_disk(error: Exception, tmp_path: Path) -> None:
     assert trouble_of(error) == ""
     assert disk_full(error, tmp_path) is None
+
+
+def test_descriptors_are_looked_for_in_all_that_led_to_an_error() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    # As where the error of one task is raised again while another's is handled, and the other way round.
+    first.__context__, second.__context__ = second, first
+    assert not out_of_descriptors(first)
+    second.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    assert out_of_descriptors(first)
