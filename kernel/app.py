@@ -76,7 +76,7 @@ async def run(
     entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
     kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, ahead)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_stop_on_signal, kernel.stop, nursery.cancel_scope)
+        nursery.start_soon(_stop_on_signal, kernel, nursery.cancel_scope)
         await kernel.serve(nursery, on_ready)
         nursery.cancel_scope.cancel()
 
@@ -133,6 +133,7 @@ class _Kernel:
         )
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
+        self.control: ControlServer | None = None
         self.schedule = Schedule(config.data_dir, config.backup)
         self.trends = Trends(config.data_dir, self._deaths)
         self.started = trio.Event()
@@ -171,6 +172,13 @@ class _Kernel:
         _log.info("ending in order")
         await self.supervisor.shutdown()
         self.handoff.close()
+
+    def signalled(self) -> None:
+        """End in order.  A service manager that restarts its unit sends a signal, too: local clients' sessions go on in
+        the next kernel, or in one of their own where none comes."""
+        if self.control is not None and self.manager.is_there:
+            self.control.is_replaced = True
+        self.stop.set()
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         """Once clients can be served."""
@@ -212,6 +220,7 @@ class _Kernel:
             read_only=self.config.read_only,
             linger_s=self.linger_s,
         )
+        self.control = server
         await server.run(self.listener, task_status=task_status)
         self.stop.set()
 
@@ -222,16 +231,16 @@ async def _collect() -> None:
     await trio.lowlevel.checkpoint()
 
 
-async def _stop_on_signal(stop: trio.Event, everything: trio.CancelScope) -> None:
+async def _stop_on_signal(kernel: _Kernel, everything: trio.CancelScope) -> None:
     """The first signal ends the system in order, a second one at once."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         async for number in signals:
-            if stop.is_set():
+            if kernel.stop.is_set():
                 _log.warning("a second signal (%s): ending at once", signal.Signals(number).name)
                 everything.cancel()
                 return
             _log.info("%s received", signal.Signals(number).name)
-            stop.set()
+            kernel.signalled()
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

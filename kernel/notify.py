@@ -22,6 +22,10 @@ class Manager:
         given = os.environ.get("WATCHDOG_USEC", "") if own else ""
         self._watchdog_s = int(given) / 1e6 if given.isdigit() else 0.0
 
+    @property
+    def is_there(self) -> bool:
+        return bool(self._address)
+
     def tell(self, state: str) -> None:
         """One message, such as `READY=1`; lost where nobody takes it."""
         if not self._address:

@@ -75,7 +75,7 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
             return
         roots = attached["roots"]
         if ended == "replaced":
-            print("linckia: `linckia serve` takes over; the session goes on there", file=sys.stderr)
+            print("linckia: another kernel takes over; the session goes on there", file=sys.stderr)
             patience_s = COMES_BACK_S
             continue
         deaths = [*(at for at in deaths if at > time.monotonic() - WITHIN_S), time.monotonic()]

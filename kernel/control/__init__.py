@@ -7,7 +7,8 @@
     {"attach": {"surface": NAME, "roots": […]}}      with two descriptors by SCM_RIGHTS: the client's input and output;
                                                      and a third, the memory in which its session outlives the kernel
         {"attached": {"pid": …, "ephemeral": true, "roots": […]}}, and when the MCP session has ended
-        {"detached": {"reason": "client"}} (it left) or "stopped" (the kernel ends in order)
+        {"detached": {"reason": "client"}} (it left), "stopped" (the kernel ends in order) or
+        "replaced" (another kernel goes on with the session)
 
 or {"failure": {…}}, the fields of `proto.errors.Failure`. Closing the connection cancels what it asked for.
 `address` and `client` import the standard library only, since they stand on the way of every short command.

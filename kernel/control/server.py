@@ -95,7 +95,7 @@ class ControlServer:
     linger_s: float | None = None
     """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
     _busy: int = field(default=0, init=False)
-    _replaced: bool = field(default=False, init=False)
+    is_replaced: bool = field(default=False, init=False)
     _alone: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
 
     async def run(
@@ -140,14 +140,14 @@ class ControlServer:
                 f"roots {_listed(self.roots)}: serve the same, or end it and its clients' sessions (linckia stop)"
             )
         log.info("stepping aside for a kernel that stays")
-        self._replaced = True
+        self.is_replaced = True
         self.stopping.set()
         return {"aside": {"pid": os.getpid()}}
 
     @property
     def ended(self) -> str:
         """Why local clients' sessions end here: `stopped`, or `replaced` where they go on in another kernel."""
-        return "replaced" if self._replaced else "stopped"
+        return "replaced" if self.is_replaced else "stopped"
 
     async def _serve(self, accepted: trio.socket.SocketType) -> None:
         connection = _Connection(self, accepted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -148,6 +149,23 @@ def test_serve_takes_over_from_the_kernel_of_a_client_and_its_session_goes_on(da
             assert client.leave() == 0
             assert "takes over" in client.stderr()
             assert second.process.poll() is None
+
+
+def test_sessions_outlive_a_restart_by_the_service_manager(data: Path, root: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        told = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with running(data, [root], services=["echo"], environment=told) as first, stdio_client(data) as client:
+            client.initialize()
+            first.process.terminate()
+            assert first.process.wait(60) == 0
+            with running(data, [root], services=["echo"], environment=told) as second:
+                assert client.call(1, "mcp.echo", message="here")["isError"] is False
+                assert kernel_pid(data) == second.process.pid
+                # The operator's own command means the sessions as well.
+                assert linckia(data, "stop").returncode == 0
+                assert client.leave() == 0
+                assert "the session ends with it" in client.stderr()
 
 
 def test_serve_with_other_settings_than_the_kernel_of_a_client_changes_nothing(
