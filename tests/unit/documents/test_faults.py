@@ -238,7 +238,7 @@ async def test_what_a_damaged_page_does_not_touch_can_still_be_added_and_read(tm
     async with documents(tmp_path) as bench:
         with pytest.raises(OperationError, match=r"packs\.db") as caught:
             await bench.call(DocumentsGet(name="alone.txt", include_content=True))
-        assert "copy" in str(caught.value)
+        assert "restore-backup" in str(caught.value)
         await add_text(bench, "new.txt", "new text")
         assert (await bench.call(DocumentsGet(name="new.txt", include_content=True))).content == "new text"
         verified = await bench.call(DocumentsVerify())
