@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernel.cli import Failed, Usage
-from kernel.cli.export import FORMAT, content_folder, set_names
+from kernel.cli.carry.export import FORMAT, content_folder, set_names
 from kernel.cli.terminal import complain, connect, patiently
 from kernel.control.client import CallFailed, Client
 from proto.json_types import JsonObject
@@ -37,7 +37,7 @@ def take_in(arguments: argparse.Namespace) -> int:
     source = Path(arguments.source).expanduser().resolve()
     with connect(arguments) as client:
         if arguments.origin is not None:
-            from kernel.cli.originals import take_original
+            from kernel.cli.carry.originals import take_original
 
             return take_original(client, arguments.origin, source)
         try:
