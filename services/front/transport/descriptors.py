@@ -91,7 +91,7 @@ class Output:
 
     `post` never blocks: it writes what the descriptor takes at once and leaves the rest to `run`, which must run in a
     nursery.  `broken` is set when the reader has gone.  `cut` tells whether a part of a message is written, and not
-    all of it; `changed` is called after each change of it, and when everything is written.
+    all of it; `changed` is called after each change of it, and when a message is written whole.
     """
 
     def __init__(self, fd: int) -> None:
@@ -106,6 +106,13 @@ class Output:
         self.broken = trio.Event()
         self.cut = False
         self.changed: Callable[[], None] = lambda: None
+        self.posted = 0
+        """Messages so far."""
+
+    @property
+    def written(self) -> int:
+        """How many of those are written whole."""
+        return self.posted - len(self._queue)
 
     @property
     def empty(self) -> bool:
@@ -116,6 +123,7 @@ class Output:
         """Send `message`; dropped where the reader has gone."""
         if self.broken.is_set():
             return
+        self.posted += 1
         rest = memoryview(message)
         if not self._queue:
             rest = rest[self._write(rest) :]

@@ -8,6 +8,7 @@ requests in flight are still answered, while the client reads and `drain_s` last
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -124,8 +125,8 @@ class _Session:
         self._input = source
         self._output = output
         self._session_memory = session_memory
-        # Requests whose answer is not wholly written yet.
-        self._unsent: list[RequestId] = []
+        # Requests whose answer is not wholly written yet, each with how many messages will be written by then.
+        self._unsent: collections.deque[tuple[int, RequestId]] = collections.deque()
         output.changed = self._written
         self._drain_s = drain_s
         self._sdk: SdkSession | None = None
@@ -250,13 +251,13 @@ class _Session:
         if self._output.empty:
             self._session_memory.answered(key)
         else:
-            self._unsent.append(key)
+            self._unsent.append((self._output.posted, key))
 
     def _written(self) -> None:
         self._session_memory.written(cut=self._output.cut)
-        if self._output.empty:
-            while self._unsent:
-                self._session_memory.answered(self._unsent.pop())
+        # Each as soon as it is: where this front dies, the next one answers what is not noted, once more.
+        while self._unsent and self._unsent[0][0] <= self._output.written:
+            self._session_memory.answered(self._unsent.popleft()[1])
 
     def _post(self, message: bytes) -> None:
         self._output.post(message + b"\n")

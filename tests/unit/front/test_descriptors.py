@@ -6,6 +6,7 @@ import fcntl
 import os
 
 import pytest
+import trio
 
 from services.front.transport.descriptors import PIPE_BYTES, Output, non_blocking
 
@@ -32,6 +33,32 @@ async def test_long_answer_goes_into_a_pipe_at_once(before: int, after: int) -> 
         while len(received) < 5 + len(message):
             received += os.read(reading, 1 << 22)
         assert received == b"short" + message
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+async def test_each_message_counts_as_written_once_it_is_whole_whatever_waits_behind_it() -> None:
+    reading, writing = os.pipe()
+    try:
+        with non_blocking(writing):
+            output = Output(writing)
+            counts: list[int] = []
+            output.changed = lambda: counts.append(output.written)
+            for _ in range(2):
+                output.post(bytes(4 * PIPE_BYTES))
+            assert (output.posted, output.written) == (2, 0)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(output.run)
+                left = 4 * PIPE_BYTES
+                while left:
+                    await trio.lowlevel.wait_readable(reading)
+                    left -= len(os.read(reading, left))
+                while not output.written:
+                    await trio.lowlevel.checkpoint()
+                assert not output.empty
+                assert counts[-1] == 1
+                nursery.cancel_scope.cancel()
     finally:
         os.close(reading)
         os.close(writing)
