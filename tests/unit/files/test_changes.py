@@ -41,6 +41,7 @@ def statuses(results: list[RelocationOutcome]) -> list[str]:
 
 def put_into_set(data: Path, name: str, *members: Path) -> None:
     db = apsw.Connection(str(data / "files/files.db"))
+    db.set_busy_timeout(10_000)  # the service writes to it, too
     with db:
         id_ = sets.make(db, name)
         for path in members:
@@ -377,6 +378,7 @@ async def test_a_change_that_a_crash_cut_off_is_in_the_index_at_the_next_start(t
         (data / "files/trash").mkdir()
         os.rename(root / "a/one", data / "files/trash/1")
         db = apsw.Connection(str(data / "files/files.db"))
+        db.set_busy_timeout(10_000)  # the service writes to it, too
         for row in (
             ("move", str(root / "a/inner"), str(root / "b/inner"), inner.st_ino, inner.st_dev, None),
             ("move", str(root / "b/three"), str(root / "b/four"), three.st_ino, three.st_dev, None),
@@ -409,6 +411,7 @@ async def test_what_came_back_from_the_trash_before_a_crash_is_in_its_sets_again
         os.rename(data / f"files/trash/{trash_id}", root / "a")
         status = os.lstat(root / "a")
         db = apsw.Connection(str(data / "files/files.db"))
+        db.set_busy_timeout(10_000)  # the service writes to it, too
         db.execute(
             "INSERT INTO intent(kind, source, target, inode, device, trash_id) VALUES('restore',?,?,?,?,?)",
             (str(root / "a"), str(root / "a"), status.st_ino, status.st_dev, trash_id),

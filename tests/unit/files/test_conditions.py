@@ -46,6 +46,7 @@ async def finder(tmp_path: Path) -> Finds:
     async with files_service(data, root) as bench:
         await index(bench, root)
     db = apsw.Connection(str(data / "files/files.db"))
+    db.set_busy_timeout(10_000)  # the service writes to it, too
     sql.register(db)
 
     def find(condition: Condition) -> set[str]:

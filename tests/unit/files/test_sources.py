@@ -68,6 +68,7 @@ async def until(check: Callable[[], list[str]]) -> None:
 def unsure(data: Path) -> list[str]:
     """Folders that were listed beside the watcher and are to be looked at again."""
     db = apsw.Connection(str(data / "files/files.db"), flags=apsw.SQLITE_OPEN_READWRITE)
+    db.set_busy_timeout(10_000)  # the service writes to it, too
     try:
         return [str(folder) for (folder,) in db.execute("SELECT folder FROM unsure")]
     finally:
@@ -178,6 +179,7 @@ async def test_what_went_before_the_watcher_saw_it_leaves_the_index(tmp_path: Pa
         await until(lambda: unsure(data))
         # As if a scan had found it in the moment before the watcher looked.
         db = apsw.Connection(str(data / "files/files.db"))
+        db.set_busy_timeout(10_000)  # the service writes to it, too
         db.execute(
             "INSERT INTO entry SELECT 1000, parent, 'gone', kind, size, disk, files, directories, mtime, ctime, 999999,"
             " device, links, extension, scanned FROM entry WHERE name = 'stays'"

@@ -86,6 +86,7 @@ async def test_sets_are_read_with_entries_neighbours_and_numbers(tmp_path: Path)
     async with files_service(data, root) as bench:
         await index(bench, root)
         db = apsw.Connection(str(data / "files/files.db"))
+        db.set_busy_timeout(10_000)  # the service writes to it, too
         with db:
             upper, lower = sets.make(db, "all of/it", "everything"), sets.make(db, "part")
             db.execute("INSERT INTO edge VALUES(?,?)", (upper, lower))
@@ -138,6 +139,7 @@ async def test_plans_and_their_executions_are_read(tmp_path: Path) -> None:
     root.mkdir()
     async with files_service(data, root) as bench:
         db = apsw.Connection(str(data / "files/files.db"))
+        db.set_busy_timeout(10_000)  # the service writes to it, too
         for name in ("daily", "in/out"):
             db.execute("INSERT INTO plan VALUES(?, '{\"mode\": \"oneshot\"}', 0, 0, 'active')", (name,))
         for number in range(3):
