@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernel import VERSION
 from kernel.control.address import CannotHold
+from proto.durable import replace_file
 
 FORMAT = 19
 """The versions of all stores' schemas, added up: it rises with each of them."""
@@ -23,9 +24,7 @@ def claim(data_dir: Path) -> None:
         found = json.loads(note.read_bytes()) if note.exists() else {"format": 0}
         number = int(found["format"])
         if number < FORMAT:
-            part = note.with_suffix(".new")
-            part.write_text(json.dumps(own) + "\n")
-            part.replace(note)
+            replace_file(note, json.dumps(own).encode() + b"\n")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotHold(
             f"cannot read or write {note} ({error}); make room, see to its permissions, or put it back from a backup"

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from proto.durable import replace_file
 from proto.front import MIN_TOKEN_CHARACTERS
 from proto.grants import Token, TokenTable
 
@@ -61,7 +62,7 @@ def own(data_dir: Path) -> str:
     file = own_path(data_dir)
     try:
         if not file.exists():
-            _replace(file, f"{new()}\n".encode())
+            replace_file(file, f"{new()}\n".encode())
         file.chmod(0o600)
         token = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -97,24 +98,8 @@ def editing(data_dir: Path) -> Iterator[None]:
 def store(data_dir: Path, tokens: Iterable[Token]) -> None:
     """Replace the operator's tokens; the caller is `editing`.  Raises OSError."""
     encoded = msgspec.json.format(msgspec.json.encode(sorted(tokens, key=lambda token: token.name)))
-    _replace(path(data_dir), encoded + b"\n")
-
-
-def _replace(file: Path, content: bytes) -> None:
-    unfinished = file.with_name(f"{file.name}.new")
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(descriptor)
-    unfinished.rename(file)
     # A revocation that is told must not be undone by a power cut.
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path(data_dir), encoded + b"\n")
 
 
 class Announced:

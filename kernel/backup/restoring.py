@@ -13,8 +13,9 @@ from pathlib import Path
 
 from kernel import VERSION, data_format
 from kernel.backup.stores import Keep, keep_of
-from kernel.backup.target import BackupFailed, Damaged, File, Manifest, Target, opened, sync_folder
+from kernel.backup.target import BackupFailed, Damaged, File, Manifest, Target, opened
 from kernel.control.address import AlreadyHeld, CannotHold, locked
+from proto.durable import sync_folder
 
 
 def restore(

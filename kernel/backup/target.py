@@ -21,6 +21,8 @@ from typing import Final
 import msgspec
 import zstandard
 
+from proto.durable import replace_file, sync_folder
+
 FORMAT: Final = 1
 """Of manifests and chunks; a program reads those up to its own."""
 
@@ -165,7 +167,7 @@ class Folder:
             content = packed(block)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             self._added[name] = path
-            _replace(path, content)
+            replace_file(path, content, sync=False)
             self.new_bytes += len(content)
         self._known.add(name)
         return name
@@ -187,7 +189,7 @@ class Folder:
                 unpacked(name, file.read())
         path = self.path / SNAPSHOTS / f"{manifest.id}{ENDING}"
         content = encode(manifest)
-        _replace(path, content, sync=True)
+        replace_file(path, content)
         self.new_bytes += len(content)
         _sync_file_system(self._lock)
         self._added.clear()
@@ -315,25 +317,6 @@ def listed(target: Target) -> Iterator[Manifest | str]:
             yield target.manifest(name)
         except (BackupFailed, msgspec.DecodeError) as error:
             yield str(error)
-
-
-def _replace(path: Path, content: bytes, *, sync: bool = False) -> None:
-    unfinished = path.with_name(f"{path.name}.new")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as stream:
-        stream.write(content)
-        if sync:
-            stream.flush()
-            os.fsync(descriptor)
-    unfinished.rename(path)
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sync_file_system(descriptor: int) -> None:

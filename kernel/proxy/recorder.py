@@ -18,6 +18,7 @@ import trio
 
 from kernel.control.address import connect
 from kernel.proxy.passage import Exchange
+from proto.durable import replace_file
 from proto.json_types import JsonObject
 
 log = logging.getLogger("linckia.proxy")
@@ -191,18 +192,7 @@ class Spool:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._number += 1
         path = self._folder / f"{time.time_ns():020}-{os.getpid()}-{self._number:06}.json"
-        beside = path.with_suffix(".part")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        beside.rename(path)
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, data)
         self._bytes += len(data)
         return True
 

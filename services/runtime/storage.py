@@ -42,15 +42,6 @@ class Damaged(OperationError):
     """A file that cannot be made again from other data has a part that cannot be read. Nothing was done."""
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: a new file needs its name on disk as well as its content. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 async def patiently(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
     """Run `work` to its end; where the disk cannot take a write, pause and run it again.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import apsw
 
-from services.runtime.storage import sync_folder
+from proto.durable import sync_folder
 
 KEPT_S = 7 * 86_400
 

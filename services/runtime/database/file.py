@@ -18,11 +18,12 @@ from pathlib import Path
 import apsw
 import trio
 
+from proto.durable import sync_folder
 from proto.errors import OperationError, Unavailable
 from services.runtime.database import earlier
 from services.runtime.database.salvage import damaged_files
 from services.runtime.database.schema import Kind, Schema, UnknownVersion
-from services.runtime.storage import Damaged, disk_full, sync_folder
+from services.runtime.storage import Damaged, disk_full
 
 BUSY_TIMEOUT_MS = 10_000
 LOG_BYTES = 64 * 1024 * 1024

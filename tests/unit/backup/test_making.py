@@ -16,6 +16,7 @@ from kernel.backup.making import backup
 from kernel.backup.stores import Keep, keep_of
 from kernel.backup.target import BackupFailed, Folder, listed
 from kernel.control.address import hold
+from proto import durable
 from tests.unit.backup import writing
 from tests.unit.backup.writing import TRASH
 
@@ -73,9 +74,9 @@ def test_a_backup_that_ends_at_any_write_leaves_the_earlier_ones(
     first = backup(data, to)
     (data / "services/echo/forgotten").write_bytes(os.urandom(900_000))
     before = content(to)
-    really, writes, full_at = target._replace, 0, 0
+    really, writes, full_at = durable.replace_file, 0, 0
 
-    def replace(path: Path, block: bytes, *, sync: bool = False) -> None:
+    def replace(path: Path, block: bytes, *, sync: bool = True) -> None:
         nonlocal writes
         writes += 1
         if writes == full_at:
@@ -83,7 +84,7 @@ def test_a_backup_that_ends_at_any_write_leaves_the_earlier_ones(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         really(path, block, sync=sync)
 
-    monkeypatch.setattr(target, "_replace", replace)
+    monkeypatch.setattr(target, "replace_file", replace)
     second = None
     while second is None:
         writes, full_at = 0, full_at + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 import trio
@@ -19,6 +20,7 @@ from proto.errors import OperationError
 from proto.frames import Hello, Written
 from proto.grants import Grant
 from proto.link import LinkClosed
+from proto.operation import Params, operation_of
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
 from services.runtime.loop import ServiceLoop
@@ -198,3 +200,8 @@ async def rig(
                 await made.up(name)
         yield made
         nursery.cancel_scope.cancel()
+
+
+async def call(r: Rig, params: Params[Any], **options: Any) -> Any:
+    """Call as a client does; `options` are `Router.call`'s."""
+    return await r.router.call(operation_of(params), params, **options)

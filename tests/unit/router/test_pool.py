@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from proto.errors import MaybeExecuted, Quarantined, Unavailable
-from proto.operation import Params, operation_of
 from tests.unit.router.ops import Say, Write
-from tests.unit.router.rig import CRASHED, KILLED, Rig, rig
+from tests.unit.router.rig import CRASHED, KILLED, call, rig
 
 PAIR = ("speaker", "speaker-2")
-
-
-async def call(r: Rig, params: Params[Any], **options: Any) -> Any:
-    return await r.router.call(operation_of(params), params, **options)
 
 
 async def test_calls_go_to_the_least_loaded_instance() -> None:

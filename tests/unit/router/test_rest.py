@@ -10,16 +10,11 @@ from trio.testing import MockClock
 
 from kernel.ports import Cause, CauseKind, ServiceState
 from proto.errors import Unavailable
-from proto.operation import Params, operation_of
 from tests.unit.router.ops import Relay, Say
-from tests.unit.router.rig import Rig, rig
+from tests.unit.router.rig import Rig, call, rig
 
 PAIR = ("speaker", "speaker-2")
 RESTED = Cause(CauseKind.RESTED, 0, "rests")
-
-
-async def call(r: Rig, params: Params[Any]) -> Any:
-    return await r.router.call(operation_of(params), params)
 
 
 def drain(r: Rig, service: str = "speaker", generation: int = 1) -> None:

@@ -1,0 +1,169 @@
+"""Which request is refused after deaths of its service: the one that it dies of, and no innocent beside it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kernel.router import lane as lane_module
+from kernel.router.call import RoutedCall
+from kernel.router.quarantine import LONG_BYTES, digest
+from proto import frames
+from proto.errors import (
+    Executed,
+    Kind,
+    LinckiaError,
+    Quarantined,
+)
+from tests.unit.router.ops import Say
+from tests.unit.router.rig import CRASHED, KILLED, call, rig
+
+
+async def test_suspect_is_not_convicted_of_what_another_call_did(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        outcomes: list[object] = []
+
+        async def ask(text: str) -> None:
+            try:
+                outcomes.append((await call(r, Say(text=text)))["text"])
+            except LinckiaError as error:
+                outcomes.append(error.kind)
+
+        nursery.start_soon(ask, "innocent")
+        await r.until(lambda: "innocent" in r.seen)
+        r.down(CRASHED)
+        r.seen.clear()
+        await r.up()
+        await r.until(lambda: "innocent" in r.seen)
+        nursery.start_soon(ask, "poison")
+        await trio.testing.wait_all_tasks_blocked()
+        # The suspect has the process for itself, but not for ever.
+        assert r.seen == ["innocent"]
+        await r.until(lambda: "poison" in r.seen)
+        r.down(CRASHED)
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert outcomes == [Kind.UNAVAILABLE, "poison"]
+        assert (await call(r, Say(text="innocent")))["text"] == "innocent"
+
+
+async def test_nothing_is_convicted_while_the_service_dies_with_nothing_in_hand_too() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.down(CRASHED)
+        await r.up()
+        r.hold = trio.Event()
+        outcomes: list[object] = []
+
+        async def ask() -> None:
+            try:
+                outcomes.append(await call(r, Say(text="innocent")))
+            except LinckiaError as error:
+                outcomes.append(error.kind)
+
+        nursery.start_soon(ask)
+        for _ in range(2):
+            await r.until(lambda: "innocent" in r.seen)
+            r.down(CRASHED)
+            r.seen.clear()
+            await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert outcomes == [Kind.UNAVAILABLE]
+        r.hold.set()
+        assert (await call(r, Say(text="innocent")))["text"] == "innocent"
+
+
+async def test_request_that_crashes_two_generations_is_refused_and_its_neighbours_are_answered() -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        outcomes: dict[str, str] = {}
+
+        async def ask(text: str) -> None:
+            try:
+                outcomes[text] = (await call(r, Say(text=text)))["text"]
+            except Quarantined:
+                outcomes[text] = "quarantined"
+
+        for text in ("poison", "innocent", "bystander"):
+            nursery.start_soon(ask, text)
+            await r.until(lambda text=text: text in r.seen)  # type: ignore[misc]  # mypy cannot type a default in a lambda
+        r.down(CRASHED)
+        r.seen.clear()
+        await r.up()
+        await r.until(lambda: len(r.seen) >= 1)
+        # Suspects are tried one at a time; whichever is alone at the second crash is convicted, alone.
+        assert len(r.seen) == 1
+        first = r.seen[0]
+        r.down(CRASHED)
+        r.hold.set()
+        await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert outcomes == {
+            text: ("quarantined" if text == first else text) for text in ("poison", "innocent", "bystander")
+        }
+        with pytest.raises(Quarantined) as caught:
+            await call(r, Say(text=first))
+        assert caught.value.failure.executed is Executed.NO
+
+
+@pytest.mark.parametrize("size", [10, LONG_BYTES + 10])
+async def test_request_is_read_only_where_one_of_its_length_is_refused(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in: list[tuple[str, bool]] = []
+
+    def counted(call: RoutedCall) -> bytes:
+        text: str = frames.read_body(call.params, dict[str, str])["text"]
+        read_in.append((text[-1], threading.current_thread() is threading.main_thread()))
+        return digest(call)
+
+    monkeypatch.setattr(lane_module, "digest", counted)
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+
+        async def refused() -> None:
+            with pytest.raises(Quarantined):
+                await call(r, Say(text="x" * size + "1"))
+
+        nursery.start_soon(refused)
+        for _ in range(2):
+            await r.until(lambda: len(r.seen) == 1)
+            r.seen.clear()
+            r.down(CRASHED)
+            await r.up()
+        # A thread reads a long one.
+        while not r.router.lane("speaker")._quarantine._until:
+            await trio.lowlevel.checkpoint()
+        r.hold.set()
+        with pytest.raises(Quarantined) as caught:
+            await call(r, Say(text="x" * size + "1"))
+        assert caught.value.failure.executed is Executed.NO
+        for text in ("x" * size + "2", "x" * size + "33"):
+            assert (await call(r, Say(text=text)))["text"] == text
+        assert read_in == [("1", size < LONG_BYTES), ("2", size < LONG_BYTES)]
+
+
+async def test_kills_from_outside_convict_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as r, trio.open_nursery() as nursery:
+        r.hold = trio.Event()
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await call(r, Say(text="same")))
+
+        for _ in range(8):
+            nursery.start_soon(ask)
+        for _ in range(3):
+            await trio.testing.wait_all_tasks_blocked()
+            r.down(KILLED)
+            await r.up()
+        await trio.testing.wait_all_tasks_blocked()
+        r.hold.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [a["generation"] for a in answers] == [4] * 8
+        assert (await call(r, Say(text="same")))["text"] == "same"
