@@ -98,6 +98,10 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     confinement: Confinement | None = None
 
 
+SCRATCH_FOLDER = "tmp"
+"""In a service's `data_dir`: its temporary files, which are worth nothing once it has died."""
+
+
 class ZygoteBirth(msgspec.Struct, frozen=True, kw_only=True):
     """What a zygote is told: its name, the modules to load before it forks, those that it loads when they are first
     wanted or while nothing is, and whose child it must be."""

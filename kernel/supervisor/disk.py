@@ -7,8 +7,10 @@ Looked at once a second, and less often where a look takes long. RLIMIT_FSIZE bo
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
+import shlex
 import stat
 import time
 from pathlib import Path
@@ -25,6 +27,8 @@ ENTRY_BYTES = 4096
 _CANNOT_BE_SEEN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 """A folder that is closed to its kernel, or lies deeper than a path leads."""
 
+_log = logging.getLogger("linckia.supervisor")
+
 
 async def overflow(folder: Path, pid: int, limit: int) -> str:
     """Until the process with its folder holds more than `limit` bytes of the disk; says how much."""
@@ -35,6 +39,21 @@ async def overflow(folder: Path, pid: int, limit: int) -> str:
             many = "what cannot be counted" if held == math.inf else f"{held / 2**20:.0f} MiB or more"
             return f"holds {many} of the disk in {folder}, its limit is {limit / 2**20:.0f} MiB (disk_limit_bytes)"
         await trio.sleep(max(INTERVAL_S, (time.monotonic() - begun) / SHARE))
+
+
+async def clear(folder: Path) -> None:
+    """Remove what is in it, or the next process would die of the same.  The folder stays: a standby may use no other.
+
+    By programs, since it may lie deeper than Python recurses, and be closed to the user whose it is.
+    """
+    for command in (["chmod", "-R", "u+rwx", str(folder)], ["find", str(folder), "-mindepth", "1", "-delete"]):
+        try:
+            done = await trio.run_process(command, check=False, capture_stderr=True)
+        except OSError as error:
+            _log.warning("%s: %s", shlex.join(command), error)
+            return
+        if done.returncode:
+            _log.warning("%s: %s", shlex.join(command), done.stderr.decode(errors="replace").strip()[:500])
 
 
 def held_bytes(folder: Path, pid: int, most: float = math.inf) -> float:

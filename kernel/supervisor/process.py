@@ -23,7 +23,7 @@ from kernel.supervisor.placement import Exit, Placement, Running
 from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
-from proto.birth import EXIT_OUT_OF_MEMORY, Birth
+from proto.birth import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Birth
 from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from proto.errors import Unavailable
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
@@ -199,6 +199,8 @@ class Generation:
             with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
                 await self._all_read.wait()
             nursery.cancel_scope.cancel()
+        if self._cause is not None and self._cause.kind is CauseKind.DISK:
+            await disk.clear(Path(data_dir) / SCRATCH_FOLDER)
         return Ended(cause=cause_of(ended, self._cause), noticed_at=noticed_at)
 
     async def _read(self, channel: Channel, running: Running) -> None:

@@ -23,7 +23,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from proto.birth import Confinement
+from proto.birth import SCRATCH_FOLDER, Confinement
 from services.runtime import privileges, syscalls
 from services.runtime.privileges import checked, libc, prctl
 
@@ -85,7 +85,7 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     Raises OSError where the operating system has a wall but refuses to build it: a service that cannot be confined as
     it should be does not start.
     """
-    private = data_dir / "tmp"
+    private = data_dir / SCRATCH_FOLDER
     private.mkdir(parents=True, exist_ok=True, mode=0o700)
     # /tmp belongs to everybody; temporary files of SQLite and libraries go to the service's own folder.
     os.environ["TMPDIR"] = os.environ["SQLITE_TMPDIR"] = tempfile.tempdir = str(private)

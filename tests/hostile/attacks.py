@@ -242,7 +242,11 @@ def fill(how: str, megabytes: int) -> object:
     at = os.environ["TMPDIR"]
     match how:
         case "one file":
-            _write(f"{at}/one", megabytes << 20)
+            with open(f"{at}/one", "wb", buffering=0) as file:
+                os.unlink(f"{at}/one")
+                # Most of it is a hole: it is refused for its length, before it holds as much as ends its writer.
+                file.seek((megabytes - 1) << 20)
+                file.write(bytes(1 << 20))
         case "a hole":
             with open(f"{at}/hole", "wb") as file:
                 os.truncate(file.fileno(), 1 << 40)
