@@ -12,7 +12,7 @@ import trio
 from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts
 from services.retrieve.collection import Collection
-from services.retrieve.store import passage
+from services.runtime.text.cutting import reading
 from tests.unit.retrieve.rig import (
     WordEmbedder,
     drained,
@@ -183,4 +183,4 @@ async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_p
     ],
 )
 def test_title_and_heading_go_before_the_text_once(title: str, heading: str, text: str, expected: str) -> None:
-    assert passage(title, heading, text) == expected
+    assert reading(title, heading, text) == expected
