@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from proto.frames import Backlog
 from proto.operation import OPERATOR, Family, Params, Role
 
 internal = Family("retrieve", role=Role.INTERNAL, callers=("documents", "knowledge", "transcripts", OPERATOR))
@@ -152,6 +153,7 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     vectors: int = 0
     vectors_waiting: int = 0
     vectors_failed: Annotated[int, Meta(description="Of those: pieces that the model failed on; tried again")] = 0
+    backlog: Annotated[Backlog | None, Meta(description="How quickly these come; null where none does")] = None
     fingerprint: str | None = None
     size_bytes: int = 0
     index: Annotated[str, Meta(description="Kind of vector index in use")] = "none"

@@ -7,7 +7,7 @@ whole or not at all. They answer with what the vectors in memory must follow.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import apsw
@@ -358,14 +358,31 @@ def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> Model
     return model
 
 
+_WAITING = (
+    "SELECT outbox.item_id, attempts, hash, title, heading, text FROM outbox "
+    "JOIN items ON items.item_id = outbox.item_id JOIN groups ON groups.group_id = items.group_id "
+    "WHERE not_before <= ?"
+)
+
+
 def waiting(db: apsw.Connection, now: float, limit: int) -> list[Waiting]:
-    """Items of the outbox whose time (Unix) has come."""
-    rows = db.execute(
-        "SELECT outbox.item_id, attempts, hash, title, heading, text FROM outbox "
-        "JOIN items ON items.item_id = outbox.item_id JOIN groups ON groups.group_id = items.group_id "
-        "WHERE not_before <= ? ORDER BY not_before, outbox.item_id LIMIT ?",
-        (now, limit),
-    )
+    """Items of the outbox whose time (Unix) has come, those first that have waited longest."""
+    return _waiting(db.execute(f"{_WAITING} ORDER BY not_before, outbox.item_id LIMIT ?", (now, limit)))
+
+
+def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: int) -> list[Waiting]:
+    """Items of the outbox whose time (Unix) has come, of the first of these groups that have any."""
+    found: list[Waiting] = []
+    # A group at a time: from it to its items, since those that wait may be all there are.
+    own = f"{_WAITING} AND outbox.item_id IN (SELECT item_id FROM items JOIN groups USING (group_id) WHERE id = ?)"
+    for group in groups:
+        found += _waiting(db.execute(f"{own} LIMIT ?", (now, group, limit - len(found))))
+        if len(found) == limit:
+            break
+    return found
+
+
+def _waiting(rows: Iterable[Any]) -> list[Waiting]:
     return [Waiting(item_id, attempts, hash_, reading(*words)) for item_id, attempts, hash_, *words in rows]
 
 
