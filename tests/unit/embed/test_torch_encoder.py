@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from services.embed.bert import Dense, Layout, attention, rows_for, supports
+from services.embed.bert import Dense, Layout, attention, rows_for
 from services.embed.encoder import Vectors, pool, unit
+from services.embed.family import supports
 from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling
 from services.runtime.models.checkpoint import Ids
