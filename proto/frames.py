@@ -78,6 +78,19 @@ Level = Literal["debug", "info", "notice", "warning", "error", "critical", "aler
 """Of RFC 5424, rising."""
 
 
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """How far work in the background is: `done` of `total`, and how quick at the moment, where that is known."""
+
+    done: Number
+    total: Number
+    per_s: Amount | None = None
+    left_s: Amount | None = None
+
+
+Backlogs = Annotated[dict[Name, Backlog], Meta(max_length=INFO_ENTRIES)]
+"""By what the work is on; what is done is not there."""
+
+
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of every frame; `id` is that of the call."""
 
@@ -190,6 +203,7 @@ class Pong(Frame, frozen=True, tag=13):
     n: Number
     in_flight: Number
     info: Info = {}
+    backlogs: Backlogs = {}
 
 
 class Drain(Frame, frozen=True, tag=14):

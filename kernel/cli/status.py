@@ -153,7 +153,16 @@ def _note(service: Mapping[str, Any]) -> str:
         parts.append(service["mode"])
     info = service.get("info") or {}
     parts += [f"{name}: {value}" for name, value in info.items() if value and name not in _UNSHOWN]
+    parts += [f"{name}: {_backlog(held)}" for name, held in (service.get("backlogs") or {}).items()]
     return "; ".join(part for part in parts if part)
+
+
+def _backlog(held: Mapping[str, Any]) -> str:
+    """How far work in the background is, how quick, and how long it will take."""
+    text = f"{held['done']:,} of {held['total']:,}"
+    if held["per_s"] is not None:
+        text += f", {held['per_s']:.0f}/s, {duration(held['left_s'])} left"
+    return text
 
 
 def memory(process: Mapping[str, Any]) -> str:

@@ -133,6 +133,7 @@ class Generation:
         self.started_at = trio.current_time()
         self.ready_at: float | None = None
         self.info: dict[str, str] = {}
+        self.backlogs: dict[str, frames.Backlog] = {}
         self.in_flight = 0
         self.running: Running | None = None
         self.liveness = Liveness(spec.hang_timeout_s)
@@ -235,10 +236,11 @@ class Generation:
                 self._greet(frame, running)
             case Ready(info=info):
                 self._become_ready(info, channel, running)
-            case Pong(n=n, in_flight=in_flight, info=info):
+            case Pong(n=n, in_flight=in_flight, info=info, backlogs=backlogs):
                 self.liveness.pong(n, trio.current_time())
                 self.in_flight = in_flight
                 self.info = info
+                self.backlogs = backlogs
             case Bye():
                 self._said_bye = True
                 if self._cause is None and self.ready_at is not None:

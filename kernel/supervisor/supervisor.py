@@ -293,4 +293,5 @@ class Supervisor:
             in_flight=generation.in_flight,
             ping_ms=round_trip_s * 1000 if round_trip_s is not None else None,
             info=generation.info,
+            backlogs=generation.backlogs,
         )

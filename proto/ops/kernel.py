@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from proto.frames import Backlog
 from proto.front import SERVICE as FRONT
 from proto.grants import TokenTable
 from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
@@ -41,6 +42,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     retry_in_s: Annotated[float | None, Meta(description="When a service that failed is started next")] = None
     recovery_ms: Annotated[float | None, Meta(description="From the latest death to ready again")] = None
     info: Annotated[dict[str, str], Meta(description="What the service says of itself")] = {}
+    backlogs: Annotated[dict[str, Backlog], Meta(description="Work in the background that is not done")] = {}
 
 
 class ZygoteStatus(msgspec.Struct, frozen=True, kw_only=True):

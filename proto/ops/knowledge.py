@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from proto.frames import Backlog
 from proto.operation import OPERATOR, Family, Params, Resource, Role
 from proto.ops.graph import Direction
 
@@ -162,6 +163,10 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Annotated[str | None, Meta(description="Why indexing waits at the moment")]
     graph_pending: Annotated[int, Meta(description="Notes whose links are still to be fed into the graph")]
     graph_waiting: Annotated[str | None, Meta(description="Why feeding the graph waits at the moment")]
+    vectors_waiting: Annotated[int | None, Meta(description="Pieces not found by meaning yet; null: not known")] = None
+    vectors_backlog: Annotated[Backlog | None, Meta(description="How far they are and how quick; null: none waits")] = (
+        None
+    )
     rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and rebuilt")]
     size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
 

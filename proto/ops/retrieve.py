@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from proto.frames import Backlog
 from proto.operation import OPERATOR, Family, Params, Role
 
 internal = Family("retrieve", role=Role.INTERNAL, callers=("documents", "knowledge", "transcripts", OPERATOR))
@@ -46,6 +47,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[Name, Meta(description="Unique in the collection")]
     items: Annotated[list[Item], Meta(description="All of its pieces; those that are not here are removed")]
     title: Annotated[str, Meta(description="Found by words, with more weight than the text")] = ""
+    names: Annotated[str, Meta(description="Found by words as the title is, but neither shown nor embedded")] = ""
     metadata: Annotated[dict[str, Value], Meta(description="What filters look at, and given back with a hit")] = {}
 
 
@@ -151,6 +153,7 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     vectors: int = 0
     vectors_waiting: int = 0
     vectors_failed: Annotated[int, Meta(description="Of those: pieces that the model failed on; tried again")] = 0
+    backlog: Annotated[Backlog | None, Meta(description="How quickly these come; null where none does")] = None
     fingerprint: str | None = None
     size_bytes: int = 0
     index: Annotated[str, Meta(description="Kind of vector index in use")] = "none"

@@ -13,12 +13,12 @@ from typing import Any
 
 import trio
 
-from proto.errors import OperationError, Unavailable
+from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.near import did_you_mean
 from proto.operation import Params
 from proto.ops import knowledge as ops
 from proto.ops.graph import Direction
-from proto.ops.retrieve import RetrieveSimilar, RetrieveStatus
+from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, graph_feed, nodes
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
@@ -41,6 +41,9 @@ SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10
 
 MAX_PROBLEMS = 100
+
+STATUS_WAIT_S = 1.0
+"""For the search to say how far it is; the rest is told without it."""
 
 
 @contextlib.asynccontextmanager
@@ -188,6 +191,9 @@ class Notes:
     @handles(ops.KnowledgeStatus)
     async def knowledge_status(self, params: ops.KnowledgeStatus, ctx: Context) -> ops.KnowledgeStatusResult:
         ingest = self._ingest
+        held: CollectionStatus | None = None
+        with contextlib.suppress(LinckiaError):
+            held = await ctx.call(RetrieveStatus(collection=COLLECTION), timeout_s=STATUS_WAIT_S)
         problems = sorted(ingest.problems().items())
         # Before the counts, so that with nothing pending the counts are whole.
         pending, scanning, scanned_at = ingest.index.outstanding, not ingest.scanned, ingest.scanned_at
@@ -209,6 +215,8 @@ class Notes:
             waiting=ingest.waiting,
             graph_pending=graph_pending,
             graph_waiting=self._outbox.waiting,
+            vectors_waiting=None if held is None else held.vectors_waiting,
+            vectors_backlog=None if held is None else held.backlog,
             rebuilt=self._database.generation > 0,
             size_bytes=self._database.size_bytes(),
         )

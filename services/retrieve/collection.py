@@ -7,7 +7,7 @@ and what is searched never part for longer than that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +15,13 @@ import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
+from proto.frames import Backlog
 from proto.ops.retrieve import CollectionStatus, Group
 from services.retrieve import lexical, schema, store
 from services.retrieve.filters import Where
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.live_vectors import LiveVectors
+from services.retrieve.rate import Rate
 from services.retrieve.segment import DEFAULT_LIMITS, Limits
 from services.retrieve.store import Change, Found, Model, Waiting
 from services.retrieve.word_index import FoundWords, WordIndex
@@ -38,6 +40,9 @@ SCRUB_WAIT_S = 30.0
 """For files that hold words, and for those that hold vectors, of what was deleted to go; and for the log."""
 
 CHECKPOINT_PAUSE_S = 0.05
+
+MOST_HURRIED = 256
+"""Groups whose vectors come before others'; of more, those that were asked for last."""
 
 
 class Collection:
@@ -79,6 +84,10 @@ class Collection:
         """Why the collection is not full; empty where it is, for all that is known."""
         self.waiting = 0
         """Items whose vector is still to come, by the last count."""
+        self.rate = Rate()
+        """At which these come."""
+        self.hurried: dict[str, None] = {}
+        """Groups that were asked for or found while pieces of them had no vector: theirs come first."""
         try:
             is_large, model = self._look(large_words)
         except BaseException:
@@ -141,6 +150,19 @@ class Collection:
         reason = self.outbox.waiting if self.outbox is not None else None
         return f"{count} pieces still wait for their vectors{f' ({reason})' if reason else ''}"
 
+    def backlog(self) -> Backlog | None:
+        """How far its vectors are; None where none is still to come, or that is not known yet."""
+        return self.rate.backlog(self.vectors.held, self.waiting) if self.waiting and self.loaded.is_set() else None
+
+    def hurry(self, groups: Iterable[str]) -> None:
+        """Have the vectors of these groups made before others'."""
+        if self.waiting:
+            for group in groups:
+                self.hurried.pop(group, None)
+                self.hurried[group] = None
+            while len(self.hurried) > MOST_HURRIED:
+                del self.hurried[next(iter(self.hurried))]
+
     # Writing
 
     async def put(self, groups: Sequence[Group]) -> Change:
@@ -154,9 +176,11 @@ class Collection:
         """
         store.check(groups)
         change = await self.write(lambda db: store.put(db, groups), self._follow)
-        self.waiting = change.waiting
         if change.waiting:
+            if not self.waiting:
+                self.rate.begin()
             self.has_work.set()
+        self.waiting = change.waiting
         return change
 
     async def delete(self, ids: Sequence[str]) -> Change:
@@ -298,6 +322,7 @@ class Collection:
             vectors=vectors,
             vectors_waiting=self.waiting,
             vectors_failed=failed,
+            backlog=self.backlog(),
             fingerprint=self.fingerprint,
             size_bytes=self._database.size_bytes() + self.vectors.size_bytes + self.words.size_bytes(),
             index=self.vectors.kind,

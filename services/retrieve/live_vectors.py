@@ -124,6 +124,11 @@ class LiveVectors:
         return 0 if self.index is None else len(self.index)
 
     @property
+    def held(self) -> int:
+        """Vectors that the collection has, searched or not yet."""
+        return len(self) + (0 if self.index is None else self.index.missing)
+
+    @property
     def kind(self) -> str:
         """For `status`."""
         if (index := self.index) is None:

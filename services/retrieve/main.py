@@ -149,6 +149,7 @@ class Collections:
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
         self._tell(collection, "refilling", collection.refilling)
+        self._env.backlogs[f"vectors of {name}"] = collection.backlog
         self._env.background.start_soon(self._keep_up, collection)
         return collection
 
@@ -234,6 +235,7 @@ class Collections:
 
     async def _close_one(self, collection: Collection) -> None:
         del self._open[collection.name]
+        del self._env.backlogs[f"vectors of {collection.name}"]
         scope, ended = self._workers[collection.name]
         scope.cancel()
         await ended.wait()
@@ -248,8 +250,6 @@ class RetrieveService:
         self._settings = settings
         self._collections = collections
         self._patience = Patience(settings.query_embed_s)
-        # Until the embedder has answered once it may well be loading its model, which takes seconds.
-        self._patience.learn(answered=False)
         self._pace = Pace(settings.rerank_s)
         self._nearby: dict[str, GroupNeighbours] = {}
 
@@ -302,7 +302,9 @@ class RetrieveService:
         async def find(collection: Collection) -> SearchResult:
             rebuild = partial(self._collections.patiently, collection, "words", collection.rebuild_words)
             repair = partial(self._env.background.start_soon, rebuild)
-            return await search(collection, params, embed, self._patience, repair, reranker)
+            found = await search(collection, params, embed, self._patience, repair, reranker)
+            collection.hurry(hit.group for hit in found.hits if hit.vector is None)
+            return found
 
         return await self._collections.ask(params.collection, find, SearchResult(stages=["lexical"]))
 
@@ -318,10 +320,13 @@ class RetrieveService:
 
     @handles(RetrieveSimilar)
     async def similar(self, params: RetrieveSimilar, ctx: Context) -> Neighbours:
-        asked = (params.group, params.limit, params.threshold)
-        return await self._collections.ask(
-            params.collection, lambda each: self._near(each).similar(*asked), Neighbours()
-        )
+        async def similar(collection: Collection) -> Neighbours:
+            found = await self._near(collection).similar(params.group, params.limit, params.threshold)
+            if not found.has_vector:
+                collection.hurry([params.group])
+            return found
+
+        return await self._collections.ask(params.collection, similar, Neighbours())
 
     @handles(RetrievePairs)
     async def pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:

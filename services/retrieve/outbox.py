@@ -58,10 +58,16 @@ class VectorFeed(Feed[list[Waiting]]):
             await self._collection.adopt(current.fingerprint, current.dimensions)
 
     async def take(self) -> list[Waiting] | None:
-        """The items that have waited longest."""
-        due = await self._collection.read(lambda db: store.waiting(db, self._now(), BATCH))
+        """The items of what was asked for, then those that have waited longest."""
+        collection = self._collection
+        if hurried := tuple(collection.hurried):
+            if due := await collection.read(lambda db: store.waiting_of(db, self._now(), hurried, BATCH)):
+                return due
+            for group in hurried:
+                collection.hurried.pop(group, None)
+        due = await collection.read(lambda db: store.waiting(db, self._now(), BATCH))
         if not due:
-            await self._collection.count_waiting()
+            await collection.count_waiting()
         return due or None
 
     async def deliver(self, due: list[Waiting]) -> bool:
@@ -93,7 +99,7 @@ class VectorFeed(Feed[list[Waiting]]):
         await self._collection.adopt(result.fingerprint, vectors.shape[1])
         halves = vectors.astype("<f2")
         done = [(item, halves[row].tobytes()) for row, item in enumerate(items)]
-        await self._collection.settle(result.fingerprint, done)
+        self._collection.rate.add(await self._collection.settle(result.fingerprint, done))
         await self._collection.count_waiting()
 
 

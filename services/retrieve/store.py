@@ -7,7 +7,7 @@ whole or not at all. They answer with what the vectors in memory must follow.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import apsw
@@ -18,6 +18,7 @@ from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve.filters import check_metadata, filterable, select_ids
 from services.retrieve.lexical import Fts5, Row, row_of
 from services.retrieve.vectors import ItemIds
+from services.runtime.text.cutting import reading
 
 Metadata: TypeAlias = dict[str, Value]
 
@@ -110,7 +111,7 @@ def delete(db: apsw.Connection, ids: Sequence[str]) -> Change:
     """Remove the groups of these ids."""
     change = Change()
     for group in ids:
-        row = db.execute("SELECT group_id, title FROM groups WHERE id = ?", (group,)).fetchone()
+        row = db.execute("SELECT group_id, title || ' ' || names FROM groups WHERE id = ?", (group,)).fetchone()
         if row is None:
             continue
         items = [item_id for (item_id,) in db.execute("SELECT item_id FROM items WHERE group_id = ?", (row[0],))]
@@ -125,13 +126,14 @@ def _put_group(
     db: apsw.Connection, group: Group, model: Model | None, vectors: Mapping[bytes, bytes], change: Change
 ) -> None:
     metadata = msgspec.json.encode(group.metadata)
-    row = db.execute("SELECT group_id, title, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
+    now = (group.title, group.names, metadata)
+    row = db.execute("SELECT group_id, title, names, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
     if row is None:
-        db.execute("INSERT INTO groups (id, title, metadata) VALUES (?, ?, ?)", (group.id, group.title, metadata))
-        row = (db.last_insert_rowid(), group.title, None)
-    elif row[1:] != (group.title, metadata):
-        db.execute("UPDATE groups SET title = ?, metadata = ? WHERE group_id = ?", (group.title, metadata, row[0]))
-    group_id, title, held = row
+        db.execute("INSERT INTO groups (id, title, names, metadata) VALUES (?, ?, ?, ?)", (group.id, *now))
+        row = (db.last_insert_rowid(), group.title, group.names, None)
+    elif row[1:] != now:
+        db.execute("UPDATE groups SET title = ?, names = ?, metadata = ? WHERE group_id = ?", (*now, row[0]))
+    group_id, title, names, held = row
     if held != metadata:
         db.execute("DELETE FROM group_values WHERE group_id = ?", (group_id,))
         db.executemany(
@@ -143,17 +145,19 @@ def _put_group(
         for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
     }
     hashes = {item.key: _hash(group.title, item) for item in group.items}
-    gone = [item_id for key, (item_id, content) in old.items() if hashes.get(key) != content]
-    _remove_items(db, title, gone, change)
+    # Under another name, all of its items are found by other words: they are new ones, with the vectors they had.
+    renamed = names != group.names
+    gone = [item_id for key, (item_id, content) in old.items() if renamed or hashes.get(key) != content]
+    _remove_items(db, f"{title} {names}", gone, change)
     rows: list[Row] = []
     for position, item in enumerate(group.items):
         content = hashes[item.key]
         item_id, same = old.get(item.key, (0, b""))
-        if same == content:
+        if same == content and not renamed:
             _update(db, item_id, position, item, change)
         else:
             item_id = _insert(db, group_id, position, item, content)
-            rows.append(row_of(item_id, group.title, item.heading, item.text))
+            rows.append(row_of(item_id, f"{group.title} {group.names}", item.heading, item.text))
             if item.embed and model is not None and content in vectors:
                 stored = Stored(item_id, vectors[content])
                 _keep(db, model, stored)
@@ -232,16 +236,6 @@ def _for_each(
 def _hash(title: str, item: Item) -> bytes:
     content = msgspec.msgpack.encode((title, item.heading, item.text))
     return hashlib.sha256(content).digest()
-
-
-def passage(title: str, heading: str, text: str) -> str:
-    """The text of an item that is embedded: its title and heading path before its text, each once."""
-    lines: list[str] = []
-    for line in (title.strip(), heading.strip()):
-        if line and not text.lstrip().startswith(line) and not any(line in other for other in lines):
-            lines = [other for other in lines if other not in line]
-            lines.append(line)
-    return "\n".join((*lines, text))
 
 
 def count_waiting(db: apsw.Connection) -> int:
@@ -364,15 +358,32 @@ def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> Model
     return model
 
 
+_WAITING = (
+    "SELECT outbox.item_id, attempts, hash, title, heading, text FROM outbox "
+    "JOIN items ON items.item_id = outbox.item_id JOIN groups ON groups.group_id = items.group_id "
+    "WHERE not_before <= ?"
+)
+
+
 def waiting(db: apsw.Connection, now: float, limit: int) -> list[Waiting]:
-    """Items of the outbox whose time (Unix) has come."""
-    rows = db.execute(
-        "SELECT outbox.item_id, attempts, hash, title, heading, text FROM outbox "
-        "JOIN items ON items.item_id = outbox.item_id JOIN groups ON groups.group_id = items.group_id "
-        "WHERE not_before <= ? ORDER BY not_before, outbox.item_id LIMIT ?",
-        (now, limit),
-    )
-    return [Waiting(item_id, attempts, hash_, passage(*words)) for item_id, attempts, hash_, *words in rows]
+    """Items of the outbox whose time (Unix) has come, those first that have waited longest."""
+    return _waiting(db.execute(f"{_WAITING} ORDER BY not_before, outbox.item_id LIMIT ?", (now, limit)))
+
+
+def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: int) -> list[Waiting]:
+    """Items of the outbox whose time (Unix) has come, of the first of these groups that have any."""
+    found: list[Waiting] = []
+    # A group at a time: from it to its items, since those that wait may be all there are.
+    own = f"{_WAITING} AND outbox.item_id IN (SELECT item_id FROM items JOIN groups USING (group_id) WHERE id = ?)"
+    for group in groups:
+        found += _waiting(db.execute(f"{own} LIMIT ?", (now, group, limit - len(found))))
+        if len(found) == limit:
+            break
+    return found
+
+
+def _waiting(rows: Iterable[Any]) -> list[Waiting]:
+    return [Waiting(item_id, attempts, hash_, reading(*words)) for item_id, attempts, hash_, *words in rows]
 
 
 def settle(db: apsw.Connection, model: Model, done: Sequence[tuple[Waiting, bytes]]) -> list[Stored]:

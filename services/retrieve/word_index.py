@@ -35,7 +35,7 @@ COMMIT_EVERY_S = 0.5
 RETRY_S = 30.0
 COUNT_EVERY_S = 5.0
 
-CHECK_WAIT_S = 1.0
+CHECK_WAIT_S = 2.0
 """So long a search waits for FTS5 to be counted, or tantivy to be opened; then it answers from what there is, and says
 so."""
 

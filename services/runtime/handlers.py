@@ -129,6 +129,7 @@ class Environment:
         background: for tasks that live as long as the service. One that raises ends the process, and it is restarted.
         ending: set once the service is to end: a call that only waits should then answer with what there is.
         shown: what `status` shows of this service.
+        backlogs: for `status` and `/metrics`, by what work in the background is on, how far it is; None: it is done.
         resting: called each time the service has worked and rests.
         outgoing: the calls that it makes, for a front, which makes them in clients' names.
         handoff: where the kernel hands descriptors to it, for a front.
@@ -150,6 +151,7 @@ class Environment:
         self.background = background
         self.ending = ending
         self.shown: dict[str, str] = {}
+        self.backlogs: dict[str, Callable[[], frames.Backlog | None]] = {}
         self.resting: list[GiveBack] = []
         self.outgoing = outgoing
         self.handoff = handoff

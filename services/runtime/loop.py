@@ -8,6 +8,7 @@ handler which blocks the loop is seen as a hang.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -228,7 +229,9 @@ class ServiceLoop:
                     context.cancelled_by_caller = True
                     context.scope.cancel()
             case Ping(n=n):
-                self._channel.post(Pong(n, len(self._calls), env.shown))
+                waiting = {of: held for of, look in env.backlogs.items() if (held := look()) is not None}
+                shown = dict(itertools.islice(waiting.items(), frames.INFO_ENTRIES))
+                self._channel.post(Pong(n, len(self._calls), env.shown, shown))
             case Drain():
                 self._end(frame)
             case ByeAck():

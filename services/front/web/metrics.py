@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute
 
 from proto.dispatch import Dispatcher
 from proto.errors import Kind, LinckiaError
+from proto.frames import Backlog
 from proto.front import SERVICE
 from proto.operation import Route, operation_of
 from proto.ops.kernel import KernelFigures, KernelFiguresParams, LaneFigures, ServiceFigures
@@ -47,6 +48,14 @@ _OF_PROCESSES: Final[tuple[tuple[str, str, Callable[[ServiceFigures], float | No
     ("service_ping_seconds", "Round trip of the latest ping.", lambda each: _seconds(each.ping_ms)),
 )  # fmt: skip
 """A series for each process of a service, where the figure is known."""
+
+_OF_BACKLOGS: Final[tuple[tuple[str, str, Callable[[Backlog], float | None]], ...]] = (
+    ("backlog_waiting", "Work in the background that is still to be done.", lambda each: each.total - each.done),
+    ("backlog_done", "What of the same kind is done.", lambda each: each.done),
+    ("backlog_per_second", "How quick it is at the moment.", lambda each: each.per_s),
+    ("backlog_left_seconds", "How long it will take at that rate.", lambda each: each.left_s),
+)
+"""A series for each kind of work of a process that is not done."""
 
 _OF_SERVICES: Final[tuple[tuple[str, str, Callable[[LaneFigures], float]], ...]] = (
     ("service_queued", "Calls that wait for a process.", lambda lane: lane.queued),
@@ -106,6 +115,9 @@ class _Collector(Collector):
         yield _family("service_deaths_total", "Deaths by cause.", ["service", "cause"], deaths)
         in_flight = (((each.name,), each.in_flight) for each in processes)
         yield _family("service_in_flight", "Calls delivered and not yet answered.", ["service"], in_flight)
+        for name, text, of in _OF_BACKLOGS:
+            held = (((one.name, what), of(each)) for one in processes for what, each in one.backlogs.items())
+            yield _family(name, text, ["service", "of"], held)
         for name, text, count in _OF_SERVICES:
             yield _family(name, text, ["service"], (((service,), count(lane)) for service, lane in lanes.items()))
         failures = (

@@ -83,6 +83,9 @@ function note(service) {
   if (service.reason) said.push(service.reason);
   if (service.retry_in_s != null) said.push("next try in " + span(service.retry_in_s));
   if (service.last_death) said.push("last death: " + service.last_death);
+  for (const [of, held] of Object.entries(service.backlogs))
+    said.push(of + ": " + held.done.toLocaleString("en") + " of " + held.total.toLocaleString("en")
+      + (held.per_s == null ? "" : ", " + Math.round(held.per_s) + "/s, " + span(held.left_s) + " left"));
   return said.join("; ");
 }
 

@@ -160,6 +160,13 @@ def test_a_row_shows_the_deaths_with_their_causes() -> None:
     assert row[9] == "deaths: signal 2; last: killed by signal 9; cpu; model: all-MiniLM-L6-v2"
 
 
+def test_a_row_shows_how_far_work_in_the_background_is() -> None:
+    quick = {"done": 5661, "total": 11037, "per_s": 57.2, "left_s": 94.0}
+    begun = {"done": 0, "total": 9, "per_s": None, "left_s": None}
+    told = status.row(SERVICE | {"backlogs": {"vectors of notes": quick, "vectors of documents": begun}})[9]
+    assert str(told).endswith("; vectors of notes: 5,661 of 11,037, 57/s, 94 s left; vectors of documents: 0 of 9")
+
+
 def test_a_failed_service_says_when_the_next_start_is_tried() -> None:
     failed = SERVICE | {"state": "failed", "reason": "5 deaths in 60 s", "retry_in_s": 30.0, "pid": None}
     row = [cell if isinstance(cell, str) else cell[0] for cell in status.row(failed)]

@@ -10,9 +10,11 @@ import pytest
 import trio
 
 from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
+from proto.frames import Backlog
 from proto.ops.embed import EmbedResult, EmbedTexts
-from services.retrieve.collection import Collection
-from services.retrieve.store import passage
+from services.retrieve.collection import MOST_HURRIED, Collection
+from services.retrieve.outbox import BATCH
+from services.runtime.text.cutting import reading
 from tests.unit.retrieve.rig import (
     WordEmbedder,
     drained,
@@ -183,4 +185,51 @@ async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_p
     ],
 )
 def test_title_and_heading_go_before_the_text_once(title: str, heading: str, text: str, expected: str) -> None:
-    assert passage(title, heading, text) == expected
+    assert reading(title, heading, text) == expected
+
+
+async def test_what_was_asked_for_is_embedded_before_what_has_waited_longer(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group(str(n), f"text number {n}") for n in range(400)])
+        collection.hurry(["399", "7", "is not there"])
+        await embedded(collection, embedder)
+        assert set(embedder.texts[:2]) == {"text number 399", "text number 7"}
+        assert len(embedder.texts) == 400
+        assert collection.hurried == {}
+
+
+async def test_no_more_than_some_groups_are_hurried_the_last_of_those_asked_for(tmp_path: Path) -> None:
+    async with opened(tmp_path) as collection:
+        collection.hurry(["nothing waits"])
+        assert not collection.hurried
+        await collection.put([group("a", "one")])
+        collection.hurry(map(str, range(MOST_HURRIED + 1)))
+        assert (len(collection.hurried), "0" in collection.hurried) == (MOST_HURRIED, False)
+
+
+async def test_a_collection_says_how_far_its_vectors_are_while_some_are_to_come(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        assert collection.backlog() is None
+        await collection.put([group(str(n), f"text number {n}") for n in range(300)])
+        assert (await collection.status()).backlog == Backlog(done=0, total=300)
+        gate = trio.Event()
+
+        async def embed(params: EmbedTexts) -> EmbedResult:
+            if embedder.calls:
+                await gate.wait()
+            return await embedder.embed(params)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox_of(collection, embedder, embed))
+            await drained(collection, 300 - BATCH)
+            held = collection.backlog()
+            assert held is not None
+            assert (held.done, held.total) == (BATCH, 300)
+            assert held.per_s
+            assert held.left_s == pytest.approx((300 - BATCH) / held.per_s, abs=0.1)
+            gate.set()
+            await drained(collection)
+            assert collection.backlog() is None
+            nursery.cancel_scope.cancel()

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from kernel.ports import CauseKind, ServiceState
+from proto.frames import Backlog
 from proto.ops.kernel import BackupStatus, KernelFigures, LaneFigures, ServiceFigures, ZygoteFigures
 from services.front.web.metrics import exposition
 
@@ -16,7 +17,7 @@ LINE = re.compile(r'^(?P<name>[a-z_]+)(\{(?P<labels>([a-z_]+="([^"\\]|\\.)*",?)*
 def service(name: str, *, state: ServiceState = ServiceState.READY, deaths: int = 0) -> ServiceFigures:
     figures = ServiceFigures(
         name=name, state=state, generation=1 + deaths, pid=7, uptime_s=3.0, restarts=deaths, rss_bytes=1024,
-        ping_ms=0.25,
+        ping_ms=0.25, backlogs={"vectors of notes": Backlog(done=3, total=5, per_s=0.5, left_s=4.0)},
     )  # fmt: skip
     dead = {"deaths": {"signal": deaths}, "answered_ms": 1.5, "recovery_ms": 12.5} if deaths else {}
     return msgspec.structs.replace(figures, **dead)
@@ -78,6 +79,8 @@ def test_services_are_told_apart_and_a_pool_shares_its_calls() -> None:
     assert found['linckia_service_failures_total{kind="overloaded",service="embed"}'] == 2
     assert found['linckia_service_replays_total{service="embed"}'] == 3
     assert found['linckia_service_in_flight{service="embed-2"}'] == 0
+    assert found['linckia_backlog_waiting{of="vectors of notes",service="embed"}'] == 2
+    assert found['linckia_backlog_left_seconds{of="vectors of notes",service="embed"}'] == 4
     assert found["linckia_kernel_memory_bytes"] == 4096
     assert found['linckia_kernel_loop_lateness_seconds{clock="processor"}'] == 0.004
     assert found["linckia_kernel_loop_late_turns_total"] == 1

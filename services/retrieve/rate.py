@@ -1,0 +1,44 @@
+"""How quickly a backlog is worked off, and how long the rest of it will take."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from proto.frames import Backlog
+
+_OVER_S = 30.0
+"""What came earlier says little of now; where nothing came for so long, there is no rate."""
+
+
+class Rate:
+    """Of what came lately.
+
+    Args:
+        now: a clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._came: deque[tuple[float, int]] = deque([(now(), 0)], maxlen=256)
+
+    def begin(self) -> None:
+        """Nothing was to come until now."""
+        self._came.clear()
+        self._came.append((self._now(), 0))
+
+    def add(self, count: int) -> None:
+        """So many came now."""
+        self._came.append((self._now(), count))
+        while self._came[-1][0] - self._came[0][0] > _OVER_S and len(self._came) > 2:
+            self._came.popleft()
+
+    def backlog(self, done: int, waiting: int) -> Backlog:
+        """As `status` shows it."""
+        (first, before), (last, _) = self._came[0], self._came[-1]
+        count = sum(each for _, each in self._came) - before
+        if not count or self._now() - last > _OVER_S:
+            return Backlog(done=done, total=done + waiting)
+        per_s = count / max(0.001, last - first)
+        return Backlog(done=done, total=done + waiting, per_s=round(per_s, 2), left_s=round(waiting / per_s, 1))

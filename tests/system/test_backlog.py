@@ -1,0 +1,101 @@
+"""Vectors that are still to come, with real processes: how many are said everywhere, what was asked for comes first,
+and a search waits a moment for an embedder that has not answered yet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kernel.cli import status
+from services.embed import weights
+from tests.system.running import RunningKernel, polls, running
+
+pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
+
+NOTES = 160
+PROSE = "A note is embedded where it says enough to have a meaning; so this one goes on for some words. " * 3
+SERVICES = ("embed", "graph", "knowledge", "llm", "rerank", "retrieve", "watch")
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
+    """With notes of which none has a vector, and its embedder stopped."""
+    folder = tmp_path_factory.mktemp("backlog")
+    root = folder / "notes"
+    root.mkdir()
+    with running(folder / "data", [root], options=("--http", "127.0.0.1:0"), services=SERVICES) as started:
+        started.call("kernel_stop", {"service": "embed"})
+        for n in range(NOTES):
+            (root / f"note-{n:03}.md").write_text(f"# Note {n:03}\n\nOnly this one tells of mark{n:03}. {PROSE}\n")
+        for _ in polls(60):
+            told = started.call("knowledge_status")
+            if (told["notes"], told["pending"], told["vectors_waiting"]) == (NOTES, 0, NOTES):
+                break
+        else:
+            raise AssertionError(told)
+        yield started
+
+
+def search(kernel: RunningKernel, word: str) -> dict[str, Any]:
+    found: dict[str, Any] = kernel.call("search_documents", {"query": word, "limit": 3}, timeout_s=60)
+    return found
+
+
+def test_the_backlog_is_told_everywhere_and_what_was_searched_is_embedded_first(kernel: RunningKernel) -> None:
+    assert kernel.call("knowledge_status")["vectors_backlog"] == {
+        "done": 0, "total": NOTES, "per_s": None, "left_s": None
+    }  # fmt: skip
+    for _ in polls(30):
+        told = kernel.service("retrieve")
+        # It is told with the next pong.
+        if told["backlogs"].get("vectors of notes", {}).get("total") == NOTES:
+            break
+    assert f"vectors of notes: 0 of {NOTES}" in str(status.row(told)[-1])
+    url = kernel.status()["http_url"].rsplit("/", 1)[0]
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        metrics = answer.read().decode()
+    assert f'linckia_backlog_waiting{{of="vectors of notes",service="retrieve"}} {NOTES}.0' in metrics
+
+    # In the order of arrival, or in the reverse, no batch would begin with all of these.
+    searched = [search(kernel, f"mark{n:03}")["results"][0]["id"] for n in (0, NOTES // 2, NOTES - 1)]
+    kernel.call("kernel_start", {"service": "embed"})
+    for _ in polls(90):
+        if kernel.call("retrieve_status", {"collection": "notes"})["vectors"]:
+            break
+    for note in searched:
+        assert kernel.call("retrieve_similar", {"collection": "notes", "group": note})["has_vector"], note
+
+
+def test_a_search_waits_a_moment_for_an_embedder_that_has_not_answered_it_yet(kernel: RunningKernel) -> None:
+    for _ in polls(120):
+        told = kernel.call("knowledge_status")
+        if told["vectors_waiting"] == 0:
+            break
+    assert told["vectors_backlog"] is None
+    kernel.wait_ready("embed", "rerank")
+    stages: list[list[str]] = []
+    for n in range(3):
+        # A busy machine may be slower than a search is patient, though not three times.
+        kernel.kill("retrieve")
+        kernel.wait_ready("retrieve")
+        held = kernel.kill("embed", signal.SIGSTOP)
+        going_on = threading.Timer(0.5, os.kill, (held, signal.SIGCONT))
+        going_on.start()
+        try:
+            metadata = search(kernel, f"what tells of mark{n:03}")["metadata"]
+        finally:
+            going_on.join()
+        stages.append(metadata["stages"])
+        if "vector" in metadata["stages"]:
+            assert "lexical" in metadata["stages"]
+            return
+        # A restart that comes at once after another is held back on purpose.
+        time.sleep(3)
+    raise AssertionError(f"answered by words alone: {stages}")
