@@ -104,7 +104,7 @@ class Notes:
             if path is not None:
                 raise OperationError(f"File not found: {path}")
             known = await self._database.read(lambda db: nodes.ids_like(db, params.id))
-            raise OperationError(f"Node not found.{did_you_mean(params.id, known, before=' ')}")
+            raise OperationError(f"Node not found.{did_you_mean(params.id, known).replace('; d', ' D', 1)}")
         place, roots = node.place, self._ingest.roots
         try:
             content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
@@ -114,9 +114,7 @@ class Notes:
             raise
         except (OSError, OutsideRoots, files.TooLarge) as error:
             raise OperationError(f"File cannot be read: {place.path}: {_why(error)}") from None
-        return await trio.to_thread.run_sync(
-            part, content.text, place, params.lines, params.section, limiter=self._reading
-        )
+        return await trio.to_thread.run_sync(part, content.text, params.lines, params.section, limiter=self._reading)
 
     @handles(ops.ExploreLinks)
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:

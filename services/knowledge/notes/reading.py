@@ -7,15 +7,15 @@ import re
 from proto.errors import InvalidParams, OperationError
 from proto.near import did_you_mean
 from proto.ops.knowledge import NodeContent
-from services.knowledge.notes.files import Place
-from services.knowledge.notes.markdown import parse
+from services.knowledge.notes import frontmatter
+from services.runtime.text.markdown import outline
 
 _RANGE = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """With its break, as the notes' line numbers count them."""
 
 
-def part(text: str, place: Place, lines: str, section: str) -> NodeContent:
+def part(text: str, lines: str, section: str) -> NodeContent:
     """The whole text, or the lines that were asked for with the numbers of the first and the last.
 
     Raises:
@@ -25,7 +25,7 @@ def part(text: str, place: Place, lines: str, section: str) -> NodeContent:
     if not lines and not section:
         return NodeContent(text=text)
     every = _LINE.findall(text)
-    first, last = _under(text, place, section) if section else (1, len(every))
+    first, last = _under(text, section, len(every)) if section else (1, len(every))
     if lines:
         begin, end = _range(lines, first, last)
         first, last = max(first, begin), min(last, end)
@@ -42,19 +42,18 @@ def _range(lines: str, first: int, last: int) -> tuple[int, int]:
     return begin, int(match[3]) if match[3] else last if match[2] else begin
 
 
-def _under(text: str, place: Place, section: str) -> tuple[int, int]:
-    """The lines under a heading and those below it; `A > B` is B within A."""
-    wanted = [each.strip(" #").casefold() for each in section.split(">")]
-    parts = [part for section in parse(text, place).sections for part in section.parts]
-    under = [part for part in parts if _leads(wanted, [each.casefold() for each in part.path])]
-    if not under:
-        headings = dict.fromkeys(heading for part in parts for heading in part.path)
-        raise OperationError(f"not found: the section {section[:200]!r}{did_you_mean(section, headings)}")
-    first = under[0]
-    # Of several with that heading, the first.
-    return first.first, max(part.last for part in under if part.path[: len(first.path)] == first.path)
-
-
-def _leads(wanted: list[str], path: list[str]) -> bool:
-    at = iter(path)
-    return all(any(heading == each for heading in at) for each in wanted)
+def _under(text: str, section: str, end: int) -> tuple[int, int]:
+    """The lines under a heading, to the next one of its level; of `A > B`, those under B within A."""
+    front, body = frontmatter.split(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+    headings = [block for block in outline(body).blocks if block.level]
+    within = (0, end)
+    for title in section.split(">"):
+        wanted = title.strip(" #").casefold()
+        here = [each for each in headings if within[0] <= each.first + front.lines < within[1]]
+        found = next((each for each in here if each.title.casefold() == wanted), None)
+        if found is None:
+            near = did_you_mean(title.strip(" #"), [each.title for each in here])
+            raise OperationError(f"not found: a section {title.strip()[:200]!r}{near}")
+        after = (each.first for each in here if each.first > found.first and each.level <= found.level)
+        within = (found.first + front.lines, next(after, within[1] - front.lines) + front.lines)
+    return within[0] + 1, within[1]
