@@ -19,6 +19,8 @@ tool = Family("graph", surfaces=("knowledge",))
 
 NOTES = "notes"
 
+MAX_WAIT_S = 600
+
 _CORPUS = "The corpus of a node: a small letter, then small letters, digits, _ and -, 64 in all at most"
 Corpus = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description=_CORPUS)]
 NodeName = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a node, unique in its corpus")]
@@ -69,6 +71,20 @@ class GraphDelete(Params[FeedResult], frozen=True, kw_only=True):
     corpus: Corpus
     nodes: Annotated[list[NodeName], Meta(min_length=1, max_length=4096, description="Ids; unknown ones count nothing")]
     behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus that are still to be put or removed")] = 0
+
+
+class GraphDatabase(msgspec.Struct, frozen=True, kw_only=True):
+    """The database that the graph is kept in."""
+
+    epoch: Annotated[str, Meta(description="Its name; another one has to be fed from the beginning")]
+
+
+@internal.write("graph_epoch", idempotent=False, deadline_s=MAX_WAIT_S + 15)
+class GraphEpoch(Params[GraphDatabase], frozen=True, kw_only=True):
+    """Wait until the graph is in another epoch than `known`: a damaged one is begun again, empty, to be fed again."""
+
+    known: Annotated[str, Meta(description="The epoch that has been fed; empty: none yet")] = ""
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for another one")] = 0.0
 
 
 class NodeNames(msgspec.Struct, frozen=True, kw_only=True):

@@ -140,6 +140,12 @@ def settle(db: apsw.Connection, updates: Sequence[Update]) -> dict[Place, Known]
     return known
 
 
+def give_up(db: apsw.Connection, places: Iterable[Place]) -> None:
+    """Note that files cannot be read: what was never read has no title, and is waited for."""
+    rows = ((stem(place.path), place.root, place.path) for place in places)
+    db.executemany("UPDATE node SET title=? WHERE root=? AND path=? AND title=''", rows)
+
+
 def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Make the notes' texts be read and put once more."""
     db.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
