@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import trio
 
 from proto.errors import LinckiaError, OperationError, Unavailable
+from proto.near import did_you_mean
 from proto.ops import knowledge as ops
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
@@ -23,6 +24,7 @@ from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files, tags
 from services.knowledge.notes.dates import rfc3339
+from services.knowledge.notes.reading import part
 from services.knowledge.schema import open_database
 from services.knowledge.search.operations import Search
 from services.runtime.database import Database
@@ -107,7 +109,10 @@ class Notes:
         node = await self._node(params.id)
         if node is None:
             path = await self._database.read(lambda db: nodes.departed_path(db, params.id))
-            raise OperationError("Node not found." if path is None else f"File not found: {path}")
+            if path is not None:
+                raise OperationError(f"File not found: {path}")
+            known = await self._database.read(lambda db: nodes.ids_like(db, params.id))
+            raise OperationError(f"Node not found.{did_you_mean(params.id, known).replace('; d', ' D', 1)}")
         place, roots = node.place, self._ingest.roots
         try:
             content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
@@ -117,7 +122,7 @@ class Notes:
             raise
         except (OSError, OutsideRoots, files.TooLarge) as error:
             raise OperationError(f"File cannot be read: {place.path}: {_why(error)}") from None
-        return ops.NodeContent(text=content.text)
+        return await trio.to_thread.run_sync(part, content.text, params.lines, params.section, limiter=self._reading)
 
     @handles(ops.ExploreLinks)
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:

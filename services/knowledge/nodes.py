@@ -178,6 +178,12 @@ def existing(db: apsw.Connection, ids: Iterable[str]) -> frozenset[str]:
     return frozenset(id_ for id_ in ids if db.execute("SELECT 1 FROM node WHERE id=?", (id_,)).fetchone())
 
 
+def ids_like(db: apsw.Connection, id_: str) -> list[str]:
+    """Ids of which one may have been meant: those of about the same length."""
+    rows = db.execute("SELECT id FROM node ORDER BY abs(length(id) - ?), id LIMIT 5000", (len(id_),))
+    return [found for (found,) in rows]
+
+
 def count(db: apsw.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM node").get)
 
