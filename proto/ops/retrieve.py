@@ -96,7 +96,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A group with its best piece; `score`, in [0, 1], is the fusion's, or the cross-encoder's where it ran."""
+    """A group with its best piece; `score`, in [0, 1], is how sure it is that this answers the query."""
 
     group: str
     key: str
@@ -109,12 +109,17 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     lexical: Annotated[float | None, Meta(description="Its score by words, where it was found so")] = None
     vector: Annotated[float | None, Meta(description="Its cosine, where it was found so")] = None
     rerank: Annotated[float | None, Meta(description="The cross-encoder's score, where it ran")] = None
+    matched: Annotated[list[str], Meta(description="Words of the query that it holds")] = []
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Hits, best first, and the truth about how they were found."""
 
     hits: list[Hit] = []
+    best: Annotated[
+        float | None, Meta(description="Score of the best there was, whether it is among the hits or not")
+    ] = None
+    unlikely: Annotated[int, Meta(description="Groups that were left out for a score below `min_score`")] = 0
     stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank or maxsim")]
     degraded: Annotated[list[str], Meta(description="What should have run and did not, each with its reason")] = []
     source: Annotated[str, Meta(description="hybrid, vector or lexical, with +rerank where that ran")] = "lexical"
@@ -128,7 +133,13 @@ class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     method: Annotated[
         str, Meta(pattern="^(weighted|rrf|lexical|vector)$", description="weighted, rrf, lexical or vector")
     ] = "weighted"
-    vector_weight: Annotated[float, Meta(ge=0, le=1, description="Share of the vector score under `weighted`")] = 0.65
+    vector_weight: (
+        Annotated[
+            float,
+            Meta(ge=0, le=1, description="Share of the vector score under `weighted`; by what is found if not given"),
+        ]
+        | None
+    ) = None
 
 
 @internal.read("retrieve_search", deadline_s=30)
@@ -142,6 +153,7 @@ class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
     filters: Annotated[list[Filter], Meta(description="Conditions that all must hold")] = []
     fusion: Fusion = Fusion()
     texts: Annotated[int, Meta(ge=0, le=1000, description="So many hits come with more than their ids")] | None = None
+    min_score: Annotated[float, Meta(ge=0, le=1, description="Hits that are less sure are left out")] = 0.0
 
 
 class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):

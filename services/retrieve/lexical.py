@@ -94,15 +94,11 @@ class Fts5:
             rows = self._db.execute(f"{sql} ORDER BY rank LIMIT ?", (*arguments, limit))
             return [(item_id, -rank) for item_id, rank in rows]
 
-    def shares_held(self, query: str, items: Sequence[int]) -> dict[int, float]:
-        """For each of some items the share of the query's words that it holds, in [0, 1]."""
+    def held(self, query: str, items: Sequence[int]) -> tuple[int, dict[int, list[str]]]:
+        """How many words the query has, and for each of some items those that it holds."""
         found = query_terms(query)
-        counts = dict.fromkeys(items, 0)
         with _noticing_damage():
-            for term in found if items else ():
-                for item in items:
-                    counts[item] += _holds(self._db, item, term)
-        return {item: count / max(1, len(found)) for item, count in counts.items()}
+            return len(found), {item: [term for term in found if _holds(self._db, item, term)] for item in items}
 
 
 def _holds(db: apsw.Connection, item: int, term: str) -> bool:

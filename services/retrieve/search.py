@@ -6,9 +6,8 @@ the search fail: an empty answer always means that nothing was found.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import apsw
 import numpy as np
@@ -18,10 +17,12 @@ from proto.errors import Kind, LinckiaError, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion, store
+from services.retrieve.candidates import Candidates, best_of_groups, telling
 from services.retrieve.collection import Collection
 from services.retrieve.filters import allowed_items, compile_filters
 from services.retrieve.lexical import Fts5, WordsDamaged
 from services.retrieve.live_vectors import VectorsLoading
+from services.retrieve.relevance import falling, relevance
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
@@ -33,6 +34,12 @@ QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 LEXICAL, VECTOR = "lexical", "vector"
 
 MAX_CANDIDATES = 100_000
+
+LOOKED_AT, LOOKED_AT_CHARS = 8, 600
+"""Pieces of each stage, and characters of each, by which it is told what was found: code or prose."""
+
+TOLD = 50
+"""Hits of which it is told which words they hold."""
 
 _LOAD_WAIT_S = 2.0
 _LOADING = "vector: the vectors are still being loaded"
@@ -59,14 +66,6 @@ class Patience:
         if answered:
             self._most_s = self._full_s
         self._brief_until = -np.inf if answered else trio.current_time() + self.BRIEF_FOR_S
-
-
-class _Candidates(NamedTuple):
-    """The best piece of each group, best first; texts and cosines of as many of them as are wanted."""
-
-    best: list[tuple[int, float]]
-    found: dict[int, Found]
-    cosines: dict[int, float]
 
 
 async def search(
@@ -123,6 +122,8 @@ class _Search:
         self.words_failed = False
         self.vector: list[tuple[int, float]] | None = None
         self.query: Matrix | None = None
+        self.words_asked = 0
+        """Words of the query, without those that tell nothing."""
         self.reranked: dict[int, float] = {}
         self.degraded: list[str] = [collection.refilling] if collection.refilling else []
 
@@ -133,7 +134,7 @@ class _Search:
 
     # Finding
 
-    async def candidates(self) -> _Candidates:
+    async def candidates(self) -> Candidates:
         """Run the stages that are asked for, or those that stand in for them, and choose from what they found.
 
         Raises:
@@ -143,7 +144,7 @@ class _Search:
         # One stage stands in for the other.
         if method == LEXICAL:
             # Found and chosen in one turn of one thread: a second would come after all searches that wait.
-            chosen: list[_Candidates] = []
+            chosen: list[Candidates] = []
             await self._find_words(lambda db: chosen.append(self._choose(db)))
             if chosen:
                 return chosen[0]
@@ -226,7 +227,7 @@ class _Search:
 
     # Choosing, on one snapshot and in one go; all of it blocks
 
-    def _choose(self, db: apsw.Connection) -> _Candidates:
+    def _choose(self, db: apsw.Connection) -> Candidates:
         """Everything from the query's vector to the texts of the best."""
         allowed = None if self.where is None or self.query is None else allowed_items(db, self.where)
         depth = self.depth
@@ -246,7 +247,7 @@ class _Search:
                 looked_again = True
                 self._search_words_again(db, depth)
                 continue
-            best = _best_of_groups(fused, groups)
+            best = best_of_groups(fused, groups)
             full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
             if len(best) >= self.params.limit or not full or depth >= MAX_CANDIDATES:
                 break
@@ -255,10 +256,18 @@ class _Search:
             if self.lexical is not None:
                 self._search_words_again(db, depth)
         bare = store.never_embedded(db, [item for item, _ in best[: self.wanted]])
-        best = _telling(best, groups, self.lexical or (), bare)
+        best = telling(best, groups, self.lexical or (), bare)
         ids = [item for item, _ in best[: self.wanted]]
         cosines = {} if self.query is None else self.collection.vectors.cosines(self.query, ids)
-        return _Candidates(best, store.items(db, ids, self.texts), cosines)
+        return Candidates(best, store.items(db, ids, self.texts), cosines, self._held(db, ids[:TOLD]))
+
+    def _held(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[str]]:
+        try:
+            self.words_asked, held = Fts5(db).held(self.params.query, ids)
+        except WordsDamaged as error:
+            self._words_failed(error)
+            return {}
+        return held
 
     def _search_words_again(self, db: apsw.Connection, depth: int) -> None:
         try:
@@ -269,7 +278,7 @@ class _Search:
 
     def _fuse(self, db: apsw.Connection, groups: Mapping[int, int]) -> dict[int, float]:
         if self.lexical is None or self.vector is None:
-            return fusion.normalised(dict(self.lexical or self.vector or ()))
+            return dict(self.lexical or self.vector or ())
         if self.params.fusion.method == "rrf":
             return fusion.reciprocal_rank(self.lexical, self.vector)
         cosines = dict(self.vector)
@@ -282,14 +291,11 @@ class _Search:
             # What the rest is about need not be what this piece says: it is no reason to take it for less than the
             # average.
             cosines |= {item: max(average, cosine) for item, cosine in lent.items()}
-        least = fusion.outstanding(self.lexical, groups)
-        try:
-            # One that holds a third of the query's words stands for a third of what is asked.
-            held = Fts5(db).shares_held(self.params.query, list(least))
-            least = {item: share * held[item] for item, share in least.items()}
-        except WordsDamaged as error:
-            self._words_failed(error)
-        return fusion.weighted(self.lexical, cosines, self.params.fusion.vector_weight, least)
+        weight = self.params.fusion.vector_weight
+        if weight is None:
+            looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:LOOKED_AT]]
+            weight = fusion.vector_weight(self.lexical, store.beginnings(db, looked_at, LOOKED_AT_CHARS))
+        return fusion.weighted(self.lexical, cosines, weight)
 
     def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
         """The best cosine of the rest of their group, for pieces without a vector."""
@@ -301,29 +307,26 @@ class _Search:
 
     # Putting in order, and answering
 
-    async def rerank(self, candidates: _Candidates, reranker: Reranker | LateReranker) -> _Candidates:
+    async def rerank(self, candidates: Candidates, reranker: Reranker | LateReranker) -> Candidates:
         """The candidates in the cross-encoder's order, where it answers, then the others in theirs."""
         best, found = candidates.best, candidates.found
         read = [(item, score) for item, score in best[: self.params.candidates] if item in found]
         texts = [reading(found[item]) for item, _ in read]
-        order = await reranker.rank(self.params.query, texts, [score for _, score in read])
+        order = await reranker.rank(self.params.query, texts, fusion.normalised([score for _, score in read]))
         if order.degraded:
             self.degraded.append(f"{reranker.stage}: {order.degraded}")
         self.reranked = {read[ranked.index][0]: ranked.score for ranked in order.ranked}
-        if self.reranked:
-            # What the model has not read stays below what it has, in the order that it had.
-            least = min(self.reranked.values())
-            rest = [(item, score * least) for item, score in best if item not in self.reranked]
-            best = [*self.reranked.items(), *rest]
+        # What the model has not read stays below what it has, in the order that it had.
+        best = [*self.reranked.items(), *((item, score) for item, score in best if item not in self.reranked)]
         # That took a while: what was removed meanwhile is not answered.
         answered = [item for item, _ in best[: self.params.limit]]
         now = await self.collection.items(answered, self.params.texts)
         if gone := {item: found[item] for item in answered if item not in now and item in found}:
             # A note that was replaced is there, and is answered as it is now.
             now |= await self.collection.read(partial(store.successors, gone=gone))
-        return _Candidates(best, now, candidates.cosines)
+        return candidates._replace(best=best, found=now)
 
-    def result(self, candidates: _Candidates, reranker: Reranker | LateReranker | None) -> SearchResult:
+    def result(self, candidates: Candidates, reranker: Reranker | LateReranker | None) -> SearchResult:
         """The answer, with all that is known to be missing from it."""
         ran = self.ran
         waiting = self.collection.waiting
@@ -332,8 +335,13 @@ class _Search:
         if VECTOR in ran:
             missing = (self.collection.vectors_awaited, self.collection.vectors.behind)
             self.degraded += [f"vector: {reason}" for reason in missing if reason]
+        there = [item for item, _ in candidates.best[: self.params.limit] if item in candidates.found]
+        scores = self._scores(candidates, there, by_model=reranker is not None and reranker.stage == RERANK)
+        likely = [item for item in there if scores[item] >= self.params.min_score]
         return SearchResult(
-            hits=self._hits(candidates),
+            hits=[self._hit(candidates, item, scores[item]) for item in likely],
+            best=max(scores.values(), default=None),
+            unlikely=len(there) - len(likely),
             stages=[*ran, reranker.stage] if reranker is not None and self.reranked else ran,
             degraded=self.degraded,
             source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if self.reranked else ""),
@@ -341,59 +349,46 @@ class _Search:
             vectors_waiting=waiting,
         )
 
-    def _hits(self, candidates: _Candidates) -> list[Hit]:
+    def _scores(self, candidates: Candidates, items: Sequence[int], *, by_model: bool) -> dict[int, float]:
+        """How sure each hit is, by the cross-encoder where that has read it."""
         words = dict(self.lexical or ())
-        return [
-            Hit(
-                group=item.group,
-                key=item.key,
-                score=min(1.0, max(0.0, score)),
-                title=item.title,
-                heading=item.heading,
-                text=item.text,
-                group_metadata=item.group_metadata,
-                item_metadata=item.item_metadata,
-                lexical=words.get(item_id),
-                vector=candidates.cosines.get(item_id),
-                rerank=self.reranked.get(item_id),
-            )
-            for item_id, score in candidates.best[: self.params.limit]
-            if (item := candidates.found.get(item_id)) is not None
-        ]
+        first = next((item for item in items if item in words and candidates.held.get(item)), None)
+        # Of hits further down, the share of words that they hold is told by their scores.
+        share_of_one = 0.0 if first is None else len(candidates.held[first]) / self.words_asked / words[first]
+
+        def sure(item: int) -> float:
+            if by_model and item in self.reranked:
+                return min(1.0, max(0.0, self.reranked[item]))
+            if item in candidates.held:
+                share = len(candidates.held[item]) / max(1, self.words_asked)
+            else:
+                share = min(1.0, words.get(item, 0.0) * share_of_one)
+            return relevance(candidates.cosines.get(item), share)
+
+        read = [item for item in items if by_model and item in self.reranked]
+        found = dict(zip(read, falling([sure(item) for item in read]), strict=True))
+        rest = [item for item in items if item not in found]
+        least = min(found.values(), default=1.0)
+        return found | {item: min(least, score) for item, score in zip(rest, falling([*map(sure, rest)]), strict=True)}
+
+    def _hit(self, candidates: Candidates, item_id: int, score: float) -> Hit:
+        item = candidates.found[item_id]
+        return Hit(
+            group=item.group,
+            key=item.key,
+            score=score,
+            title=item.title,
+            heading=item.heading,
+            text=item.text,
+            group_metadata=item.group_metadata,
+            item_metadata=item.item_metadata,
+            lexical=dict(self.lexical or ()).get(item_id),
+            vector=candidates.cosines.get(item_id),
+            rerank=self.reranked.get(item_id),
+            matched=candidates.held.get(item_id, []),
+        )
 
 
 def reading(found: Found) -> str:
     """What the cross-encoder reads of an item: where it stands, then its text."""
     return "\n".join(part for part in (found.heading or found.title, found.text) if part)
-
-
-def _telling(
-    best: list[tuple[int, float]], groups: Mapping[int, int], lexical: Sequence[tuple[int, float]], bare: Set[int]
-) -> list[tuple[int, float]]:
-    """`best`, where a piece that is never embedded (`bare`: front matter) steps back for another piece of its group.
-
-    It is short, and the title counts for each piece: by that alone it would often be the best of its group. Where the
-    words are half as well met elsewhere in the group, that is what a reader wants to see.
-    """
-    words = dict(lexical)
-    fullest: dict[int, int] = {}
-    for item, _ in lexical:
-        if item in groups and item not in bare:
-            fullest.setdefault(groups[item], item)
-    told: list[tuple[int, float]] = []
-    for item, score in best:
-        other = fullest.get(groups[item]) if item in bare else None
-        told.append((item if other is None or words[other] < words.get(item, 0.0) / 2 else other, score))
-    return told
-
-
-def _best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> list[tuple[int, float]]:
-    """The best item of each group, best first; items that are gone by now are left out."""
-    best: list[tuple[int, float]] = []
-    seen: set[int] = set()
-    for item_id, score in sorted(fused.items(), key=lambda pair: (-pair[1], pair[0])):
-        group = group_of.get(item_id)
-        if group is not None and group not in seen:
-            seen.add(group)
-            best.append((item_id, score))
-    return best
