@@ -32,10 +32,11 @@ KEPT_CHARS = 64
 """Of a run of data; a query for it is looked up by so many."""
 
 _RUN = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
-_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
+_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 _CHANGES = 0.25
-"""From one of small letters, capitals and digits to another, for each character: of base64 0.6, of hexadecimal digits
-0.5, of a name or a path less than 0.2."""
+"""From a small letter to a capital, or between letters and digits, for each character: of base64 0.4, of hexadecimal
+digits 0.5, of a name or a path less than 0.2."""
 
 _MARK = "…[{} characters of data left out]"
 _MARKED = re.compile(rf"[A-Za-z0-9+/=_-]{{{KEPT_CHARS}}}…\[\d+ characters of data left out\]")
@@ -121,18 +122,22 @@ def without_data(lines: Sequence[str]) -> tuple[list[str], int]:
             if not _is_data(run[0]):
                 return run[0]
             left += len(run[0])
-            return run[0][:KEPT_CHARS] + _MARK.format(len(run[0]) - KEPT_CHARS) if len(run[0]) > KEPT_CHARS else ""
+            more = len(run[0]) - KEPT_CHARS
+            return run[0][:KEPT_CHARS] + _MARK.format(more) if more > 0 else run[0]
 
         short = _RUN.sub(shorten, line) if len(line) >= KEPT_CHARS - 4 else line
-        alone = left and left >= len(line.strip(" \t\"',;\\>"))
+        alone = bool(left) and left >= len(line.strip(" \t\"',;\\>"))
         kept.append("" if alone and inside else short)
-        inside = bool(alone)
-        total += left
+        total += left if kept[-1] != line else 0
+        inside = alone
     return kept, total
 
 
 def _is_data(run: str) -> bool:
     sample = run[:2000]
+    # A digest is something to be found.
+    if len(run) <= KEPT_CHARS and _HEXADECIMAL.fullmatch(run):
+        return False
     return sample.isdigit() or len(_CHANGE.findall(sample)) >= _CHANGES * len(sample)
 
 
