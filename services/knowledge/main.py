@@ -18,7 +18,7 @@ from proto.operation import Params
 from proto.ops import knowledge as ops
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
-from services.knowledge import edges, graph_feed, nodes
+from services.knowledge import edges, graph_feed, ids, nodes
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
@@ -96,7 +96,7 @@ class Notes:
 
     @handles(ops.ReadNodeContent)
     async def read_node_content(self, params: ops.ReadNodeContent, ctx: Context) -> ops.NodeContent:
-        node = await self._database.read(lambda db: nodes.find(db, params.id))
+        node = await self._database.read(lambda db: nodes.sought(db, params.id))
         if node is None:
             path = await self._database.read(lambda db: nodes.departed_path(db, params.id))
             raise OperationError("Node not found." if path is None else f"File not found: {path}")
@@ -117,7 +117,9 @@ class Notes:
             return await self._similar(params.id, ctx)
         out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
-            lambda db: edges.explore(db, params.id, params.relation, out=out, into=into, depth=params.depth)
+            lambda db: edges.explore(
+                db, ids.present(db, params.id), params.relation, out=out, into=into, depth=params.depth
+            )
         )
         if more:
             reached = f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach"
@@ -134,7 +136,7 @@ class Notes:
         ]
 
     async def _similar(self, id_: str, ctx: Context) -> list[ops.NoteLink]:
-        node = await self._database.read(lambda db: nodes.find(db, id_))
+        node = await self._database.read(lambda db: nodes.sought(db, id_))
         if node is None:
             return []
         found = await ctx.call(

@@ -158,7 +158,7 @@ class Search:
     async def suggest_reading(self, params: ops.SuggestReading, ctx: Context) -> ops.ReadingList:
         if not params.context.strip():
             raise InvalidParams("parameter `context` is blank; say what is being worked on", field="context")
-        node = await self._database.read(lambda db: nodes.find(db, params.context.strip()))
+        node = await self._database.read(lambda db: nodes.sought(db, params.context.strip()))
         query, beside = params.context, None
         if node is not None:
             place, beside = node.place, node.id
