@@ -47,6 +47,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             background.start_soon(parts.search.run)
             background.start_soon(parts.search.watch_epoch, parts.feed.epoch)
             background.start_soon(parts.graph.run)
+            background.start_soon(parts.graph.watch_epoch, parts.graph_feed.epoch)
             background.start_soon(follower.run)
             sessions = Sessions(parts, follower)
             yield Handlers(Reading(parts), Changing(parts), Uploads(parts), sessions, Carrying(parts))

@@ -20,7 +20,7 @@ from msgspec import Meta
 from proto.errors import Unavailable
 from proto.operation import Params
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from services.rerank.checkpoint import AUTO, NONE, PREFERRED, Pair, PairTokenizer, resolve
+from services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
@@ -36,8 +36,8 @@ _SAME_SCORE = 0.05
 """Rounding moves a score by less, a model that answers nonsense by more."""
 
 NO_MODEL = (
-    f"no reranking model is on this machine; download one (`hf download {PREFERRED}`), or set `model` of "
-    "[services.rerank] to a folder that holds one, and restart rerank"
+    "no reranking model is on this machine: `linckia models` lists some, `linckia models get NAME` downloads one and "
+    '`linckia models use NAME` takes it; or set `rerank = "maxsim"` of [services.retrieve], which needs none'
 )
 
 
