@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
 import trio
 
 from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.near import did_you_mean
-from proto.operation import Params
 from proto.ops import knowledge as ops
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
@@ -35,7 +32,7 @@ from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
-from services.runtime.roots import Denied, OutsideRoots, Roots, printable
+from services.runtime.roots import Denied, OutsideRoots, printable
 
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10
@@ -74,16 +71,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             tasks.cancel_scope.cancel()
     finally:
         database.close()
-
-
-def rehearse(root: Path, settings: Mapping[str, object]) -> Sequence[Params[Any]]:
-    """Look at a note and its links; whether the first scan is through by then makes no difference."""
-    note = root / "a.md"
-    note.write_text("# A\n\nSee [[b]].\n", encoding="utf-8")
-    files.read(str(note), Roots((root,)))
-    return (
-        ops.ReadNodeContent(id="a"), ops.ExploreLinks(id="a"), ops.KnowledgeStatus(), ops.ReadNodeContent(id="a")
-    )  # fmt: skip
 
 
 class Notes:
