@@ -15,6 +15,7 @@ from msgspec import Meta
 from proto.frames import Backlog
 from proto.operation import OPERATOR, Family, Params, Resource, Role
 from proto.ops.graph import Direction
+from proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
 
 tool = Family("knowledge", surfaces=("knowledge",))
 resource = Family("knowledge", role=Role.RESOURCE, surfaces=("knowledge",))
@@ -32,7 +33,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     """A note that was found, with the passage that matched."""
 
     id: Annotated[str, Meta(description="Id of the note, for read_node_content and explore_links")]
-    score: Annotated[float, Meta(description="Higher is better; comparable within this answer only")]
+    score: Score
     preview: Annotated[str, Meta(description="Title of the note")]
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
     snippet: Annotated[str, Meta(description="The passage that matched")]
@@ -40,6 +41,8 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     path: Annotated[str, Meta(description="The note's file, relative to its root")] = ""
     first_line: Annotated[int | None, Meta(description="Of the file, from 1, where the snippet begins")] = None
     last_line: Annotated[int | None, Meta(description="Where it ends")] = None
+    similarity: Similarity | None = None
+    matched: Matched = []
 
 
 class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,8 @@ class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defa
     results: list[SearchHit]
     metadata: SearchMetadata
     left_out: Annotated[int, Meta(description="Notes that were found and did not fit into `max_tokens`")] = 0
+    unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
+    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
 
 
 @tool.read("search_documents", surfaces=("knowledge", "core"), title="Search notes", deadline_s=30)
@@ -74,6 +79,7 @@ class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     since: Annotated[Instant | None, Meta(description=_SINCE)] = None
     until: Annotated[Instant | None, Meta(description="Only notes of this time or earlier; a date: all of it")] = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**31, description="About how long the answer may be")] | None = None
+    min_score: MinScore = UNLIKELY
 
 
 class NodeContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -30,6 +30,20 @@ Waiting: TypeAlias = Annotated[int, Meta(description="Items of the collection wh
 
 MAX_WAIT_S = 600
 
+UNLIKELY = 0.05
+"""Hits below it are left out of users' searches unless less is asked for: of right answers among the first ten, one in
+a hundred and fifty is below."""
+
+DOUBTFUL = 0.2
+"""Where no hit reaches this, nothing relevant was found."""
+
+MinScore: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="Leave out what is less sure than this")]
+Score: TypeAlias = Annotated[
+    float, Meta(description="How sure it is that this answers the query, from 0 to 1; the same scale for every query")
+]
+Similarity: TypeAlias = Annotated[float, Meta(description="Cosine of query and passage")]
+Matched: TypeAlias = Annotated[list[str], Meta(description="Words of the query that it holds")]
+
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One searchable piece of a group."""
@@ -109,11 +123,19 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     lexical: Annotated[float | None, Meta(description="Its score by words, where it was found so")] = None
     vector: Annotated[float | None, Meta(description="Its cosine, where it was found so")] = None
     rerank: Annotated[float | None, Meta(description="The cross-encoder's score, where it ran")] = None
-    matched: Annotated[list[str], Meta(description="Words of the query that it holds")] = []
+    matched: Matched = []
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Hits, best first, and the truth about how they were found."""
+
+    @property
+    def note(self) -> str:
+        """What is to be said of the hits as a whole: that none is an answer."""
+        if self.best is None or self.best >= DOUBTFUL:
+            return ""
+        count = len(self.hits) + self.unlikely
+        return f"nothing relevant was found: the best of {count} scores {self.best:.2f}"
 
     hits: list[Hit] = []
     best: Annotated[
@@ -153,7 +175,7 @@ class RetrieveSearch(Params[SearchResult], frozen=True, kw_only=True):
     filters: Annotated[list[Filter], Meta(description="Conditions that all must hold")] = []
     fusion: Fusion = Fusion()
     texts: Annotated[int, Meta(ge=0, le=1000, description="So many hits come with more than their ids")] | None = None
-    min_score: Annotated[float, Meta(ge=0, le=1, description="Hits that are less sure are left out")] = 0.0
+    min_score: MinScore = 0.0
 
 
 class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):

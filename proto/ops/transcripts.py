@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from proto.errors import Kind
 from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
-from proto.ops.retrieve import Value
+from proto.ops.retrieve import UNLIKELY, MinScore, Score, Value
 
 SERVICE = "transcripts"
 
@@ -83,7 +83,7 @@ class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that was found, with the conversation that led to it."""
 
     hash: Annotated[str, Meta(description="Unique identifier of the turn")]
-    score: Annotated[float, Meta(ge=0, le=1, description="Similarity; higher is more relevant")]
+    score: Score
     role: Annotated[str, Meta(description="user, assistant, system or tool")]
     preview: Annotated[str, Meta(description="The text of the turn")]
     depth: Annotated[int, Meta(description="Position in the conversation: turns from its first to this one")]
@@ -97,6 +97,8 @@ class TranscriptSearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_def
     count: Annotated[int, Meta(description="Number of results")]
     results: list[TranscriptHit]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")] = []
+    unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
+    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
 
 
 Query = Annotated[str, Meta(min_length=1, max_length=65536, description="Plain language")]
@@ -125,6 +127,7 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
     agent: Annotated[str, Meta(max_length=256, description="Only turns recorded under this name of an agent")] = ""
     project: Annotated[str, Meta(max_length=1024, description="Only turns of this project")] = ""
     distinct: Annotated[bool, Meta(description="One hit a conversation: its best")] = False
+    min_score: MinScore = UNLIKELY
     max_tokens: (
         Annotated[
             int, Meta(ge=1, le=2**31, description="About how long the answer may be; the oldest turns are cut first")
@@ -146,7 +149,7 @@ class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):
 
     corpus: Corpus
     id: Annotated[str, Meta(description="Of the turn, note or document: what that corpus' own tools take")]
-    score: Annotated[float, Meta(description="Higher is better; comparable within this answer only")]
+    score: Score
     title: str
     context: Annotated[str, Meta(description="Headings, or the role of who spoke")]
     text: Annotated[str, Meta(description="The passage that matched")]
@@ -154,7 +157,7 @@ class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Annotated[dict[str, Value], Meta(description="What its corpus keeps of it: path, time, agent, project")]
 
 
-class EverythingResult(msgspec.Struct, frozen=True, kw_only=True):
+class EverythingResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Passages of all corpora, best first."""
 
     query: str
@@ -162,6 +165,8 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True):
     results: list[EverythingHit]
     searched: Annotated[list[Corpus], Meta(description="The corpora that answered")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
+    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
 
 
 @tool.read("search_everything", title="Search everything", deadline_s=30, surfaces=("knowledge", "core"))
@@ -172,6 +177,7 @@ class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
     query: Query
     limit: Annotated[int, Meta(ge=1, le=200, description="Passages to answer at most")] = 10
     corpora: Annotated[list[Corpus], Meta(description="Where to look; everywhere by default")] = []
+    min_score: MinScore = UNLIKELY
 
 
 # Beyond search

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
+
+import apsw
 
 from services.retrieve.store import Found
 
@@ -48,3 +51,9 @@ def best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> l
             seen.add(group)
             best.append((item_id, score))
     return best
+
+
+def beginnings(db: apsw.Connection, ids: Sequence[int], chars: int) -> list[str]:
+    """The first so many characters of the text of each of these items."""
+    query = "SELECT substr(text, 1, ?) FROM items WHERE item_id IN (SELECT value FROM json_each(?))"
+    return [text for (text,) in db.execute(query, (chars, json.dumps(list(ids))))]

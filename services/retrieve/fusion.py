@@ -2,8 +2,8 @@
 
 Weighted is z-scores, `weight` for the vectors and the rest for the words.  Unlike the range from the least to the best,
 the mean and the spread of a list do not depend on its ends: a piece that holds a word that hardly any other holds is
-far from the mean, and stands out by that alone, be it the first or the second of two.  Reciprocal rank fusion is Cormack,
-Clarke and Büttcher, 2009, with k = 60.
+far from the mean, and stands out by that alone, be it the first or the second of two.  Reciprocal rank fusion is
+Cormack, Clarke and Büttcher, 2009, with k = 60.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ those who look for it use, they decide as far as they match (`WORDS_TELL`)."""
 WORDS_TELL = (6.0, 20.0)
 """BM25 of the best piece by words: up to the first, the words of a query say little of code; from the second on, as
 much as in prose."""
+
+STANDS_OUT = 4.0
+"""Standard deviations by which an item's words are above the mean, from which on they count for meaning too: a name, a
+code, a mark that hardly anything else holds means nothing to the model, and what is nearest to it is so by chance."""
 
 _MARKS = re.compile(r"[(){}\[\]=;<>_]")
 CODE_MARKS = 0.05
@@ -42,7 +46,8 @@ def weighted(lexical: Scored, cosines: Mapping[int, float], weight: float) -> di
     words = standardised({item: by_words.get(item, 0.0) for item in (*by_words, *cosines)})
     meaning = standardised(cosines)
     return {
-        item: weight * (meaning[item] if item in meaning else max(0.0, score)) + (1 - weight) * score
+        item: weight * (max(meaning[item], score - STANDS_OUT) if item in meaning else max(0.0, score))
+        + (1 - weight) * score
         for item, score in words.items()
     }
 

@@ -17,7 +17,7 @@ from proto.errors import Kind, LinckiaError, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion, store
-from services.retrieve.candidates import Candidates, best_of_groups, telling
+from services.retrieve.candidates import Candidates, beginnings, best_of_groups, telling
 from services.retrieve.collection import Collection
 from services.retrieve.filters import allowed_items, compile_filters
 from services.retrieve.lexical import Fts5, WordsDamaged
@@ -294,7 +294,7 @@ class _Search:
         weight = self.params.fusion.vector_weight
         if weight is None:
             looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:LOOKED_AT]]
-            weight = fusion.vector_weight(self.lexical, store.beginnings(db, looked_at, LOOKED_AT_CHARS))
+            weight = fusion.vector_weight(self.lexical, beginnings(db, looked_at, LOOKED_AT_CHARS))
         return fusion.weighted(self.lexical, cosines, weight)
 
     def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:

@@ -309,14 +309,6 @@ def items(db: apsw.Connection, ids: Sequence[int], full: int | None = None) -> d
     return found
 
 
-def beginnings(db: apsw.Connection, ids: Sequence[int], chars: int) -> list[str]:
-    """The first so many characters of the text of each of these items."""
-    return [
-        text
-        for (text,) in _for_each(db, f"SELECT substr(text, 1, {chars}) FROM items WHERE item_id IN ({{marks}})", ids)
-    ]
-
-
 def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Found]:
     """For items that are no more, what their group holds instead: the piece under the same heading, else the first."""
     there: dict[int, int] = {}

@@ -77,10 +77,11 @@ class Searching:
                 limit=limit,
                 candidates=max(CANDIDATES, limit),
                 filters=conditions,
+                min_score=params.min_score,
             )
             found = await ctx.call(asked)
             hits = one_each(found.hits) if params.distinct else found.hits
-            if len(hits) >= count or len(found.hits) < limit or limit >= MAX_TOP_K:
+            if len(hits) >= count or len(found.hits) + found.unlikely < limit or limit >= MAX_TOP_K:
                 break
             limit = min(MAX_TOP_K, 4 * limit)
         degraded = [*found.degraded, *degraded]
@@ -88,7 +89,7 @@ class Searching:
         as_text = params.max_tokens is not None
 
         def answer(db: apsw.Connection) -> Written:
-            return _written(params, results(db, hits, count, as_text=as_text), degraded)
+            return _written(params, results(db, hits, count, as_text=as_text), degraded, found)
 
         try:
             # Encoded in the thread, for it may be large.
@@ -99,7 +100,7 @@ class Searching:
         for hit in hits[:count]:
             with contextlib.suppress(Damaged):
                 readable += await self._database.read(partial(results, hits=[hit], limit=1, as_text=as_text))
-        return _written(params, readable, degraded)
+        return _written(params, readable, degraded, found)
 
     @handles(SearchEverything)
     async def search_everything(self, params: SearchEverything, ctx: Context) -> EverythingResult:
@@ -115,7 +116,9 @@ class Searching:
         async def ask(corpus: Corpus) -> None:
             try:
                 found[corpus] = await ctx.call(
-                    RetrieveSearch(collection=corpus.value, query=params.query, limit=params.limit)
+                    RetrieveSearch(
+                        collection=corpus.value, query=params.query, limit=params.limit, min_score=params.min_score
+                    )
                 )
             except LinckiaError as error:
                 errors.append(error)
@@ -139,12 +142,15 @@ class Searching:
         hits.sort(key=lambda hit: (-hit.score, hit.corpus, hit.id))
         degraded += [f"{corpus.value}: {reason}" for corpus, result in found.items() for reason in result.degraded]
         kept = hits[: params.limit]
+        best = max(found.values(), key=lambda result: result.best or 0.0)
         return EverythingResult(
             query=params.query,
             count=len(kept),
             results=kept,
             searched=[corpus for corpus in corpora if corpus in found],
             degraded=degraded,
+            unlikely=sum(result.unlikely for result in found.values()),
+            note=best.note,
         )
 
     async def _caught_up(self, degraded: list[str], name: str) -> int:
@@ -164,9 +170,14 @@ def _require_words(query: str) -> None:
         raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
 
 
-def _written(params: TranscriptsSearch, found: list[TranscriptHit], degraded: list[str]) -> Written:
-    kept = found if params.max_tokens is None else within(found, params.max_tokens)
-    return written(TranscriptSearchResult(query=params.query, count=len(kept), results=kept, degraded=degraded))
+def _written(params: TranscriptsSearch, told: list[TranscriptHit], degraded: list[str], found: SearchResult) -> Written:
+    kept = told if params.max_tokens is None else within(told, params.max_tokens)
+    return written(
+        TranscriptSearchResult(
+            query=params.query, count=len(kept), results=kept, degraded=degraded, unlikely=found.unlikely,
+            note=found.note,
+        )
+    )  # fmt: skip
 
 
 def filters(params: TranscriptsSearch) -> list[Filter]:

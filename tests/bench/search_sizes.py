@@ -211,7 +211,7 @@ def peer_ms(database: Path, queries: list[str], model: Loaded) -> tuple[float, f
             scores, places = index.search(vector, CANDIDATES)
             scans.append(time.perf_counter() - began)
             cosines = {ids[place]: float(score) for place, score in zip(places[0], scores[0], strict=True)}
-            fused = fusion.weighted(Fts5(db).search(query, CANDIDATES, None), cosines, 0.65)
+            fused = fusion.weighted(Fts5(db).search(query, CANDIDATES, None), cosines, fusion.PROSE)
             best = sorted(fused, key=lambda item: -fused[item])[:20]
             marks = ", ".join("?" * len(best))
             db.execute(f"SELECT text, title FROM items JOIN groups USING (group_id) WHERE item_id IN ({marks})", best)

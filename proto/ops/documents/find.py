@@ -22,6 +22,7 @@ from proto.ops.documents.reading import (
     Under,
     step,
 )
+from proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
 
 
 class SearchType(enum.StrEnum):
@@ -49,7 +50,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     path: str
     name: str
-    score: Annotated[float, Meta(description="From 0 to 1; higher is better, comparable within this answer only")]
+    score: Score
     snippet: Annotated[str, Meta(description="The passage that matched")]
     mime_type: str
     size: int
@@ -57,15 +58,17 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     first_line: Annotated[int | None, Meta(description="Line of the text, from 1, where the snippet begins")] = None
     last_line: Annotated[int | None, Meta(description="Where it ends; of HTML there are no lines")] = None
     line_number: Annotated[int | None, Meta(description="The same as first_line, with `line_numbers`")] = None
+    cosine: Similarity | None = None
+    matched: Matched = []
     matches: Annotated[
         list[MatchedLine], Meta(description="With `line_numbers` or `context`: lines with its words")
     ] = []
 
 
-class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Documents, best first, and the truth about how they were found."""
 
-    total: Annotated[int, Meta(description="Documents that were put in order; `results` has as many as were asked for")]
+    total: Annotated[int, Meta(description="Documents that matched; `results` has as many as were asked for")]
     type: Annotated[str, Meta(description="What truly ran: keyword, semantic, hybrid, or hash")]
     execution_time_ms: float
     results: list[Found]
@@ -73,6 +76,8 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     corrected: Annotated[dict[str, str], Meta(description="Unknown words, and what was looked for as well")]
     stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, recent")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    unlikely: Annotated[int, Meta(description="Left out for a score below `min_score`")] = 0
+    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
 
 
 @step.read("documents_search", title="Search stored documents", deadline_s=30, step="search")
@@ -87,6 +92,7 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     similarity: Annotated[float, Meta(ge=0, le=1, description="How near a word must be to count as misspelt")] = 0.7
     hash: Hash | None = None
     paths_only: Annotated[bool, Meta(description="Answer paths alone")] = False
+    min_score: MinScore = UNLIKELY
     line_numbers: Annotated[bool, Meta(description="Answer the lines that match, with their numbers")] = False
     context: Annotated[int, Meta(ge=0, le=100, description="Lines around each matching line")] = 0
     tags: Tags = []

@@ -84,18 +84,22 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Sear
     degraded += [cut] * bool(cut)
     ran = set(retrieved.stages) if retrieved is not None else set()
     kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
-    return _result(params, began, kind, total, page, stages=stages, corrected=corrected, degraded=degraded)
+    return _result(
+        params, began, kind, total, page, stages=stages, corrected=corrected, degraded=degraded, retrieved=retrieved
+    )
 
 
 def _result(
     params: DocumentsSearch, began: float, kind: str, total: int, page: list[Found], *, stages: list[str],
-    corrected: dict[str, str] | None = None, degraded: Sequence[str] = (),
+    corrected: dict[str, str] | None = None, degraded: Sequence[str] = (), retrieved: Retrieved | None = None,
 ) -> SearchResult:  # fmt: skip
     return SearchResult(
         total=total, type=kind, execution_time_ms=round((time.monotonic() - began) * 1000, 3),
         results=[] if params.paths_only else page,
         paths=[one.path for one in page] if params.paths_only else None, corrected=corrected or {}, stages=stages,
-        degraded=[*degraded],
+        degraded=[*degraded], unlikely=0 if retrieved is None else retrieved.unlikely,
+        # What was found by looking through texts holds every word.
+        note="" if retrieved is None or "recent" in stages else retrieved.note,
     )  # fmt: skip
 
 
@@ -122,7 +126,7 @@ def _asked(params: DocumentsSearch, conditions: rows.Conditions, query: str) -> 
     read = None if conditions.clauses else min(params.limit + SPARE, most)
     return RetrieveSearch(
         collection=CORPUS, query=query, limit=most, candidates=max(CANDIDATES, most), filters=filters,
-        fusion=Fusion(method=method), texts=read,
+        fusion=Fusion(method=method), texts=read, min_score=params.min_score,
     )  # fmt: skip
 
 
@@ -130,7 +134,9 @@ def _hit(hit: Hit, prefix: str) -> Scored:
     object_ = hit.group.removeprefix(prefix)
     first = hit.item_metadata.get("first")
     number = first if isinstance(first, int) else 0
-    return Scored(int(object_) if object_.isdigit() else -1, hit.score, hit.text or None, number)
+    return Scored(
+        int(object_) if object_.isdigit() else -1, hit.score, hit.text or None, number, hit.vector, hit.matched
+    )
 
 
 def _cut(text: str, terms: list[str]) -> tuple[str, int]:
@@ -185,7 +191,8 @@ def _documents(
                 id=holder.id, hash=holder.hash, title=holder.name, path=holder.path, name=holder.name,
                 score=round(one.score, 6), snippet=text, mime_type=holder.mime_type, size=holder.size, tags=holder.tags,
                 first_line=where, last_line=None if where is None else where + text.count("\n"),
-                line_number=where if params.line_numbers else None, matches=matches,
+                line_number=where if params.line_numbers else None, matches=matches, matched=[*one.matched],
+                cosine=None if one.cosine is None else round(one.cosine, 6),
             )
             for holder in rows.holding(db, one.object, conditions, params.limit - len(page))
             for where in [None if holder.mime_type.startswith("text/html") else at]

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import apsw
@@ -50,6 +50,8 @@ class Scored:
     score: float
     passage: str | None
     line: int
+    cosine: float | None = None
+    matched: Sequence[str] = ()
 
 
 def terms_of(query: str) -> list[str]:

@@ -59,6 +59,7 @@ class Search:
                 limit=min(1000, params.limit + going),
                 candidates=max(passages.CANDIDATES, params.limit + going),
                 filters=conditions,
+                min_score=params.min_score,
             )
         )
         there = await self._database.read(lambda db: nodes.existing(db, (hit.group for hit in found.hits)))
@@ -69,6 +70,8 @@ class Search:
         return ops.SearchDocumentsResult(
             results=results,
             left_out=len(refined) - len(results),
+            unlikely=found.unlikely,
+            note=found.note,
             metadata=msgspec.structs.replace(metadata, degraded=degraded, hint=_hint(params)),
         )
 

@@ -102,6 +102,8 @@ def hit(found: Hit, query: str, source: str) -> SearchHit:
         path=path if isinstance(path, str) else "",
         first_line=begin_of if numbered else None,
         last_line=begin_of + found.text.count("\n", passage.start, passage.end) if numbered else None,
+        similarity=None if found.vector is None else round(found.vector, 6),
+        matched=found.matched,
     )
 
 

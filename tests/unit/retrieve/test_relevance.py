@@ -1,0 +1,41 @@
+"""Scores mean the same for every query, and fall from hit to hit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
+from services.retrieve.relevance import falling, relevance
+
+
+@given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 0.5))
+def test_nearer_and_more_words_are_surer(cosine: float, share: float, more: float) -> None:
+    assert 0 < relevance(cosine, share) < 1
+    assert relevance(min(1.0, cosine + more), share) >= relevance(cosine, share)
+    assert relevance(cosine, min(1.0, share + more)) >= relevance(cosine, share)
+    assert relevance(None, min(1.0, share + more)) >= relevance(None, share)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "share", "least", "most"),
+    [
+        (0.15, 0.0, 0, UNLIKELY), (0.3, 0.0, 0, DOUBTFUL), (0.2, 0.15, 0, DOUBTFUL), (None, 0.1, 0, DOUBTFUL),
+        (0.5, 0.0, 0.3, 0.6), (0.2, 1.0, 0.6, 0.95), (0.6, 0.7, 0.95, 1), (None, 1.0, 0.95, 1), (None, 0.4, 0.3, 0.7),
+    ],
+)  # fmt: skip
+def test_scale(cosine: float | None, share: float, least: float, most: float) -> None:
+    assert least <= relevance(cosine, share) <= most
+
+
+def test_scores_fall_from_hit_to_hit() -> None:
+    assert falling([0.3, 0.9, 0.1, 0.2]) == [0.9, 0.9, 0.2, 0.2]
+    assert falling([]) == []
+
+
+def test_an_answer_of_strangers_says_so() -> None:
+    assert (
+        SearchResult(stages=[], best=0.11, unlikely=5).note == "nothing relevant was found: the best of 5 scores 0.11"
+    )
+    assert SearchResult(stages=[], best=0.5).note == SearchResult(stages=[]).note == ""
