@@ -9,7 +9,7 @@ Cormack, Clarke and Büttcher, 2009, with k = 60.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,9 +23,10 @@ WORDS_TELL = (6.0, 20.0)
 """BM25 of the best piece by words: up to the first, the words of a query say little of code; from the second on, as
 much as in prose."""
 
-STANDS_OUT = 4.0
-"""Standard deviations by which an item's words are above the mean, from which on they count for meaning too: a name, a
-code, a mark that hardly anything else holds means nothing to the model, and what is nearest to it is so by chance."""
+STANDS_OUT = 3.5
+"""Standard deviations above the mean from which on an item stands out by its words.  What it has beyond that counts as
+far as it holds the words of the query, and counts for meaning too: a name, a code, a mark that hardly anything else
+holds means nothing to the model, and what is nearest to it is so by chance."""
 
 _MARKS = re.compile(r"[(){}\[\]=;<>_]")
 CODE_MARKS = 0.05
@@ -35,19 +36,31 @@ Scored = Sequence[tuple[int, float]]
 """Item ids and scores, best first."""
 
 
-def weighted(lexical: Scored, cosines: Mapping[int, float], weight: float) -> dict[int, float]:
+def weighted(
+    lexical: Scored,
+    cosines: Mapping[int, float],
+    weight: float,
+    shares: Callable[[Sequence[int]], Mapping[int, float]] = lambda items: dict.fromkeys(items, 1.0),
+) -> dict[int, float]:
     """Fused scores, around 0.
 
     `cosines` may hold more than the nearest: an item that was found by words alone counts with its true cosine. One
     of which there is none (of a short note, or of one whose vectors are still to come) counts with what its words come
     to, and no less than the average: the best of all by words is then first, however near others are in meaning.
+
+    Args:
+        shares: answers for some items which share of the query's words each holds, in [0, 1].
     """
     by_words = dict(lexical)
     words = standardised({item: by_words.get(item, 0.0) for item in (*by_words, *cosines)})
     meaning = standardised(cosines)
+    beyond = {item: score - STANDS_OUT for item, score in words.items() if score > STANDS_OUT}
+    for item, share in shares(list(beyond)).items() if beyond else ():
+        words[item] = STANDS_OUT + share * beyond[item]
+        if item in meaning:
+            meaning[item] = max(meaning[item], share * beyond[item])
     return {
-        item: weight * (max(meaning[item], score - STANDS_OUT) if item in meaning else max(0.0, score))
-        + (1 - weight) * score
+        item: weight * (meaning[item] if item in meaning else max(0.0, score)) + (1 - weight) * score
         for item, score in words.items()
     }
 

@@ -6,7 +6,7 @@ the search fail: an empty answer always means that nothing was found.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import apsw
@@ -241,7 +241,7 @@ class _Search:
                     self.query = None
             found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
             groups = store.groups_of(db, list(found))
-            fused = self._fuse(db, groups)
+            fused = self._fuse(db)
             if self.lexical is not None and not looked_again and any(item not in groups for item, _ in self.lexical):
                 # While the query's vector was made, a note was replaced, and its pieces have other ids.
                 looked_again = True
@@ -276,7 +276,7 @@ class _Search:
             # They answered a moment ago, and that counts.
             self._words_failed(error)
 
-    def _fuse(self, db: apsw.Connection, groups: Mapping[int, int]) -> dict[int, float]:
+    def _fuse(self, db: apsw.Connection) -> dict[int, float]:
         if self.lexical is None or self.vector is None:
             return dict(self.lexical or self.vector or ())
         if self.params.fusion.method == "rrf":
@@ -295,7 +295,10 @@ class _Search:
         if weight is None:
             looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:LOOKED_AT]]
             weight = fusion.vector_weight(self.lexical, beginnings(db, looked_at, LOOKED_AT_CHARS))
-        return fusion.weighted(self.lexical, cosines, weight)
+        return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, db))
+
+    def _shares(self, db: apsw.Connection, items: Sequence[int]) -> dict[int, float]:
+        return {item: len(held) / max(1, self.words_asked) for item, held in self._held(db, items).items()}
 
     def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
         """The best cosine of the rest of their group, for pieces without a vector."""
