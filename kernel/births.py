@@ -108,11 +108,15 @@ class Births:
             settings = {**settings, "workers": workers}
         if spec.handoff:
             settings = {**settings, **self._of_front}
+        embedder = config.services.get("embed", {})
+        if entry.cuts_texts:
+            settings = {**settings, "embedder": embedder}
         uses_roots = entry.roots is not Roots.NONE
         roots = tuple(map(str, config.roots)) if uses_roots else ()
         read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
         writable = tuple(root for root in roots if root not in read_only)
-        models = catalog.model_folders(settings) if entry.reads_models else ()
+        reads_models = entry.reads_models or entry.cuts_texts
+        models = catalog.model_folders(embedder if entry.cuts_texts else settings) if reads_models else ()
         named = catalog.named_files(entry, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
         closed = self._enclosed or users.unreachable(filter(Path.exists, map(Path, models))) is not None

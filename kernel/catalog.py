@@ -77,6 +77,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Whether the system tells it of changed files."""
     reads_models: bool = False
     """Whether it may read the folders in which model weights lie."""
+    cuts_texts: bool = False
+    """Whether it cuts texts by the tokens of the embedding model: it is told of that, and may read its tokenizer."""
     reads_files: tuple[str, ...] = ()
     """Its settings that each name a file, which it may then read."""
     reads_environment: tuple[str, ...] = ()
@@ -158,7 +160,7 @@ ENTRIES = (
     # A million vectors with their text are 2 GB; the page cache does not count. A search is work for one core, in many
     # small steps: more than eight at once would only make all of them late. Three more wait for a collection that is
     # begun again.
-    Entry(_spec("retrieve", 8 * GIB, zygote="vectors", in_flight=11)),
+    Entry(_spec("retrieve", 8 * GIB, zygote="vectors", in_flight=11), cuts_texts=True),
     Entry(
         _model_spec("embed"),
         reads_models=True,
@@ -179,7 +181,7 @@ ENTRIES = (
     Entry(_light_spec("graph", 4 * GIB), rests=True),
     # Each call holds a connection and a file, of up to 4 GiB; more at once would only share one line.
     Entry(_light_spec("fetch", GIB // 2, in_flight=16, disk_limit_bytes=32 * GIB), network=True, rests=True),
-    Entry(_light_spec("knowledge", 2 * GIB), roots=Roots.WRITE),
+    Entry(_light_spec("knowledge", 2 * GIB), roots=Roots.WRITE, cuts_texts=True),
     Entry(
         _light_spec("llm", GIB // 2, disk_limit_bytes=SCRATCH),
         network=True,
@@ -188,7 +190,7 @@ ENTRIES = (
         rests=True,
     ),
     # The store is on disk; a gigabyte goes through in pieces.
-    Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE),
+    Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE, cuts_texts=True),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
     Entry(_light_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True),
     Entry(_light_spec("files", 2 * GIB), roots=Roots.WRITE),
@@ -352,8 +354,9 @@ def certificates() -> tuple[str, ...]:
 def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The folders that may hold model weights: the hub's cache, and the folder that the settings name."""
     cache = Path(environment.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    home = environment.get("HF_HOME") or str(cache / "huggingface")
-    folders = [home, environment.get("HF_HUB_CACHE", ""), environment.get("HUGGINGFACE_HUB_CACHE", "")]
+    home = Path(environment.get("HF_HOME") or cache / "huggingface").expanduser()
+    # Beside it lies the key that the hub was used with.
+    folders = [str(home / "hub"), environment.get("HF_HUB_CACHE", ""), environment.get("HUGGINGFACE_HUB_CACHE", "")]
     model = settings.get("model")
     if isinstance(model, str) and (model.startswith(("/", "~", "."))):
         folders.append(str(Path(model).expanduser().resolve()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
 import random
@@ -27,6 +28,9 @@ sys.dont_write_bytecode = False
 os.environ["OMP_NUM_THREADS"] = "1"
 for service in ("EMBED", "RERANK"):
     os.environ[f"LINCKIA_SERVICES__{service}__THREADS"] = "1"
+
+# What collection makes stays, all five thousand tests of it: to look through it again and again is half of its time.
+gc.disable()
 
 # How fast examples come is the machine's load, and no promise of ours.
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300)
@@ -80,8 +84,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
-TOGETHER = ("tests/acceptance/", "tests/unit/embed/")
-"""Folders whose tests share what is slow to start across files: a kernel, a model's library."""
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+TOGETHER = {
+    "tests/acceptance/": "a kernel",
+    "tests/unit/embed/": "torch",
+    "tests/unit/models/": "torch",
+    "tests/unit/rerank/": "torch",
+}
+"""Folders whose tests share across files what is slow to start, and what that is."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -90,10 +104,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 class _ByWhatIsShared(LoadFileScheduling):  # type: ignore[misc]  # its base has no types
-    """Tests of one file run in one process, and so do those of each folder of `TOGETHER`."""
+    """Tests of one file run in one process, and so do those of the folders that `TOGETHER` says share something."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+        return next((what for folder, what in TOGETHER.items() if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
 
 @pytest.fixture

@@ -100,7 +100,9 @@ class CollectionUpsert(Params[CollectionUpserted], frozen=True, kw_only=True):
     """Put documents into a collection, all or none: each takes the place of the one of its id, if there is any."""
 
     collection: Collection
-    documents: Annotated[list[Document], Meta(min_length=1, max_length=MOST_AT_ONCE)]
+    documents: Annotated[
+        list[Document], Meta(min_length=1, max_length=MOST_AT_ONCE, description="What to put under which id")
+    ]
 
 
 class CollectionPage(msgspec.Struct, frozen=True, kw_only=True):

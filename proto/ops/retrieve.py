@@ -47,6 +47,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[Name, Meta(description="Unique in the collection")]
     items: Annotated[list[Item], Meta(description="All of its pieces; those that are not here are removed")]
     title: Annotated[str, Meta(description="Found by words, with more weight than the text")] = ""
+    names: Annotated[str, Meta(description="Found by words as the title is, but neither shown nor embedded")] = ""
     metadata: Annotated[dict[str, Value], Meta(description="What filters look at, and given back with a hit")] = {}
 
 

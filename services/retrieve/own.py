@@ -8,6 +8,7 @@ is on disk. A collection of vectors has a model that nobody computes (`given:DIM
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 import shutil
@@ -32,14 +33,13 @@ from services.retrieve.collection import GIVEN, Collection
 from services.retrieve.filters import check_metadata, compile_filters
 from services.retrieve.search import QueryCall
 from services.runtime.handlers import Context, handles
+from services.runtime.models.measure import Measure
+from services.runtime.text.cutting import bites
 
 T = TypeVar("T")
 
 PREFIX = "own."
 FILES = re.compile(r"own\.[a-z][a-z0-9_-]{0,63}")
-
-PIECE_WORDS = 180
-"""Longer texts are cut, so that the model reads all of them."""
 
 _SHAPE, _BYTES = "own", "own_bytes"
 """Keys of `meta`: that the collection was created, with the dimensions of its vectors, and what it holds."""
@@ -69,11 +69,13 @@ class Opener(Protocol):
 class OwnCollections:
     """The operations of `proto.ops.collections`."""
 
-    def __init__(self, opener: Opener, find: Find, quota: Quota) -> None:
+    def __init__(self, opener: Opener, find: Find, quota: Quota, measure: Callable[[], Measure]) -> None:
+        self._measured = measure
         self._opener = opener
         self._find = find
         self._quota = quota
         self._creating = trio.Lock()
+        self._cutting = trio.CapacityLimiter(1)
         self._using: Counter[str] = Counter()
         self._leaving: set[str] = set()
         self._freed = trio.lowlevel.ParkingLot()
@@ -124,14 +126,25 @@ class OwnCollections:
     @handles(ops.CollectionUpsert)
     async def upsert(self, params: ops.CollectionUpsert, ctx: Context) -> ops.CollectionUpserted:
         async with self._opened(params.collection) as (collection, dimensions):
-            groups = [_group(place, each, dimensions) for place, each in enumerate(params.documents)]
-            _check_once([each.id for each in params.documents])
+            groups = await trio.to_thread.run_sync(self._groups, params.documents, dimensions, limiter=self._cutting)
 
             counted: list[int] = []
             change = await collection.put(groups, lambda db: counted.append(self._hold(db, params, dimensions)))
             return ops.CollectionUpserted(
                 upserted=len(groups), documents=counted[-1], vectors_waiting=change.waiting
             )  # fmt: skip
+
+    @functools.cached_property
+    def _measure(self) -> Measure:
+        return self._measured()
+
+    def _groups(self, documents: Sequence[ops.Document], dimensions: int | None) -> list[Group]:
+        """The documents as the search holds them; blocks.  Raises InvalidParams that names the field."""
+        _check_once([each.id for each in documents])
+        given = enumerate(documents)
+        if dimensions is not None:
+            return [_group(place, each, dimensions, [_given_piece(place, each, dimensions)]) for place, each in given]
+        return [_group(place, each, None, _pieces(place, each, self._measure)) for place, each in given]
 
     def _hold(self, db: apsw.Connection, params: ops.CollectionUpsert, dimensions: int | None) -> int:
         """Count what is put, inside its transaction; answers how many documents there are then.
@@ -339,21 +352,25 @@ def _document(db: apsw.Connection, id_: str) -> ops.Document:
 # What is given
 
 
-def _group(place: int, each: ops.Document, dimensions: int | None) -> Group:
-    """A document as the search holds it.  Raises InvalidParams that names the field."""
-    at = f"documents[{place}]"
-    check_metadata(each.payload, f"{at}.payload")
-    if dimensions is None:
-        if each.vector is not None:
-            raise _wrong(f"{at}.vector", "the collection takes text, which is embedded here")
-        if not each.text.strip():
-            raise _wrong(f"{at}.text", "is blank; say what is to be found")
-        pieces: list[Item] = [Item(key=str(n), text=text) for n, text in enumerate(pieces_of(each.text))]
-    else:
-        if each.vector is None:
-            raise _wrong(f"{at}.vector", f"is not there; the collection {_takes(dimensions)}")
-        given = _unit(each.vector, dimensions, f"{at}.vector").astype("<f2").tobytes()
-        pieces = [store.Given(key="0", text=each.text, vector=given)]
+def _pieces(place: int, each: ops.Document, measure: Measure) -> list[Item]:
+    """Of a text, each as long as the model reads, and together all of it."""
+    if each.vector is not None:
+        raise _wrong(f"documents[{place}].vector", "the collection takes text, which is embedded here")
+    if not each.text.strip():
+        raise _wrong(f"documents[{place}].text", "is blank; say what is to be found")
+    cut = bites(0, each.text, measure.window, measure)
+    return [Item(key=str(n), text=piece.text) for n, piece in enumerate(cut)]
+
+
+def _given_piece(place: int, each: ops.Document, dimensions: int) -> Item:
+    field = f"documents[{place}].vector"
+    if each.vector is None:
+        raise _wrong(field, f"is not there; the collection {_takes(dimensions)}")
+    return store.Given(key="0", text=each.text, vector=_unit(each.vector, dimensions, field).astype("<f2").tobytes())
+
+
+def _group(place: int, each: ops.Document, dimensions: int | None, pieces: list[Item]) -> Group:
+    check_metadata(each.payload, f"documents[{place}].payload")
     # What the document counts for stands with its first piece.
     pieces[0] = msgspec.structs.replace(pieces[0], metadata={"bytes": _size(each, dimensions)})
     return Group(id=each.id, items=pieces, metadata=each.payload)
@@ -362,12 +379,6 @@ def _group(place: int, each: ops.Document, dimensions: int | None) -> Group:
 def _size(each: ops.Document, dimensions: int | None) -> int:
     given = (each.id.encode(), each.text.encode("utf-8", "surrogatepass"), msgspec.json.encode(each.payload))
     return sum(map(len, given)) + 2 * (dimensions or 0)
-
-
-def pieces_of(text: str) -> list[str]:
-    """The text in pieces of so many words, none lost: together they are the text."""
-    starts = [match.start() for match in re.finditer(r"\S+", text)][PIECE_WORDS::PIECE_WORDS]
-    return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
 
 
 def _unit(vector: Sequence[float], dimensions: int, field: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -22,6 +22,7 @@ CREATE TABLE groups (
     group_id INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     title TEXT NOT NULL,
+    names TEXT NOT NULL DEFAULT '',
     metadata BLOB NOT NULL
 );
 
@@ -73,4 +74,6 @@ def _begin(db: apsw.Connection) -> None:
         db.execute("INSERT INTO meta (key, value) VALUES ('refilling', ?)", (reason,))
 
 
-SCHEMA = Schema(version=2, tables=_TABLES, migrations={1: _name_epoch}, begin=_begin)
+_NAMES = "ALTER TABLE groups ADD COLUMN names TEXT NOT NULL DEFAULT ''"
+
+SCHEMA = Schema(version=3, tables=_TABLES, migrations={1: _name_epoch, 2: _NAMES}, begin=_begin)

@@ -18,6 +18,7 @@ from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve.filters import check_metadata, filterable, select_ids
 from services.retrieve.lexical import Fts5, Row, row_of
 from services.retrieve.vectors import ItemIds
+from services.runtime.text.cutting import reading
 
 Metadata: TypeAlias = dict[str, Value]
 
@@ -116,7 +117,7 @@ def delete(db: apsw.Connection, ids: Sequence[str]) -> Change:
     """Remove the groups of these ids."""
     change = Change()
     for group in ids:
-        row = db.execute("SELECT group_id, title FROM groups WHERE id = ?", (group,)).fetchone()
+        row = db.execute("SELECT group_id, title || ' ' || names FROM groups WHERE id = ?", (group,)).fetchone()
         if row is None:
             continue
         items = [item_id for (item_id,) in db.execute("SELECT item_id FROM items WHERE group_id = ?", (row[0],))]
@@ -131,13 +132,14 @@ def _put_group(
     db: apsw.Connection, group: Group, model: Model | None, vectors: Mapping[bytes, bytes], change: Change
 ) -> None:
     metadata = msgspec.json.encode(group.metadata)
-    row = db.execute("SELECT group_id, title, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
+    now = (group.title, group.names, metadata)
+    row = db.execute("SELECT group_id, title, names, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
     if row is None:
-        db.execute("INSERT INTO groups (id, title, metadata) VALUES (?, ?, ?)", (group.id, group.title, metadata))
-        row = (db.last_insert_rowid(), group.title, None)
-    elif row[1:] != (group.title, metadata):
-        db.execute("UPDATE groups SET title = ?, metadata = ? WHERE group_id = ?", (group.title, metadata, row[0]))
-    group_id, title, held = row
+        db.execute("INSERT INTO groups (id, title, names, metadata) VALUES (?, ?, ?, ?)", (group.id, *now))
+        row = (db.last_insert_rowid(), group.title, group.names, None)
+    elif row[1:] != now:
+        db.execute("UPDATE groups SET title = ?, names = ?, metadata = ? WHERE group_id = ?", (*now, row[0]))
+    group_id, title, names, held = row
     if held != metadata:
         db.execute("DELETE FROM group_values WHERE group_id = ?", (group_id,))
         db.executemany(
@@ -149,17 +151,19 @@ def _put_group(
         for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
     }
     hashes = {item.key: _hash(group.title, item) for item in group.items}
-    gone = [item_id for key, (item_id, content) in old.items() if hashes.get(key) != content]
-    _remove_items(db, title, gone, change)
+    # Under another name, all of its items are found by other words: they are new ones, with the vectors they had.
+    renamed = names != group.names
+    gone = [item_id for key, (item_id, content) in old.items() if renamed or hashes.get(key) != content]
+    _remove_items(db, f"{title} {names}", gone, change)
     rows: list[Row] = []
     for position, item in enumerate(group.items):
         content = hashes[item.key]
         item_id, same = old.get(item.key, (0, b""))
-        if same == content:
+        if same == content and not renamed:
             _update(db, item_id, position, item, change)
         else:
             item_id = _insert(db, group_id, position, item, content)
-            rows.append(row_of(item_id, group.title, item.heading, item.text))
+            rows.append(row_of(item_id, f"{group.title} {group.names}", item.heading, item.text))
             vector = item.vector if isinstance(item, Given) else vectors.get(content)
             if item.embed and model is not None and vector is not None:
                 stored = Stored(item_id, vector)
@@ -240,16 +244,6 @@ def _hash(title: str, item: Item) -> bytes:
     words = (title, item.heading, item.text)
     content = msgspec.msgpack.encode((*words, item.vector) if isinstance(item, Given) else words)
     return hashlib.sha256(content).digest()
-
-
-def passage(title: str, heading: str, text: str) -> str:
-    """The text of an item that is embedded: its title and heading path before its text, each once."""
-    lines: list[str] = []
-    for line in (title.strip(), heading.strip()):
-        if line and not text.lstrip().startswith(line) and not any(line in other for other in lines):
-            lines = [other for other in lines if other not in line]
-            lines.append(line)
-    return "\n".join((*lines, text))
 
 
 def count_waiting(db: apsw.Connection) -> int:
@@ -397,7 +391,7 @@ def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: in
 
 
 def _waiting(rows: Iterable[Any]) -> list[Waiting]:
-    return [Waiting(item_id, attempts, hash_, passage(*words)) for item_id, attempts, hash_, *words in rows]
+    return [Waiting(item_id, attempts, hash_, reading(*words)) for item_id, attempts, hash_, *words in rows]
 
 
 def settle(db: apsw.Connection, model: Model, done: Sequence[tuple[Waiting, bytes]]) -> list[Stored]:

@@ -1,8 +1,9 @@
 """Text to the terms it is found by: code-aware, for any script, the same for what is stored and what is asked.
 
 `parseHttpRequest`, `os.path.join` and `snake_case` are found whole and by part. Scripts that put no spaces between
-words become pairs of characters, as in Lucene's CJK analyser. Stemming and folding of accents are the index's (FTS5,
-porter).
+words become pairs of characters, as in Lucene's CJK analyser; a lone character is found too. Case and accents count for
+nothing (Weiß is weiss), umlauts are found in both spellings (Müller, Mueller), and an emoji is a word. Stemming is the
+index's (FTS5, porter).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 MAX_TERM = 64
 """Characters of a term; what is longer (a key, a blob) is found by its beginning."""
@@ -18,10 +19,24 @@ MAX_TERM = 64
 MAX_QUERY_TERMS = 64
 """Distinct terms of a query that are looked up; a pasted page is found by its most frequent ones."""
 
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_RUN = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:[._\-/\\:]{{1,2}}[^\W_{_UNSPACED}]+)*")
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003134f"
+)
+_EMOJI = "\u2600-\u27bf\u2b50\u2b55\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff"
+_ACCENTS = "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+"""Marks over and under letters that are often left out: of Latin, Greek, Cyrillic, Hebrew and Arabic."""
+
+_WORD = rf"(?:[^\W_{_UNSPACED}]|[{_ACCENTS}\u0900-\u0963\u0966-\u0dff])++"
+"""The vowels of Indian scripts are marks too, and belong to their word."""
+
+_RUN = re.compile(rf"[{_UNSPACED}]+|[{_EMOJI}]|{_WORD}(?:[._\-/\\:]{{1,2}}{_WORD})*")
 _ASCII_RUN = re.compile(r"[A-Za-z\d]+(?:[._\-/\\:]{1,2}[A-Za-z\d]+)*", re.ASCII)
 _UNSPACED_START = re.compile(f"[{_UNSPACED}]")
+_EMOJI_START = re.compile(f"[{_EMOJI}]")
+_ACCENT = re.compile(f"[{_ACCENTS}]")
+_LETTERS = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "þ": "th", "\u0131": "i"})
+_SPELT_OUT = re.compile(r"(?<![aeiouq])([aou])e(?=[^aeiou])")
 _SEPARATOR = re.compile(r"[._\-/\\:]+")
 _HUMP = re.compile(r"[a-z\d][A-Z]|[A-Z]{2}[a-z]")
 _CAMEL = re.compile(r"[A-Z]{2,}s(?![a-z])|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z\d]+|[^A-Za-z\d]+|\d+")
@@ -45,19 +60,29 @@ STOP_WORDS = frozenset(
 
 def indexed(text: str) -> str:
     """`text` as the index reads it."""
-    return " ".join(terms(text))
+    return " ".join(_terms(text, _parts))
 
 
 def terms(text: str) -> list[str]:
     """The terms of `text` in order; a compound comes whole (its parts joined by `_`) and then part by part."""
+    return _terms(text, _asked)
+
+
+def spellings(term: str) -> tuple[str, ...]:
+    """Other terms by which the index may hold what `term` says: `mueller` is `muller` too, as `Müller` is indexed."""
+    short = _SPELT_OUT.sub(r"\1", term) if len(term) > 4 else term
+    return (short,) if short != term else ()
+
+
+def _terms(text: str, parts: Callable[[str], tuple[str, ...]]) -> list[str]:
     runs = _ASCII_RUN.findall(text) if text.isascii() else _RUN.findall(unicodedata.normalize("NFKC", text))
     found: list[str] = []
     for run in runs:
         # Most words are of small letters alone, and their own only term.
-        if run.isalnum() and run.islower() and len(run) <= MAX_TERM:
+        if run.isascii() and run.isalnum() and run.islower() and len(run) <= MAX_TERM and not _SPELT_OUT.search(run):
             found.append(run)
         else:
-            found += _parts(run)
+            found += parts(run)
     return found
 
 
@@ -65,18 +90,37 @@ def terms(text: str) -> list[str]:
 def _parts(run: str) -> tuple[str, ...]:
     # Nearly all words of a text have been met before.
     if _UNSPACED_START.match(run):
+        return (*_pairs(run), *(run if len(run) > 1 else ()))
+    found = _asked(run)
+    return (*found, *(other for term in found for other in spellings(term)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _asked(run: str) -> tuple[str, ...]:
+    if _UNSPACED_START.match(run):
         return tuple(_pairs(run))
+    if _EMOJI_START.match(run):
+        return (f"_{ord(run):x}",)
     found: list[str] = []
     pieces = _SEPARATOR.split(run)
     if len(pieces) > 1:
-        found.append("_".join(pieces).lower()[:MAX_TERM])
+        found.append("_".join(map(_folded, pieces))[:MAX_TERM])
     for piece in pieces:
-        found.append(piece.lower()[:MAX_TERM])
+        found.append(_folded(piece)[:MAX_TERM])
         if _HUMP.search(piece):
-            parts = [part.lower() for part in _CAMEL.findall(piece)]
+            parts = [_folded(part) for part in _CAMEL.findall(piece)]
             # The `v` of `vCJD` says nothing of its own.
             found.extend(part[:MAX_TERM] for part in parts if len(part) > 1 and len(parts) > 1)
-    return tuple(found)
+    # Of an accent alone nothing is left.
+    return tuple(filter(None, found))
+
+
+def _folded(word: str) -> str:
+    """Without case and accents; `ß` is `ss`."""
+    if word.isascii():
+        return word.lower()
+    apart = unicodedata.normalize("NFKD", word.casefold())
+    return unicodedata.normalize("NFC", _ACCENT.sub("", apart)).translate(_LETTERS)
 
 
 def query_terms(query: str) -> list[str]:

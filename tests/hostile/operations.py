@@ -24,7 +24,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     refused: str | None = None
 
 
-@operation("hostile_attack", service=SERVICE, access=Access.READ, deadline_s=20)
+# One that its service dies of is not tried on the next one.
+@operation("hostile_attack", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=20)
 class Attack(Params[Outcome], frozen=True, kw_only=True):
     """Try one attack, and answer how it went."""
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from services.retrieve.store import passage
+from services.runtime.text.cutting import reading
 from tests.system.running import Connection, RunningKernel, connection
 
 VICTIMS = ("knowledge", "retrieve", "embed", "graph")
@@ -235,7 +235,7 @@ def _wrong_vectors(kernel: RunningKernel, sample: int) -> list[str]:
     if missing := [row[0] for row in rows if row[4] is None]:
         return [f"{len(missing)} of {len(rows)} items have no vector"]
     chosen = random.Random(1).sample(rows, min(sample, len(rows)))
-    texts = [passage(title, heading, text) for _, title, heading, text, _ in chosen]
+    texts = [reading(title, heading, text) for _, title, heading, text, _ in chosen]
     dtype, shape, data = kernel.call("embed_texts", {"texts": texts, "kind": "passage"}, timeout_s=60)["vectors"]
     again = np.frombuffer(base64.b64decode(data), dtype=dtype).reshape(shape)
     wrong = []

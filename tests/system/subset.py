@@ -33,7 +33,7 @@ def run() -> None:
     names = {entry.service for entry in entries}
     assert names.issuperset(wanted), f"there is no service {set(wanted) - names}"
     others = {entry.spec.module for entry in entries if entry.service not in wanted}
-    zygotes = (structs.replace(z, preload=tuple(m for m in z.preload if m not in others)) for z in catalog.ZYGOTES)
+    zygotes = (structs.replace(z, modules=tuple(m for m in z.modules if m not in others)) for z in catalog.ZYGOTES)
     setattr(catalog, "ZYGOTES", tuple(zygotes))  # noqa: B010
     setattr(stdio, "SERVE", (sys.executable, "-m", "tests.system.subset", ",".join(named), "serve"))  # noqa: B010
     os.environ.update({f"LINCKIA_SERVICES__{name.upper()}__ENABLED": "false" for name in names.difference(wanted)})

@@ -59,7 +59,7 @@ def test_changes_of_clients_and_of_the_operator_are_recorded_and_reads_are_not(
         wrong = {"file": file, "path": "retries.there", "value": "1"}
         client.request(3, "tools/call", name="noyalib_set", arguments=wrong)
         assert client.leave() == 0
-    line = wait_for(kernel, who="stdio", outcome="ok")
+    line = wait_for(kernel, who="stdio", outcome="ok", trace="ab" * 16)
     assert (line.operation, line.target, line.trace) == ("noyalib_set", f"file={file} path=retries", "ab" * 16)
     assert wait_for(kernel, who="stdio", outcome="operation").target == f"file={file} path=retries.there"
     assert not recorded(kernel, operation="noyalib_get")
@@ -107,10 +107,10 @@ def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
     for _ in polls(10):
-        if len(recorded(kernel, target=f"file={file} path=during")) == 2:
-            break
-    assert len(recorded(kernel, target=f"file={file} path=during")) == 2
-    assert kernel.status()["audit"]["problem"] == ""
+        lines = recorded(kernel, target=f"file={file} path=during")
+        if len(lines) == 2 and kernel.status()["audit"]["problem"] == "":
+            return
+    raise AssertionError((lines, kernel.status()["audit"]))
 
 
 def test_it_is_read_when_no_kernel_runs_and_says_where_none_is(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ async def test_a_client_of_mcp_makes_fills_searches_and_drops_a_collection(kerne
 
         async def tool(name: str, **params: Any) -> Any:
             answer = await client.call_tool(f"collection_{name}", params)
-            return answer.structured_content if not answer.is_error else answer.content[0].text
+            return answer.structured_content if not answer.is_error else answer.content[0].model_dump()["text"]
 
         assert (await tool("create", collection="mcp", dimensions=2))["dimensions"] == 2
         documents = [{"id": "east", "vector": [1, 0], "payload": {"kind": "side"}}, {"id": "north", "vector": [0, 1]}]
@@ -72,7 +72,11 @@ def test_tokens_that_only_read_or_have_some_roots_are_held_to_that(kernel: Runni
     ask(own, "upsert", collection="shared", documents=[{"id": "a", "text": "red apples"}])
     reader = HttpClient(kernel, create(kernel, "reader", "--read-only"))
     assert [hit["id"] for hit in ask(reader, "search", collection="shared", query="apples")["hits"]] == ["a"]
-    for name, params in (("upsert", {"documents": [{"id": "b", "text": "x"}]}), ("delete", {"ids": ["a"]}), ("drop", {})):
+    for name, params in (
+        ("upsert", {"documents": [{"id": "b", "text": "x"}]}),
+        ("delete", {"ids": ["a"]}),
+        ("drop", {}),
+    ):
         answer = reader.request("POST", f"/v1/collections/{name}", {"collection": "shared", **params})
         assert (answer.status, "may only read" in answer.text) == (403, True)
     # What is in a collection may be from anywhere.
@@ -144,7 +148,7 @@ def test_no_acknowledged_upsert_is_lost_whatever_kills_the_service(kernel: Runni
     assert len(found["hits"]) == min(1000, len(stored))
 
 
-def test_a_restored_backup_has_the_collections_of_clients(kernel: RunningKernel, own: HttpClient, tmp_path: Path) -> None:
+def test_a_restored_backup_has_clients_collections(kernel: RunningKernel, own: HttpClient, tmp_path: Path) -> None:
     ask(own, "create", collection="kept", dimensions=2)
     document = {"id": "a", "text": "red apples", "vector": [1, 0], "payload": {"colour": "red"}}
     ask(own, "upsert", collection="kept", documents=[document])

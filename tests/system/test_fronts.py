@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.system.cli.clients import StdioClient, data_directory, stdio_client
-from tests.system.running import RunningKernel, running
+from tests.system.running import RunningKernel, polls, running
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,7 @@ def send_reads(client: StdioClient, file: Path, numbers: range) -> None:
 
 def test_local_sessions_go_on_through_the_deaths_of_fronts(kernel: RunningKernel) -> None:
     chance = random.Random(2)
+    deaths = kernel.service("front")["deaths"].get("signal", 0)
     file = root_of(kernel) / "settings.yaml"
     with stdio_client(kernel.data_dir) as one, stdio_client(kernel.data_dir) as other:
         for client in (one, other):
@@ -59,10 +60,14 @@ def test_local_sessions_go_on_through_the_deaths_of_fronts(kernel: RunningKernel
                 answers = client.receive(20)
                 assert sorted(answers) == list(numbers)
                 assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}
-        assert kernel.status()["clients"] == 2
+        # The kernel sees a moment later that those of the test before have gone.
+        for _ in polls(10):
+            if (clients := kernel.status()["clients"]) == 2:
+                break
+        assert clients == 2
         assert one.leave() == 0
         assert other.leave() == 0
-    assert kernel.service("front")["deaths"] == {"signal": 8}
+    assert kernel.service("front")["deaths"]["signal"] == deaths + 8
 
 
 def test_a_front_that_stands_still_is_replaced(kernel: RunningKernel) -> None:
@@ -74,7 +79,8 @@ def test_a_front_that_stands_still_is_replaced(kernel: RunningKernel) -> None:
         send_reads(client, file, range(1, 6))
         assert sorted(client.receive(5)) == [1, 2, 3, 4, 5]
         after = kernel.service("front")
-        assert (after["generation"], after["deaths"]["hang"]) == (before["generation"] + 1, 1)
+        hangs = before["deaths"].get("hang", 0)
+        assert (after["generation"], after["deaths"]["hang"]) == (before["generation"] + 1, hangs + 1)
 
 
 def test_a_front_that_is_restarted_in_order_answers_what_it_has_in_hand(kernel: RunningKernel) -> None:

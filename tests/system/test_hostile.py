@@ -191,7 +191,7 @@ def test_no_service_reads_changes_or_removes_the_record_of_changes(kernel: Runni
         kernel.call("kernel_stop", {"service": "none"})
     path = path_of(kernel.data_dir)
     for _ in polls(10):
-        if path.exists():
+        if path.exists() and b"service=none" in path.read_bytes():
             break
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_TRUNC):
         assert_refused(attack(kernel, "open_file", path=str(path), flags=flags))

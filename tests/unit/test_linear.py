@@ -14,7 +14,6 @@ from services.documents.text.passages import passages, plain
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import split
 from services.knowledge.notes.links import pointers
-from services.knowledge.notes.markdown import outline
 from services.knowledge.notes.tags import tagged
 from services.knowledge.search.passages import _pattern
 from services.knowledge.search.topics import count_words
@@ -22,6 +21,8 @@ from services.llm.prompts import _object
 from services.retrieve.terms import terms
 from services.runtime import ignore_files, literals
 from services.runtime.ignore_files import gitignore
+from services.runtime.models.measure import ROUGH
+from services.runtime.text.markdown import outline
 from services.transcripts.passages import Stripper
 from services.transcripts.redaction import Redactor
 from services.yaml import schema
@@ -121,8 +122,12 @@ CASES = {
         )
     },
     "tags added to a note": Case(lambda text: tagged(text, ["x"]), lambda n: b"<!-- tags: a -->" * (n // 16), 8000),
-    "a heading of blanks": Case(lambda text: passages(text, "text/markdown"), lambda n: "# a" + " " * n + "b", 20_000),
-    "a heading of marks": Case(lambda text: passages(text, "text/markdown"), lambda n: "# a" + "#" * n + "b", 20_000),
+    "a heading of blanks": Case(
+        lambda text: passages(text, "text/markdown", "", ROUGH), lambda n: "# a" + " " * n + "b", 20_000
+    ),
+    "a heading of marks": Case(
+        lambda text: passages(text, "text/markdown", "", ROUGH), lambda n: "# a" + "#" * n + "b", 20_000
+    ),
     **{
         f"page: {unit}": Case(plain, times(unit), 20_000)
         for unit in (

@@ -184,7 +184,8 @@ END;
 def _name(db: apsw.Connection) -> None:
     """Give the packs an epoch, by which the index and the search know them from any others."""
     epoch = f"{time.time_ns():x}-{secrets.token_hex(8)}"
-    db.execute("INSERT INTO setting VALUES('epoch', ?)", (epoch,))
+    # As nothing is cut yet, nothing is cut in another way than it would be now.
+    db.execute("INSERT INTO setting VALUES('epoch', ?), ('cut', '')", (epoch,))
 
 
 # The first of version 1 lacked the second of these tables.

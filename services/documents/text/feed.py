@@ -1,11 +1,13 @@
 """Telling the search what contents there are, through any crash of either side.
 
 Every change leaves the content's number in an outbox.  Each content is stated as it is now: its passages, and the tags
-and places of the documents that hold it.
+and places of the documents that hold it.  Where texts would be cut in other places than they were, since the model
+reads less or more, all contents are stated again once nothing else waits; until then the search serves what it has.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -17,15 +19,17 @@ from services.documents.add.add import Adding
 from services.documents.store import rows, texts
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
-from services.documents.text.passages import MAX_TEXT_CHARS, passages
+from services.documents.text.passages import MAX_TEXT_CHARS, embedded, passages
 from services.runtime.handlers import Environment
+from services.runtime.models.measure import Measure, measure
 from services.runtime.outbox import pages
 from services.runtime.storage import Damaged
+from services.runtime.text import cutting
 
 BATCH = 64
 BATCH_BYTES = 512 * 1024
-EMBEDDED = 64
-"""Passages of one content that get a vector; the rest of a long one is found by words alone."""
+CUT_BATCH = 16
+"""Contents that are stated again at once: what is new waits no longer for it."""
 MAX_PLACES = 32
 
 
@@ -36,6 +40,8 @@ class Due:
     numbers: tuple[int, ...]
     groups: list[Group]
     gone: list[str]
+    cut: tuple[tuple[str, str], ...] = ()
+    """Settings to keep: how far all contents were stated again."""
 
 
 class SearchFeed:
@@ -89,8 +95,16 @@ class SearchFeed:
 
     async def strike(self, due: Due) -> None:
         """A content that has changed since has another number."""
-        query = "DELETE FROM search_outbox WHERE number=?"
-        await self._store.write(lambda db: db.executemany(query, ((number,) for number in due.numbers)).fetchall())
+
+        def strike(db: apsw.Connection) -> None:
+            db.executemany("DELETE FROM search_outbox WHERE number=?", ((number,) for number in due.numbers))
+            db.executemany("INSERT OR REPLACE INTO setting VALUES(?, ?)", due.cut)
+
+        await self._store.write(strike)
+
+    @functools.cached_property
+    def _measure(self) -> Measure:
+        return measure(self._env.settings)
 
     def _take(self, db: apsw.Connection) -> Due | None:
         numbers: list[int] = []
@@ -107,7 +121,22 @@ class SearchFeed:
             numbers.append(number)
             if size > BATCH_BYTES:
                 break
-        return Due(tuple(numbers), groups, gone) if numbers else None
+        return Due(tuple(numbers), groups, gone) if numbers else self._cut_again(db)
+
+    def _cut_again(self, db: apsw.Connection) -> Due | None:
+        """The next contents whose passages may be others by now."""
+        now = f"{cutting.VERSION}.{self._measure.signature}"
+        settings = dict(db.execute("SELECT name, value FROM setting WHERE name IN ('cut', 'cutting')"))
+        if settings.get("cut") == now:
+            return None
+        signature, _, after = settings.get("cutting", "").partition(" ")
+        query = "SELECT DISTINCT object FROM document WHERE object > ? ORDER BY object LIMIT ?"
+        last = int(after) if signature == now else 0
+        ids = [] if settings.get("cut") == "" else [id_ for (id_,) in db.execute(query, (last, CUT_BATCH))]
+        if not ids:
+            return Due((), [], [], (("cut", now),))
+        groups = [group for id_ in ids if (group := self._group(db, id_)) is not None]
+        return Due((), groups, [], (("cutting", f"{now} {ids[-1]}"),))
 
     def _group(self, db: apsw.Connection, object_: int) -> Group | None:
         holders = rows.holding(db, object_)
@@ -115,24 +144,29 @@ class SearchFeed:
             return None
         # Where the text cannot be read, the name is found all the same.
         text, _ = texts.beginning(db, self._codec, object_, MAX_TEXT_CHARS)
+        here = holders[:MAX_PLACES]
+        title = " ".join(dict.fromkeys(one.name for one in here))[:1000]
+        mime = holders[0].mime_type
+        found = passages(text, mime, title, self._measure)
+        most = embedded(text, mime, len(found))
         items = [
             Item(
                 key=str(number),
                 text=passage.text,
-                heading=passage.heading[:1000],
+                heading=" > ".join(passage.path)[-1000:],
                 metadata={"first": passage.first, "last": passage.last},
-                embed=number < EMBEDDED,
+                embed=number < most,
             )
-            for number, passage in enumerate(passages(text, holders[0].mime_type))
+            for number, passage in enumerate(found)
         ]
         if not items:
             items = [Item(key="name", text=holders[0].path, embed=False)]
-        here = holders[:MAX_PLACES]
         folders = {str(folder) for one in here for folder in PurePosixPath(one.path).parents}
         return Group(
             id=f"{self.prefix}{object_}",
             items=items,
-            title=" ".join(dict.fromkeys(one.name for one in here))[:1000],
+            title=title,
+            names=" ".join(dict.fromkeys("/".join(PurePosixPath(one.path).parts[-3:-1]) for one in here))[:1000],
             metadata={
                 "tags": sorted({tag for one in holders for tag in one.tags}),
                 "extensions": sorted({one.extension for one in holders}),

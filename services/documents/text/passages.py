@@ -1,15 +1,34 @@
-"""A text cut into passages that are found and embedded one by one, each with the lines it stands in."""
+"""The passages of a content: what is found and embedded one by one, each with the lines it stands in."""
 
 from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
 
-PASSAGE_CHARS = 1200
-MAX_PASSAGES = 400
+from services.runtime.models.measure import Measure
+from services.runtime.text.cutting import Block, Section, cut, without_data
+from services.runtime.text.markdown import outline
+
 MAX_TEXT_CHARS = 1_000_000
-_HEADING = re.compile(r"(#{1,6})\s+(?=\S)")
+
+EMBEDDED = 64
+"""Passages of a table or of generated code that get a vector; the rest is found by words alone."""
+
+_TABLES = frozenset(
+    {
+        "text/csv",
+        "text/tab-separated-values",
+        "application/json",
+        "application/jsonl",
+        "application/xml",
+        "image/svg+xml",
+    }
+)
+_GENERATED = frozenset({"text/javascript", "text/css"})
+_GENERATED_LINE = 300
+"""Characters of a line on average from which these were made by a program, for a program."""
+
+_FRONT = re.compile(r"\A---[ \t]*\n.{,65536}?^(?:---|\.\.\.)[ \t]*$", re.DOTALL | re.MULTILINE)
 _RAW = frozenset({"script", "style"})
 _SKIPPED = frozenset({"template", "noscript", "svg"})
 _BLOCKS = frozenset(
@@ -20,59 +39,29 @@ _BLOCKS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """Lines from 1, the last included."""
-
-    first: int
-    last: int
-    heading: str
-    text: str
-
-
-def passages(text: str, mime: str) -> list[Passage]:
-    """The passages of a text, cut between lines, at blank ones and at headings where it can be."""
+def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section]:
+    """The passages of a text, which a model of that `measure` reads whole under `title`."""
     if mime.startswith("text/html"):
         text = plain(text)
-    lines = text[:MAX_TEXT_CHARS].split("\n")
-    headings: list[tuple[int, str]] = []
-    found: list[Passage] = []
-    held: list[str] = []
-    size = 0
-    first = 1
-    markdown = mime.startswith("text/markdown")
-    fenced = False
+    text = text[:MAX_TEXT_CHARS]
+    lines, _ = without_data(text.split("\n"))
+    blocks = _markdown(text) if mime.startswith("text/markdown") else [Block(0, len(lines))]
+    return cut(lines, blocks, title, measure)
 
-    def close(last: int) -> None:
-        nonlocal held, size, first
-        body = "\n".join(held).strip("\n")
-        if body.strip():
-            found.append(Passage(first, last, " > ".join(title for _, title in headings), body))
-        held, size, first = [], 0, last + 1
 
-    for number, line in enumerate(lines, 1):
-        if markdown and line.lstrip().startswith(("```", "~~~")):
-            fenced = not fenced
-        heading = _HEADING.match(line) if markdown and not fenced else None
-        if heading is not None:
-            close(number - 1)
-            level = len(heading[1])
-            headings = [one for one in headings if one[0] < level]
-            title = line[heading.end() :].rstrip()
-            headings.append((level, title.rstrip("#").rstrip() or title[:1]))
-        elif size >= PASSAGE_CHARS or (size >= PASSAGE_CHARS // 2 and not line.strip()):
-            close(number - 1)
-        for start in range(0, max(1, len(line)), 4 * PASSAGE_CHARS):
-            part = line[start : start + 4 * PASSAGE_CHARS]
-            if start:
-                close(number)
-                first = number
-            held.append(part)
-            size += len(part) + 1
-        if len(found) >= MAX_PASSAGES:
-            return found
-    close(len(lines))
-    return found[:MAX_PASSAGES]
+def embedded(text: str, mime: str, count: int) -> int:
+    """How many of the `count` passages of a text get a vector."""
+    long_lines = mime in _GENERATED and len(text) > _GENERATED_LINE * (1 + text.count("\n"))
+    return min(count, EMBEDDED) if long_lines or mime in _TABLES else count
+
+
+def _markdown(text: str) -> list[Block]:
+    """Its blocks; front matter is one."""
+    front = _FRONT.match(text)
+    if front is None:
+        return outline(text).blocks
+    lines = front[0].count("\n") + 1
+    return [Block(0, lines), *outline("\n" * (lines - 1) + text[front.end() :]).blocks]
 
 
 _MARKUP = re.compile(r"<(?:(?P<comment>!--)|(?P<other>[!?])|(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*+))")

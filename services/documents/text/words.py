@@ -19,8 +19,10 @@ from services.documents.store.compress import Codec
 from services.documents.store.store import is_complete
 from services.documents.text import pieces
 from services.documents.text.indexing import WORD
-from services.documents.text.passages import MAX_TEXT_CHARS, Passage, passages
+from services.documents.text.passages import MAX_TEXT_CHARS, passages
 from services.runtime import literals
+from services.runtime.models.measure import ROUGH
+from services.runtime.text.cutting import Section
 
 MAX_RECENT = 4000
 MAX_SCANNED = 4000
@@ -133,11 +135,11 @@ def best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[st
     """The passage of a content that has the most of the terms, and its first line; '' and 0 where it has none."""
     text, mime = texts.beginning(db, codec, object_, MAX_TEXT_CHARS)
 
-    def score(passage: Passage) -> float:
+    def score(passage: Section) -> float:
         folded = passage.text.casefold()
         return sum(1 + min(folded.count(term), 9) / 10 for term in terms if term in folded)
 
-    best = max(passages(text, mime), key=score, default=None)
+    best = max(passages(text, mime, "", ROUGH), key=score, default=None)
     return ("", 0) if best is None else (best.text, best.first)
 
 

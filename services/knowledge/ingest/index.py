@@ -23,11 +23,14 @@ from services.knowledge.ingest.walking import Changes, Walk
 from services.knowledge.nodes import Known, Update
 from services.knowledge.notes import files, markdown
 from services.knowledge.notes.files import Place, Stamp
-from services.knowledge.notes.markdown import Note, Section
+from services.knowledge.notes.markdown import Note
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
+from services.runtime.models.measure import Measure, measure
 from services.runtime.outbox import pages
 from services.runtime.roots import OutsideRoots, Roots
+from services.runtime.text import cutting
+from services.runtime.text.cutting import Section
 
 COLLECTION = "notes"
 BATCH_FILES = 64
@@ -71,6 +74,7 @@ class Index:
         self._roots = roots
         self._turn = turn
         self._look_again = look_again
+        self._measure: Measure | None = None
         self._generation: int | None = None
         """Of the database that `known` was read from."""
         self._lone_failures = 0
@@ -99,8 +103,11 @@ class Index:
     async def load(self) -> None:
         """Begin with what the database holds; after it was found damaged, that is little."""
 
+        # Another model may read less of a piece: then all notes are cut again, while what the search has serves.
+        measured = self._measure = await trio.to_thread.run_sync(measure, self._env.settings)
+
         def start(db: apsw.Connection) -> dict[Place, Known]:
-            version = str(markdown.VERSION)
+            version = f"{markdown.VERSION}.{cutting.VERSION}.{measured.signature}"
             if nodes.setting(db, _VERSION) != version:
                 db.execute("UPDATE node SET hash=NULL")
                 nodes.set_setting(db, _VERSION, version)
@@ -195,7 +202,8 @@ class Index:
 
     async def _batch(self) -> None:
         wanted = {place: self.known[place] for place in itertools.islice(self.pending, BATCH_FILES)}
-        batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, limiter=self._turn)
+        assert self._measure is not None, "notes are known before they are read"
+        batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, self._measure, limiter=self._turn)
         retry_at = trio.current_time() + RETRY_FILE_S
         put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
@@ -260,6 +268,7 @@ def _is_same(walk: Walk, place: Place, old: Known, roots: Roots) -> bool:
 class _Batch:
     """Files that were read: `groups` are to be put before `updates` are recorded; `unchanged` need no put."""
 
+    measure: Measure
     groups: dict[str, Group] = field(default_factory=dict)
     updates: dict[str, Update] = field(default_factory=dict)
     unchanged: list[Update] = field(default_factory=list)
@@ -289,7 +298,7 @@ class _Batch:
             self.unchanged.append(Update(known.id, place, stamp, hash_, lead, 0.0, None))
             return
         try:
-            note = markdown.parse(text, place)
+            note = markdown.parse(text, place, self.measure)
         except Exception as error:  # noqa: BLE001  # one file that the parser fails on must not stop all others
             _log.exception("%s cannot be parsed", place.absolute)
             self.failed[place] = f"cannot be parsed: {type(error).__name__}: {error}"
@@ -299,9 +308,9 @@ class _Batch:
         self.groups[known.id] = group_of(known.id, place, date, note)
 
 
-def _gather(wanted: Mapping[Place, Known], roots: Roots) -> _Batch:
+def _gather(wanted: Mapping[Place, Known], roots: Roots, measured: Measure) -> _Batch:
     """Read and parse `wanted`, or as many of them as make one batch; blocks."""
-    batch = _Batch()
+    batch = _Batch(measured)
     for place, known in wanted.items():
         if batch.size_bytes < BATCH_BYTES:
             batch.take(place, known, roots)
@@ -318,7 +327,8 @@ def group_of(id_: str, place: Place, date: float, note: Note) -> Group:
     if not items:
         items.append(Item(key="title", text=note.title, metadata={"first": 1, "last": 1}, embed=False))
     metadata: dict[str, Value] = {"root": place.root, "path": place.path, "tags": list(note.tags), "date": date}
-    return Group(id=id_, title=note.title, items=items, metadata=metadata)
+    # Its folders and its name, which the title need not repeat.
+    return Group(id=id_, title=note.title, names=place.path[:-3], items=items, metadata=metadata)
 
 
 def _item(section: Section, note: Note, seen: dict[str, int], *, embed: bool) -> Item:

@@ -1,15 +1,49 @@
-"""Moments, and ranges as people write them: `2026-01`, `2026-01-01..2026-03-31`, `last 7 days`. All times are UTC."""
+"""Moments, and ranges as people write them: `2026-01`, `September 2026`, `2026-01-01..2026-03-31`, `last 7 days`,
+`letzte Woche`; in English and German. All times are UTC.
+"""
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator, Sequence
 
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d{1,2})")
-_LAST = re.compile(r"(?:the )?(?:last|past) (\d{1,5} )?(hour|day|week|month|year)s?")
+_LAST = re.compile(r"(?:the )?(?:last|past) (\d{1,5} )?(hour|day|week|month|year)")
+_AGO = re.compile(r"(\d{1,5}) (hour|day|week|month|year) ago")
+_NAMED = re.compile(r"(?:(last|this) )?(?:(\d{1,2}) )?([a-z]+)(?: (\d{1,2}))?(?: (\d{4}))?")
+_QUARTER = re.compile(r"q([1-4]) (\d{4})|(\d{4})-q([1-4])")
+_GERMAN_DAY = re.compile(r"(\d{1,2})\. ?(\d{1,2})\. ?(\d{4})")
 _BETWEEN = re.compile(r"(?:between|from) (.+?) (?:and|to|until) (.+)")
 _ONE_END = re.compile(r"(since|after|from|until|before|to) (.+)")
+_WORD = re.compile(r"[^\W_]+(?:[-.:+]+[^\W_]+)*")
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_ENGLISH = {
+    english: words.split()
+    for english, words in {
+        "last": "letzte letzter letzten letztes letztem vorige voriger vorigen voriges vergangene vergangenen previous",
+        "this": "diese dieser diesen dieses diesem current", "past": "", "ago": "", "and": "und", "to": "bis",
+        "hour": "hours stunde stunden", "day": "days tag tage tagen", "week": "weeks woche wochen",
+        "month": "months monat monate monaten monats", "year": "years jahr jahre jahren jahres",
+        "quarter": "quarters quartal quartals", "today": "heute", "yesterday": "gestern", "since": "seit",
+        "after": "nach", "before": "vor", "between": "zwischen", "from": "von", "until": "",
+        "1": "a an one ein eine einem einer", "2": "two zwei", "3": "three drei", "4": "four vier", "5": "five fünf",
+        "6": "six sechs", "7": "seven sieben",
+        "": "in on during the of im am der die den dem des",
+        "jan": "january januar", "feb": "february februar", "mar": "march märz", "apr": "april", "may": "mai",
+        "jun": "june juni", "jul": "july juli", "aug": "august", "sep": "september sept", "oct": "october oktober okt",
+        "nov": "november", "dec": "december dezember dez", "monday": "montag", "tuesday": "dienstag",
+        "wednesday": "mittwoch", "thursday": "donnerstag", "friday": "freitag", "saturday": "samstag sonnabend",
+        "sunday": "sonntag",
+    }.items()
+}  # fmt: skip
+_MEANT = {word: english for english, words in _ENGLISH.items() for word in (english, *words)}
+_ORDINAL = re.compile(r"(\d{1,2})(?:st|nd|rd|th|\.)?,?")
+_MOST_WORDS = 6
+
 _TICK = datetime.timedelta(microseconds=1)
 _DAY = datetime.timedelta(days=1)
 
@@ -46,12 +80,47 @@ def date_range(text: str, now: float) -> Range:
 
     Raises ValueError: it is no range, or its end is before its beginning.
     """
-    wanted = " ".join(text.lower().split())
     today = datetime.datetime.fromtimestamp(now, datetime.UTC)
-    since, until = _range(wanted, today)
+    since, until = _range(_normal(text), today)
     if since is not None and until is not None and until < since:
         raise ValueError(f"{text!r} ends before it begins")
     return since, until
+
+
+def range_in(query: str, now: float) -> tuple[str, Range] | None:
+    """The first words of a query that name a time, and the range they mean; a month alone may be another word."""
+    words = list(_WORD.finditer(query[:1000]))
+    for start, first in enumerate(words):
+        for last in reversed(words[start : start + _MOST_WORDS]):
+            said = query[first.start() : last.end()]
+            if _is_vague(said.casefold().split(), _normal(said)):
+                continue
+            try:
+                return said, date_range(said, now)
+            except (ValueError, OverflowError):
+                continue
+    return None
+
+
+def _is_vague(words: Sequence[str], normal: str) -> bool:
+    """Whether words of a query may well be about no time: `may` and `march` are verbs, `7` is a number."""
+    verb = normal.split(" ", maxsplit=1)[0] in ("may", "mar") and not re.search(r"\d{4}", normal)
+    return verb or normal in _MONTHS + _WEEKDAYS or normal.isdigit() or "" in map(_MEANT.get, (words[0], words[-1]))
+
+
+def _normal(text: str) -> str:
+    """In the English words that are understood here; `vor 3 Tagen` is `3 day ago`."""
+    words = list(_spoken(text))
+    ago = [*words[1:], "ago"]
+    return " ".join(ago if words[:1] == ["before"] and _AGO.fullmatch(" ".join(ago)) else words)
+
+
+def _spoken(text: str) -> Iterator[str]:
+    for word in text.casefold().split():
+        ordinal = _ORDINAL.fullmatch(word)
+        meant = ordinal[1] if ordinal is not None else _MEANT.get(word.rstrip(",."), word)
+        if meant:
+            yield meant
 
 
 def _range(text: str, now: datetime.datetime) -> Range:
@@ -81,6 +150,8 @@ def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
     spans = {
         "today": (0, 1),
         "yesterday": (-1, 0),
+        "day before yesterday": (-2, -1),
+        "vorgestern": (-2, -1),
         "this week": (monday, monday + 7),
         "last week": (monday - 7, monday),
     }
@@ -89,22 +160,68 @@ def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
         return _ends(begin, end)
     if text in ("this month", "last month"):
         return _months(now.year, now.month - (text == "last month"))
+    if text in ("this quarter", "last quarter"):
+        return _months(now.year, now.month - (now.month - 1) % 3 - 3 * (text == "last quarter"), 3)
     if text in ("this year", "last year"):
         return _months(now.year - (text == "last year"), 1, 12)
     if match := _LAST.fullmatch(text):
-        days = {"hour": 1 / 24, "day": 1, "week": 7, "month": 30.4375, "year": 365.25}[match[2]]
-        return (now - datetime.timedelta(days=days * int(match[1] or 1))).timestamp(), now.timestamp()
+        return (now - _length(match[2], int(match[1] or 1))).timestamp(), now.timestamp()
+    if match := _AGO.fullmatch(text):
+        return _around(now - _length(match[2], int(match[1])), match[2])
     if _YEAR.fullmatch(text):
         return _months(int(text), 1, 12)
+    if match := _QUARTER.fullmatch(text):
+        return _months(int(match[2] or match[3]), 3 * int(match[1] or match[4]) - 2, 3)
     if match := _MONTH.fullmatch(text):
         month = int(match[2])
         if not 1 <= month <= 12:
             raise ValueError(f"{text!r}: there is no month {month}")
         return _months(int(match[1]), month)
+    if match := _GERMAN_DAY.fullmatch(text):
+        return _day(int(match[3]), int(match[2]), int(match[1]))
+    if (match := _NAMED.fullmatch(text)) and match[3] in (*_MONTHS, *_WEEKDAYS):
+        return _named(match, midnight)
     try:
         return instant(text.upper()), instant(text.upper(), end_of_day=True)
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no date and no range of dates") from None
+
+
+def _named(match: re.Match[str], midnight: datetime.datetime) -> tuple[float, float]:
+    """A month, a day of one, or a day of the week, by name; without a year the latest that has begun."""
+    which, before, name, after, year = match.groups()
+    if name in _WEEKDAYS:
+        if before or after or year:
+            raise ValueError(f"{match[0]!r} is no date")
+        back = (midnight.weekday() - _WEEKDAYS.index(name)) % 7
+        begin = midnight - (7 if which == "last" and not back else back) * _DAY
+        return _ends(begin, begin + _DAY)
+    month = _MONTHS.index(name) + 1
+    latest = midnight.year - (month > midnight.month or (which == "last" and month == midnight.month))
+    if before or after:
+        return _day(int(year or latest), month, int(before or after))
+    return _months(int(year or latest), month)
+
+
+def _around(moment: datetime.datetime, unit: str) -> tuple[float, float]:
+    """The day, week, month or year that a moment is in, as `3 weeks ago` means it; the hour before it."""
+    if unit == "hour":
+        return (moment - _length("hour", 1)).timestamp(), moment.timestamp()
+    if unit in ("month", "year"):
+        return _months(moment.year, moment.month if unit == "month" else 1, 1 if unit == "month" else 12)
+    begin = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    begin -= (begin.weekday() if unit == "week" else 0) * _DAY
+    return _ends(begin, begin + (7 if unit == "week" else 1) * _DAY)
+
+
+def _length(unit: str, count: int) -> datetime.timedelta:
+    days = {"hour": 1 / 24, "day": 1, "week": 7, "month": 30.4375, "year": 365.25}[unit]
+    return datetime.timedelta(days=days * count)
+
+
+def _day(year: int, month: int, day: int) -> tuple[float, float]:
+    begin = datetime.datetime(year, month, day, tzinfo=datetime.UTC)
+    return _ends(begin, begin + _DAY)
 
 
 def _months(year: int, month: int, count: int = 1) -> tuple[float, float]:

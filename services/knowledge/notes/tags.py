@@ -16,9 +16,9 @@ from pathlib import Path
 from proto.errors import InvalidParams
 from services.knowledge.notes.files import read
 from services.knowledge.notes.links import entries, tag_comments
-from services.knowledge.notes.markdown import outline
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
 from services.runtime.roots import Roots, printable
+from services.runtime.text.markdown import outline
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")

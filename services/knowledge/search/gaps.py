@@ -14,6 +14,7 @@ from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 from services.knowledge.search.topics import count_words, shared
+from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots
 
 _NUMBER = re.compile(r"\d+")
@@ -49,7 +50,7 @@ def content(place: Place, roots: Roots) -> Content | None:
     text = text_if_readable(place, roots)
     if text is None:
         return None
-    note = parse(text, place)
+    note = parse(text, place, ROUGH)
     headings = dict.fromkeys(
         heading for section in note.sections for part in section.parts for heading in part.path if heading != note.title
     )

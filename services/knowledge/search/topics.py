@@ -14,6 +14,7 @@ from proto.ops.knowledge import Cluster, ClusteredNote
 from services.knowledge.nodes import Node
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
+from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots
 
 LABEL_TERMS = 3
@@ -96,7 +97,7 @@ def labelled(
 def _body(place: Place, roots: Roots) -> str:
     # Of a file that is gone at this moment nothing is used: the label is made of the others.
     text = (text_if_readable(place, roots) or "")[:_READ_CHARS]
-    return " ".join(section.text for section in parse(text, place).sections)
+    return " ".join(section.text for section in parse(text, place, ROUGH).sections)
 
 
 def count_words(text: str) -> Counter[str]:

@@ -8,7 +8,6 @@ its own for cutting and padding (one pads everything to 128 and cuts there); nei
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from proto.errors import OperationError
+from services.runtime.models.folders import ModelMissing as ModelMissing  # noqa: PLC0414 - raised by what stands here
+from services.runtime.models.folders import most_tokens, read_json
 
 Ids = npt.NDArray[np.int32]
 """Token ids of one text, special tokens included."""
@@ -26,10 +26,6 @@ Ids = npt.NDArray[np.int32]
 _CHARACTERS_A_TOKEN = 16
 """First guess at how much of a long text suffices; three to five are usual, and a wrong guess only costs another
 look."""
-
-
-class ModelMissing(OperationError):
-    """The model is not on this machine, or not in a form that is loaded; the message says what to do."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,54 +47,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.config.get("model_type", ""))
 
 
-def hub() -> Path:
-    """The local Hugging Face cache, by the variables that its own tools read."""
-    home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
-    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(named or f"{home}/hub").expanduser()
-
-
-def cached(model: str) -> Path | None:
-    """The folder of the model `model` (an id) in the local cache."""
-    repository = hub() / ("models--" + model.replace("/", "--"))
-    reference = repository / "refs" / "main"
-    # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
-    wanted = reference.read_text().strip() if reference.is_file() else "*"
-    folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
-    return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
-
-
-def locate(model: str) -> tuple[str, Path] | None:
-    """Name and folder of `model`, a folder or an id; None for an id that is not in the local cache.
-
-    Raises:
-        ModelMissing: it can only be meant as a folder, and is none.
-    """
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return path.name, path.resolve()
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-        raise ModelMissing(f"the model folder {model} does not exist", field="model")
-    found = cached(model)
-    return None if found is None else (model, found)
-
-
-def not_cached(model: str) -> ModelMissing:
-    """The error for an id that is not in the local cache."""
-    why = f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
-    return ModelMissing(f"{why}`hf download {model}` once, or set `model` to a folder or to `auto`", field="model")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file.  Raises ModelMissing where it cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return {}
-    except (msgspec.DecodeError, OSError) as error:
-        raise ModelMissing(f"{path} cannot be read: {error}", field="model") from None
-
-
 def read_checkpoint(name: str, folder: Path) -> Checkpoint:
     """The model of `folder`.
 
@@ -113,7 +61,7 @@ def read_checkpoint(name: str, folder: Path) -> Checkpoint:
         raise ModelMissing(f"{folder} holds no tokenizer.json; save the model's fast tokenizer there", field="model")
     return Checkpoint(
         name=name, folder=folder, weights=_weights(folder), tokenizer=tokenizer, config=config,
-        max_tokens=_max_tokens(folder, config),
+        max_tokens=most_tokens(folder, config),
     )  # fmt: skip
 
 
@@ -165,20 +113,6 @@ def _weights(folder: Path) -> tuple[Path, ...]:
         why = f"{folder} holds its weights only as a pickle ({pickles[0]}), which runs code when it is read"
         raise ModelMissing(f"{why} and is never loaded; save them as model.safetensors", field="model")
     raise ModelMissing(f"{folder} holds no model.safetensors", field="model")
-
-
-def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
-    limits: list[int] = []
-    positions = config.get("max_position_embeddings")
-    if isinstance(positions, int):
-        # The RoBERTa family counts positions from the padding id onwards.
-        offset = int(config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
-        limits.append(positions - offset)
-    stated = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-    stated = read_json(folder / "tokenizer_config.json").get("model_max_length") if stated is None else stated
-    if isinstance(stated, int | float) and 0 < stated < 1e6:
-        limits.append(int(stated))
-    return min(limits, default=512)
 
 
 def open_tokenizer(files: Checkpoint, *, cut: str = "longest_first") -> Tokenizer:

@@ -9,6 +9,7 @@ from services.knowledge.notes.files import Place, decode
 from services.knowledge.notes.markdown import parse
 from services.knowledge.notes.tags import checked, tagged
 from services.retrieve.terms import query_terms, terms
+from services.runtime.models.measure import ROUGH
 from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted
 
@@ -29,9 +30,9 @@ def read(data: bytes) -> None:
     """A note, and some words about it."""
     note, words = parted(data, 2)
     text, said = decode(note), words.decode("utf-8", "replace")
-    parse(text, Place("/roots", "a/note.md"))
+    parse(text, Place("/roots", "a/note.md"), ROUGH)
     for mime in ("text/markdown", "text/plain", "text/html"):
-        for passage in passages(text, mime):
+        for passage in passages(text, mime, "", ROUGH):
             plain(passage.text)
     terms(text)
     query_terms(said)

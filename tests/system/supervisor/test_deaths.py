@@ -108,7 +108,7 @@ async def test_ladder_goes_from_drain_to_abort_for_a_service_that_ignores_sigter
             await rig.ready()
             # The interpreter is held, so neither the drain nor SIGTERM is heard.
             rig.sink.post(Misbehave(how="spin"))
-            await trio.sleep(0.1)
+            await until(lambda: "holds the interpreter" in rig.log())
             rig.supervisor.stop("trial")
             await rig.supervisor.wait_for("trial", {ServiceState.STOPPED})
             cause = rig.sink.causes["trial", 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -43,6 +44,7 @@ def until_resting(kernel: RunningKernel, *names: str) -> dict[str, dict[str, Any
 
 def test_services_without_calls_have_no_process_and_answer_all_the_same(kernel: RunningKernel) -> None:
     kernel.wait_ready("echo", "yaml")
+    before = {name: kernel.service(name) for name in ("echo", "yaml")}
     pids = {kernel.service(name)["pid"] for name in ("echo", "yaml")}
     status = until_resting(kernel, "echo", "yaml")
     assert {status[name]["pid"] for name in ("echo", "yaml")} == {None}
@@ -54,8 +56,10 @@ def test_services_without_calls_have_no_process_and_answer_all_the_same(kernel: 
     assert "1" in str(kernel.call("noyalib_get", {"file": file, "path": "b"}))
     status = {service["name"]: service for service in kernel.status()["services"]}
     for name in ("echo", "yaml"):
-        assert status[name]["generation"] >= 2
-        assert (status[name]["deaths"], status[name]["restarts"]) == ({}, 0)
+        assert status[name]["generation"] > before[name]["generation"]
+        assert [status[name][of] for of in ("deaths", "restarts")] == [
+            before[name][of] for of in ("deaths", "restarts")
+        ]
 
 
 def test_a_reranker_that_has_no_model_rests_and_says_so_when_it_is_asked(kernel: RunningKernel) -> None:
@@ -117,8 +121,10 @@ def test_killed_while_it_wakes_it_answers_all_the_same(kernel: RunningKernel) ->
                     status = (await looking.call("kernel_status", {})).result
                     echo = next(service for service in status["services"] if service["name"] == "echo")
                     if echo["generation"] > before and echo["pid"] is not None:
-                        os.kill(echo["pid"], signal.SIGKILL)
-                        killed.append(echo["pid"])
+                        # One that has answered may rest again by now.
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(echo["pid"], signal.SIGKILL)
+                            killed.append(echo["pid"])
             assert [answer.failure for answer in answers] == [None]
 
         trio.run(kill_the_next)

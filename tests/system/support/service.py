@@ -68,6 +68,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 def _hold_the_interpreter() -> None:
     # Waits in C for itself, and never gives the interpreter's lock back: no Python signal handler runs any more.
+    sys.stderr.write("holds the interpreter\n")
+    sys.stderr.flush()
     mutex = ctypes.create_string_buffer(64)
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pytest
-import torch
 
 from proto.errors import OperationError
 from proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
@@ -18,12 +18,14 @@ from services.embed import onnx_encoder
 from services.embed.backends import Backend, open_encoder
 from services.embed.encoder import Vectors
 from services.embed.onnx_encoder import OnnxEncoder
-from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling, resolve
 from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision
 from tests.in_process import services_in_process
 from tests.unit.embed.samples import TEXTS, worst_cosine
+
+if TYPE_CHECKING:
+    from services.embed.torch_encoder import TorchEncoder
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,9 @@ def exported(packaged: ModelFiles, graph: Path) -> OnnxEncoder:
 
 
 def by_torch(files: ModelFiles) -> TorchEncoder:
+    # With torch, which takes seconds, and each process that runs tests reads all files of tests.
+    from services.embed.torch_encoder import TorchEncoder
+
     return TorchEncoder(files, precision=Precision.FP32)
 
 
@@ -75,6 +80,8 @@ SMALL = {
 
 def small(folder: Path, kind: str, **settings: object) -> ModelFiles:
     """A model of this family with random weights."""
+    import torch
+
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(7)
     config = getattr(transformers, kind + "Config")(**SMALL, **settings)

@@ -5,24 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 
-from services.embed.bert import Dense, Layout, attention, rows_for, supports
 from services.embed.encoder import Vectors, pool, unit
-from services.embed.torch_encoder import TorchEncoder
 from services.embed.weights import ModelFiles, Pooling
 from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision
 from tests.unit.embed.samples import worst_cosine
 
+if TYPE_CHECKING:
+    from services.embed.torch_encoder import TorchEncoder
+
+
+def encoder_of(files: ModelFiles, precision: Precision = Precision.FP32) -> TorchEncoder:
+    # With torch, which takes seconds, and each process that runs tests reads all files of tests.
+    from services.embed.torch_encoder import TorchEncoder
+
+    return TorchEncoder(files, precision=precision)
+
 
 def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
     """What transformers answers for each sequence alone, in float32."""
+    import torch
+
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModel.from_pretrained(files.folder, local_files_only=True).eval().float()
     with torch.inference_mode():
@@ -35,7 +44,7 @@ def reference(files: ModelFiles, sequences: Sequence[Ids]) -> Vectors:
 def test_vectors_agree_with_transformers(
     packaged: ModelFiles, sequences: list[Ids], precision: Precision, least: float
 ) -> None:
-    encoder = TorchEncoder(packaged, precision=precision)
+    encoder = encoder_of(packaged, precision)
     vectors = encoder.compute(sequences)
     assert vectors.dtype == np.float32
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -44,7 +53,7 @@ def test_vectors_agree_with_transformers(
 
 @pytest.mark.slow
 def test_a_texts_vector_does_not_depend_on_its_batch(packaged: ModelFiles, sequences: list[Ids]) -> None:
-    encoder = TorchEncoder(packaged, precision=Precision.BF16)
+    encoder = encoder_of(packaged, Precision.BF16)
     together = encoder.compute(sequences)
     alone = np.concatenate([encoder.compute([ids]) for ids in sequences])
     assert worst_cosine(together, alone) > 0.9995
@@ -52,6 +61,8 @@ def test_a_texts_vector_does_not_depend_on_its_batch(packaged: ModelFiles, seque
 
 def saved(folder: Path, config: object) -> ModelFiles:
     """A small model of random weights, as the family saves it."""
+    import torch
+
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     transformers.AutoModel.from_config(config).save_pretrained(folder, safe_serialization=True)
@@ -85,12 +96,14 @@ SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 def test_every_family_agrees_with_its_own_class(
     tmp_path: Path, family: str, settings: dict[str, object], packed: bool
 ) -> None:
+    from services.embed.bert import supports
+
     transformers = pytest.importorskip("transformers")
     files = saved(tmp_path, getattr(transformers, family)(**settings))
     assert supports(files.config) is packed
     numbers = np.random.default_rng(1)
     sequences = [numbers.integers(6, 99, size=length).astype(np.int32) for length in (1, 7, 7, 40, 2)]
-    vectors = TorchEncoder(files, precision=Precision.FP32).compute(sequences)
+    vectors = encoder_of(files).compute(sequences)
     assert worst_cosine(vectors, reference(files, sequences)) > 0.9999
 
 
@@ -108,13 +121,21 @@ def test_pooling(pooling: Pooling) -> None:
 
 
 def test_row_counts_come_again_and_never_fall_short() -> None:
+    from services.embed.bert import rows_for
+
     counts = {rows_for(tokens) for tokens in range(1, 4097)}
     assert all(rows_for(tokens) >= tokens for tokens in range(1, 10000))
     assert len(counts) < 50
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_dense_layer_answers_as_torchs_does(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["bfloat16", "float32"])
+def test_a_dense_layer_answers_as_torchs_does(name: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from services.embed.bert import Dense
+
+    dtype: torch.dtype = getattr(torch, name)
     torch.manual_seed(0)
     weight, bias, x = torch.randn(48, 32).to(dtype), torch.randn(48).to(dtype), torch.randn(5, 32).to(dtype)
     near = 0.05 if dtype is torch.bfloat16 else 1e-4
@@ -127,6 +148,10 @@ def test_a_dense_layer_answers_as_torchs_does(dtype: torch.dtype) -> None:
 
 
 def test_attention_is_softmax_over_each_sequence_alone() -> None:
+    import torch
+
+    from services.embed.bert import Layout, attention
+
     heads, width = 3, 8
     lengths = [1, 2, 2, 7, 30, 140]
     layout = Layout.of(lengths)

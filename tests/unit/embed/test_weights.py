@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 
 from services.embed import weights
 from services.embed.weights import Pooling, fingerprint, resolve
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     config = {"model_type": "bert", "hidden_size": 8, "max_position_embeddings": 64}
     (model / "config.json").write_bytes(msgspec.json.encode(config))
     (model / "tokenizer.json").write_bytes(TOKENIZER)
-    save_file({"a": torch.zeros(4)}, model / "model.safetensors")
+    save_file({"a": np.zeros(4, np.float32)}, model / "model.safetensors")
     return model
 
 
@@ -92,7 +92,7 @@ def test_shards_are_found_and_a_missing_one_is_named(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_bytes(msgspec.json.encode(index))
     with pytest.raises(ModelMissing, match=r"lacks two\.safetensors"):
         resolve(str(folder))
-    save_file({"b": torch.zeros(4)}, folder / "two.safetensors")
+    save_file({"b": np.zeros(4, np.float32)}, folder / "two.safetensors")
     assert [path.name for path in resolve(str(folder)).weights] == ["one.safetensors", "two.safetensors"]
 
 
@@ -135,7 +135,7 @@ def test_the_fingerprint_changes_with_whatever_changes_a_passage_and_with_nothin
     assert fingerprint(resolve(str(folder))) != first
     (folder / "modules.json").unlink()
     assert fingerprint(resolve(str(folder))) == first
-    save_file({"a": torch.ones(4)}, folder / "model.safetensors")
+    save_file({"a": np.ones(4, np.float32)}, folder / "model.safetensors")
     assert fingerprint(resolve(str(folder))) != first
 
 

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from services.knowledge.notes.dates import date_range
+from services.knowledge.notes.dates import date_range, range_in
 
 NOW = datetime.datetime(2026, 3, 18, 15, 30, tzinfo=datetime.UTC)
 """A Wednesday."""
@@ -37,6 +37,33 @@ NOW = datetime.datetime(2026, 3, 18, 15, 30, tzinfo=datetime.UTC)
         ("before 2026-02", None, "2026-02-01"),
         ("until 2026-02", None, "2026-03-01"),
         ("2026-01-17T12:00:00+02:00..", "2026-01-17T10:00", None),
+        ("September 2025", "2025-09-01", "2025-10-01"),
+        ("in Sept. 2025", "2025-09-01", "2025-10-01"),
+        ("September", "2025-09-01", "2025-10-01"),
+        ("this March", "2026-03-01", "2026-04-01"),
+        ("last March", "2025-03-01", "2025-04-01"),
+        ("14 September 2025", "2025-09-14", "2025-09-15"),
+        ("September 14th, 2025", "2025-09-14", "2025-09-15"),
+        ("from May 2025 to September 2025", "2025-05-01", "2025-10-01"),
+        ("since January", "2026-01-01", None),
+        ("3 days ago", "2026-03-15", "2026-03-16"),
+        ("a week ago", "2026-03-09", "2026-03-16"),
+        ("two months ago", "2026-01-01", "2026-02-01"),
+        ("last Monday", "2026-03-16", "2026-03-17"),
+        ("last Wednesday", "2026-03-11", "2026-03-12"),
+        ("last quarter", "2025-10-01", "2026-01-01"),
+        ("Q3 2025", "2025-07-01", "2025-10-01"),
+        ("letzte Woche", "2026-03-09", "2026-03-16"),
+        ("in der letzten Woche", "2026-03-09", "2026-03-16"),
+        ("diesen Monat", "2026-03-01", "2026-04-01"),
+        ("letztes Jahr", "2025-01-01", "2026-01-01"),
+        ("gestern", "2026-03-17", "2026-03-18"),
+        ("vor drei Tagen", "2026-03-15", "2026-03-16"),
+        ("vor März 2026", None, "2026-03-01"),
+        ("seit Februar", "2026-02-01", None),
+        ("14. September 2025", "2025-09-14", "2025-09-15"),
+        ("14.9.2025", "2025-09-14", "2025-09-15"),
+        ("die letzten 7 Tage", "2026-03-11T15:30", "2026-03-18T15:30:00.000001"),
     ],
 )
 def test_range_starts_and_ends_where_its_words_say(text: str, since: str | None, until: str | None) -> None:
@@ -55,8 +82,38 @@ def test_range_starts_and_ends_where_its_words_say(text: str, since: str | None,
 
 
 @pytest.mark.parametrize(
-    "text", ["", "..", "someday", "2026-13", "2026-02-30", "2026-03..2026-01", "last", "last 99999 years", "0000"]
+    "text",
+    [
+        "",
+        "..",
+        "someday",
+        "2026-13",
+        "2026-02-30",
+        "2026-03..2026-01",
+        "last",
+        "last 99999 years",
+        "0000",
+        "31 February 2026",
+        "Monday 2026",
+    ],
 )
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         date_range(text, NOW.timestamp())
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("what did we decide last week about the cache?", "last week"),
+        ("Was haben wir letzte Woche beschlossen", "letzte Woche"),
+        ("notes of September 2026 on pumps", "September 2026"),
+        ("the meeting 3 days ago", "3 days ago"),
+        ("we may march in 7 steps to the second law", None),
+        ("how last works", None),
+        ("", None),
+    ],
+)
+def test_a_query_that_names_a_time_is_known_by_its_words(query: str, said: str | None) -> None:
+    found = range_in(query, NOW.timestamp())
+    assert (found and found[0]) == said

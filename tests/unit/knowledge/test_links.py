@@ -7,12 +7,13 @@ import pytest
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import entries, slug, without_code
 from services.knowledge.notes.markdown import parse
+from services.runtime.models.measure import ROUGH
 
 PLACE = Place("/notes", "guides/here.md")
 
 
 def references(text: str) -> list[tuple[str, str]]:
-    return [(r.kind, r.key) for r in parse(text, PLACE).references]
+    return [(r.kind, r.key) for r in parse(text, PLACE, ROUGH).references]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_references_of_a_text(text: str, expected: list[tuple[str, str]]) -> Non
 
 def test_tags_come_from_front_matter_comments_and_marks() -> None:
     text = "---\ntags: ['#One', two]\n---\n[tag: Three]\n\n<!-- tags: four, [KEY: id], TWO -->\n"
-    assert parse(text, PLACE).tags == ("one", "two", "four", "three")
+    assert parse(text, PLACE, ROUGH).tags == ("one", "two", "four", "three")
 
 
 @pytest.mark.parametrize(
@@ -78,4 +79,4 @@ def test_blanked_code_leaves_everything_else_in_its_place() -> None:
 @pytest.mark.parametrize("unit", ["[[", "](", "`", "` ``", "<!-- tags:", "[tag:", "[a]: ", "](a(", "[x: "])
 def test_hostile_text_is_read_in_linear_time(unit: str) -> None:
     """A quadratic pattern takes minutes here, not milliseconds."""
-    parse(unit * (200_000 // len(unit)), PLACE)
+    parse(unit * (200_000 // len(unit)), PLACE, ROUGH)

@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 
 from services.knowledge.notes import frontmatter
 from services.knowledge.notes.files import Place
-from services.knowledge.notes.markdown import TARGET_WORDS, Note, count_words, outline, parse, plain
+from services.knowledge.notes.markdown import Note, parse
+from services.runtime.models.measure import Measure, measure
+from services.runtime.text.cutting import reading
+from services.runtime.text.markdown import outline, plain
 
 PLACE = Place("/notes", "guides/My File.md")
+MEASURE = measure({})
 
 
 def note(text: str) -> Note:
-    return parse(text, PLACE)
+    return parse(text, PLACE, MEASURE)
 
 
 def words(count: int, seed: int = 0) -> str:
@@ -67,7 +71,6 @@ def test_long_section_is_split_between_paragraphs() -> None:
     text = "# Long\n\n" + "\n\n".join(words(90, seed) for seed in range(6))
     sections = note(text).sections
     assert [(s.first, s.last) for s in sections] == [(1, 5), (7, 9), (11, 13)]
-    assert all(s.words <= TARGET_WORDS for s in sections)
     assert {s.path for s in sections} == {("Long",)}
 
 
@@ -75,28 +78,22 @@ def test_paragraph_of_one_long_line_is_split_and_every_piece_names_that_line() -
     text = "# One\n\n" + " ".join(f"Sentence {n} says {words(8, n)}." for n in range(100))
     sections = note(text).sections
     assert len(sections) > 4
-    assert all(s.words <= TARGET_WORDS + 5 for s in sections)
     assert {s.last for s in sections} == {3}
     joined = "".join("".join(s.text.removeprefix("# One\n").split()) for s in sections)
     assert joined == "".join(text.split("\n")[2].split())
 
 
-def test_text_without_spaces_is_still_cut_to_size() -> None:
-    assert all(s.words <= TARGET_WORDS for s in note("x" * 50_000).sections)
-    assert all(s.words <= TARGET_WORDS for s in note("知識" * 5_000).sections)
-
-
-def test_a_line_of_megabytes_is_counted_once_not_once_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_megabytes_is_counted_a_few_times_not_once_for_each_piece() -> None:
     counted = 0
 
     def count(text: str) -> int:
         nonlocal counted
         counted += len(text)
-        return count_words(text)
+        return MEASURE(text)
 
-    monkeypatch.setattr("services.knowledge.notes.markdown.count_words", count)
     text = "word " * 100_000
-    assert len(outline(text).sections) > 400
+    sections = parse(text, PLACE, Measure(MEASURE.window, "", lambda: count)).sections
+    assert len(sections) > 400
     assert counted < 5 * len(text)
 
 
@@ -208,14 +205,9 @@ def test_any_text_is_parsed_and_every_line_with_text_is_in_exactly_one_section(
     file_lines = text.replace("\r\n", "\n").split("\n")
     assert {n for n, line in enumerate(file_lines, 1) if line.strip(" \t\0")} <= covered
     for section in parsed.sections:
-        assert section.words <= 2 * TARGET_WORDS
+        assert MEASURE(reading(parsed.title, " > ".join(section.path), section.text)) <= MEASURE.window
+        assert section.text.count("\n") == section.last - section.first
         assert all(1 <= p.first <= p.last <= len(file_lines) for p in section.parts)
-
-
-def test_words_are_counted_by_spaces_scripts_and_length() -> None:
-    assert count_words("one two three") == 3
-    assert count_words("知識 base") == 4
-    assert count_words("x" * 80) == 10
 
 
 def test_plain_heading_of_any_marks_is_short_and_quick() -> None:

@@ -17,6 +17,7 @@ from proto.ops.knowledge import (
 from services.knowledge.notes.files import MAX_READ_BYTES, Place
 from services.knowledge.notes.markdown import MAX_INDEXED_CHARS, Note
 from services.knowledge.notes.markdown import parse as true_parse
+from services.runtime.models.measure import Measure
 from tests.unit.knowledge.rig import Bench, notes_service, settled, until, write
 
 
@@ -139,10 +140,10 @@ async def test_file_too_large_to_read_is_named_and_stops_no_other(tmp_path: Path
 async def test_note_the_parser_cannot_take_is_named_and_stops_no_other(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parse(text: str, place: Place) -> Note:
+    def parse(text: str, place: Place, measure: Measure) -> Note:
         if "poison" in text:
             raise ZeroDivisionError("defect")
-        return true_parse(text, place)
+        return true_parse(text, place, measure)
 
     monkeypatch.setattr("services.knowledge.notes.markdown.parse", parse)
     write(root, "a.md", "poison")

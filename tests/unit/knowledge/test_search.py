@@ -12,6 +12,7 @@ from services.knowledge.ingest.index import group_of
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
 from services.knowledge.search import passages
+from services.runtime.models.measure import ROUGH
 
 FILLER = "Nothing of note is said in this sentence at all. "
 
@@ -19,7 +20,7 @@ FILLER = "Nothing of note is said in this sentence at all. "
 def hits_of(text: str, query: str) -> list[tuple[str, str]]:
     """(context, snippet) for each section of a note, as a search that found that section would have it."""
     place = Place("/notes", "guide.md")
-    made = group_of("guide", place, 0.0, parse(text, place))
+    made = group_of("guide", place, 0.0, parse(text, place, ROUGH))
     found = []
     for item in made.items:
         hit = Hit(

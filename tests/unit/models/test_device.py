@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 
 from services.runtime.models.batcher import ModelLost, Rows, compute_isolating
 from services.runtime.models.device import survives
@@ -18,17 +17,20 @@ from services.runtime.models.device import survives
         (MemoryError(), "cpu", True),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "cpu", True),
         (ValueError("a text at fault"), "cpu", True),
-        (torch.OutOfMemoryError("CUDA out of memory"), "cuda", True),
+        ("OutOfMemoryError", "cuda", True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "cuda", False),
-        (torch.AcceleratorError("CUDA error: device-side assert triggered"), "cuda", False),
+        ("AcceleratorError", "cuda", False),
         (ValueError("a text at fault"), "cuda", True),
     ],
 )
-def test_what_is_survived(monkeypatch: pytest.MonkeyPatch, error: Exception, device: str, expected: bool) -> None:
+def test_what_is_survived(monkeypatch: pytest.MonkeyPatch, error: Exception | str, device: str, expected: bool) -> None:
+    import torch
+
+    raised: Exception = getattr(torch, error)("CUDA error") if isinstance(error, str) else error
     emptied: list[bool] = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
-    assert survives(error, device) is expected
-    assert bool(emptied) is (device == "cuda" and isinstance(error, torch.OutOfMemoryError))
+    assert survives(raised, device) is expected
+    assert bool(emptied) is (device == "cuda" and isinstance(raised, torch.OutOfMemoryError))
 
 
 class Small:
@@ -53,6 +55,8 @@ class Small:
 
 @pytest.mark.slow
 def test_a_batch_that_is_too_large_for_the_memory_is_computed_in_parts() -> None:
+    import torch
+
     model = Small(torch.OutOfMemoryError("CUDA out of memory"))
     texts = ["x" * n for n in range(1, 11)]
     outcomes = compute_isolating(model, texts)

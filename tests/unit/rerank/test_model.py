@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 
 from services.rerank.checkpoint import PairTokenizer, resolve
-from services.rerank.model import CrossEncoder
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing
 from services.runtime.models.device import Precision
 from tests.unit.rerank.tiny import MAX_TOKENS, WORDS, save_cross_encoder
+
+if TYPE_CHECKING:
+    from services.rerank.model import CrossEncoder
 
 QUERY = "who purr"
 TEXTS = ["cats purr and sleep", "dogs", "", "fish swim in the water", "dogs bark at cats " * 20, "unknown words"]
@@ -26,8 +28,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return found
 
 
+def opened(files: Checkpoint, precision: Precision = Precision.FP32) -> CrossEncoder:
+    # With torch, which takes seconds, and each process that runs tests reads all files of tests.
+    from services.rerank.model import CrossEncoder
+
+    return CrossEncoder(files, precision=precision)
+
+
 def reference(files: Checkpoint, query: str, texts: Sequence[str]) -> list[float]:
     """What transformers answers for each pair alone, with its own tokenizer, in float32."""
+    import torch
+
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(files.tokenizer), pad_token="[PAD]")
     tokenizer.backend_tokenizer.no_padding()
@@ -47,7 +58,7 @@ def reference(files: Checkpoint, query: str, texts: Sequence[str]) -> list[float
 @pytest.mark.parametrize(("precision", "tolerance"), [(Precision.FP32, 1e-5), (Precision.BF16, 0.05)])
 def test_scores_agree_with_transformers(files: Checkpoint, precision: Precision, tolerance: float) -> None:
     pairs = PairTokenizer(files).encode(QUERY, TEXTS)
-    scores = CrossEncoder(files, precision=precision).compute(pairs.pairs)
+    scores = opened(files, precision).compute(pairs.pairs)
     expected = reference(files, QUERY, TEXTS)
     assert max(expected) - min(expected) > 0.2
     assert scores.shape == (len(TEXTS), 1)
@@ -56,7 +67,7 @@ def test_scores_agree_with_transformers(files: Checkpoint, precision: Precision,
 
 @pytest.mark.slow
 def test_a_pairs_score_does_not_depend_on_its_batch(files: Checkpoint) -> None:
-    encoder = CrossEncoder(files, precision=Precision.FP32)
+    encoder = opened(files)
     pairs = PairTokenizer(files).encode(QUERY, TEXTS * 7).pairs
     alone = np.concatenate([encoder.compute([pair]) for pair in pairs])
     assert encoder.compute(pairs) == pytest.approx(alone, abs=1e-5)
@@ -112,7 +123,7 @@ def test_a_classifier_of_several_classes_is_refused(tmp_path: Path) -> None:
     files = resolve(str(save_cross_encoder(tmp_path, labels=3)))
     assert files is not None
     with pytest.raises(ModelMissing, match="answers 3 numbers"):
-        CrossEncoder(files)
+        opened(files)
 
 
 def test_a_pickle_is_refused(tmp_path: Path) -> None:

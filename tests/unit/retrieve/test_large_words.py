@@ -267,7 +267,7 @@ def holding(folder: Path, words: bytes) -> list[Path]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    (words,) = folder.glob("notes.words-1-1-*")
+    (words,) = folder.glob("notes.words-*")
     return sorted(path for path in words.iterdir() if path.suffix not in (".lock", ""))
 
 

@@ -14,7 +14,7 @@ from proto.frames import Backlog
 from proto.ops.embed import EmbedResult, EmbedTexts
 from services.retrieve.collection import MOST_HURRIED, Collection
 from services.retrieve.outbox import BATCH
-from services.retrieve.store import passage
+from services.runtime.text.cutting import reading
 from tests.unit.retrieve.rig import (
     WordEmbedder,
     drained,
@@ -185,7 +185,7 @@ async def test_vectors_are_kept_in_halves_that_agree_with_what_is_searched(tmp_p
     ],
 )
 def test_title_and_heading_go_before_the_text_once(title: str, heading: str, text: str, expected: str) -> None:
-    assert passage(title, heading, text) == expected
+    assert reading(title, heading, text) == expected
 
 
 async def test_what_was_asked_for_is_embedded_before_what_has_waited_longer(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from proto.ops.collections import (
 )
 from proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
 from services.retrieve.main import open_service
-from services.retrieve.own import pieces_of
 from tests.in_process import Bench, services_in_process
 
 SETTINGS = {"rerank": "off", "collections": 3, "collection_documents": 5, "collection_bytes": 2000}
@@ -252,12 +251,22 @@ async def test_one_that_was_never_quite_created_counts_for_nothing_and_can_be(tm
         assert made.dimensions is None
 
 
-def test_a_long_text_is_cut_into_pieces_that_are_the_text() -> None:
+async def test_a_long_text_is_cut_into_pieces_that_the_model_reads_and_given_back_whole(tmp_path: Path) -> None:
     text = "  \n" + " ".join(f"word{n}\n" for n in range(1000)) + " "
-    pieces = pieces_of(text)
-    assert "".join(pieces) == text
-    assert len(pieces) == 6
-    assert pieces_of("short") == ["short"]
+    async with retrieve(tmp_path, collection_bytes=10**6) as bench:
+        await bench.call(CollectionCreate(collection="mine"))
+        put = await bench.call(CollectionUpsert(collection="mine", documents=[doc("a", text)]))
+        assert (put.documents, put.vectors_waiting > 5) == (1, True)
+        found = await bench.call(CollectionSearch(collection="mine", query="word999"))
+        assert "word999" in found.hits[0].text
+        assert len(found.hits[0].text) < len(text) / 5
+        (whole,) = (await bench.call(CollectionDocuments(collection="mine"))).documents
+        assert whole.text == text
+        (held,) = (await bench.call(CollectionListParams())).collections
+        assert held.bytes == len(text) + len("a") + len("{}")
+        await bench.call(CollectionUpsert(collection="mine", documents=[doc("a", "short")]))
+        (held,) = (await bench.call(CollectionListParams())).collections
+        assert (held.bytes, held.vectors_waiting) == (8, 1)
 
 
 def test_a_document_has_no_other_fields() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.terms import MAX_QUERY_TERMS, MAX_TERM, STOP_WORDS, indexed, query_terms, terms
+from services.retrieve.terms import MAX_QUERY_TERMS, MAX_TERM, STOP_WORDS, indexed, query_terms, spellings, terms
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,13 @@ from services.retrieve.terms import MAX_QUERY_TERMS, MAX_TERM, STOP_WORDS, index
         ("high-speed flow.", "high_speed high speed flow"),
         ("vCJD mRNAs IL-6", "vcjd cjd mrnas rnas il_6 il 6"),
         ("Title Case", "title case"),
-        ("日本語 x", "日本 本語 x"),
+        ("日本語 x", "日本 本語 日 本 語 x"),
+        ("猫", "猫"),
+        ("Weiß ÉTÉ Łódź ещё", "weiss ete lodz еще"),
+        ("Müller Mueller Muller", "muller mueller muller muller"),
+        ("हिन्दी की", "हिन्दी की"),
+        ("กา", "กา ก า"),
+        ("ship it 🚀", "ship it _1f680"),
         ("ﬁne", "fine"),
         ("", ""),
         ('"(*) AND', "and"),
@@ -28,6 +34,18 @@ from services.retrieve.terms import MAX_QUERY_TERMS, MAX_TERM, STOP_WORDS, index
 )
 def test_terms_of_a_text(text: str, expected: str) -> None:
     assert indexed(text) == expected
+
+
+@pytest.mark.parametrize("stored", ["Müller", "Mueller", "mueller", "MÜLLER", "Mu\u0308ller"])
+@pytest.mark.parametrize("asked", ["Müller", "mueller", "Muller", "MUELLER"])
+def test_a_name_is_found_in_each_spelling(stored: str, asked: str) -> None:
+    held = indexed(stored).split()
+    assert all({term, *spellings(term)} & {*held} for term in query_terms(asked))
+
+
+def test_a_lone_character_of_a_longer_word_is_found_and_asked_for_as_pairs() -> None:
+    assert query_terms("猫")[0] in indexed("黑猫警长").split()
+    assert query_terms("黑猫警") == ["黑猫", "猫警"]
 
 
 def test_stop_words_are_left_out_unless_they_are_all_there_is() -> None:

@@ -1,0 +1,281 @@
+"""A text cut into pieces that are found and embedded one by one, each with the lines it stands in.
+
+A piece is as long as the model reads with its title and headings before it. It ends where a heading begins; a long
+section is cut between its blocks, then at blank lines, between lines, between sentences; short neighbours are put
+together, and each remembers its parts, so that a hit can still name its heading and lines. A piece has as many line
+breaks as its lines say: what stands where in it follows from its text.
+
+Data (base64 and the like) says nothing to a model or to a reader: its beginning stays, with how much was left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.runtime.models.measure import Measure
+
+VERSION = 1
+"""Rises when the same text would be cut in other places."""
+
+SHORT_SHARE = 1 / 4
+"""Of the window: a shorter piece is put together with its neighbour where both fit."""
+
+PREFIX_CHARS = 240
+"""Of a title, and of a heading path, that are embedded with each piece."""
+
+KEPT_CHARS = 64
+"""Of a run of data; a query for it is looked up by so many."""
+
+_RUN = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
+_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
+_CHANGES = 0.25
+"""From one of small letters, capitals and digits to another, for each character: of base64 0.6, of hexadecimal digits
+0.5, of a name or a path less than 0.2."""
+
+_MARK = "…[{} characters of data left out]"
+_MARKED = re.compile(rf"[A-Za-z0-9+/=_-]{{{KEPT_CHARS}}}…\[\d+ characters of data left out\]")
+_ENDINGS = (re.compile(r".*(?:[.!?;]\s|[。！？；])", re.DOTALL), re.compile(r".*(?:\s|[、，])", re.DOTALL))  # noqa: RUF001
+"""Of a sentence, or else of a word; full-width marks end sentences too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines (from 1, inclusive) of the file under one heading; `path` is the headings from the outermost in."""
+
+    first: int
+    last: int
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A piece of a text; `parts` are in the order of their lines, `tokens` without title and headings."""
+
+    text: str
+    tokens: int
+    parts: tuple[Part, ...]
+
+    @property
+    def first(self) -> int:
+        return self.parts[0].first
+
+    @property
+    def last(self) -> int:
+        return self.parts[-1].last
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The headings that all parts stand under."""
+        levels = zip(*(part.path for part in self.parts), strict=False)
+        return tuple(level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
+
+
+class Block(NamedTuple):
+    """Lines (from 0, end exclusive) that belong together; a heading has a `level` from 1 and a `title`."""
+
+    first: int
+    end: int
+    level: int = 0
+    title: str = ""
+
+
+def cut(lines: Sequence[str], blocks: Sequence[Block], title: str, measure: Measure) -> list[Section]:
+    """The text as pieces that the model reads whole under `title`; lines outside of all blocks are left out."""
+    budget = functools.lru_cache(256)(functools.partial(_budget, title, measure))
+    pieces = (
+        Section(unit.text, unit.tokens, (Part(unit.first + 1, unit.last + 1, path),))
+        for path, run in _runs(blocks)
+        for unit in _split(lines, run, budget(path), measure)
+    )
+    return _merged(pieces, budget, round(measure.window * SHORT_SHARE))
+
+
+def reading(title: str, heading: str, text: str) -> str:
+    """What of a piece is embedded: its title and heading path before its text, each once, and no data."""
+    lines: list[str] = []
+    for line in (title.strip()[:PREFIX_CHARS].strip(), heading.strip()[-PREFIX_CHARS:].strip()):
+        if line and not text.lstrip().startswith(line) and not any(line in other for other in lines):
+            lines = [other for other in lines if other not in line]
+            lines.append(line)
+    return "\n".join((*lines, _MARKED.sub("", text)))
+
+
+def without_data(lines: Sequence[str]) -> tuple[list[str], int]:
+    """The lines, each run of data cut to its beginning, and how many characters of data were left out.
+
+    A line of nothing but data after another such line is left blank.
+    """
+    kept: list[str] = []
+    total = 0
+    inside = False
+    for line in lines:
+        left = 0
+
+        def shorten(run: re.Match[str]) -> str:
+            nonlocal left
+            if not _is_data(run[0]):
+                return run[0]
+            left += len(run[0])
+            return run[0][:KEPT_CHARS] + _MARK.format(len(run[0]) - KEPT_CHARS) if len(run[0]) > KEPT_CHARS else ""
+
+        short = _RUN.sub(shorten, line) if len(line) >= KEPT_CHARS - 4 else line
+        alone = left and left >= len(line.strip(" \t\"',;\\>"))
+        kept.append("" if alone and inside else short)
+        inside = bool(alone)
+        total += left
+    return kept, total
+
+
+def _is_data(run: str) -> bool:
+    sample = run[:2000]
+    return sample.isdigit() or len(_CHANGE.findall(sample)) >= _CHANGES * len(sample)
+
+
+def _budget(title: str, measure: Measure, path: tuple[str, ...]) -> int:
+    """Tokens of a text that stands under these headings; some in any case."""
+    return max(measure.window // 4, measure.window - measure(reading(title, " > ".join(path), "")))
+
+
+def _runs(blocks: Sequence[Block]) -> Iterator[tuple[tuple[str, ...], list[Block]]]:
+    """The blocks under each heading, the heading's own first, with its path."""
+    stack: list[tuple[int, str]] = []
+    run: list[Block] = []
+    for block in blocks:
+        if block.level:
+            if run:
+                yield tuple(title for _, title in stack), run
+            stack = [*((level, title) for level, title in stack if level < block.level), (block.level, block.title)]
+            run = []
+        run.append(block)
+    if run:
+        yield tuple(title for _, title in stack), run
+
+
+class _Unit(NamedTuple):
+    """Lines (from 0, inclusive), or a piece of one, as text with `last - first` line breaks."""
+
+    first: int
+    last: int
+    tokens: int
+    text: str
+
+    def and_then(self, other: _Unit) -> _Unit:
+        text = _joined(self.text, other.first - self.last, other.text)
+        return _Unit(self.first, other.last, self.tokens + other.tokens, text)
+
+    def trimmed(self) -> _Unit:
+        """Without blank lines around it."""
+        end = len(self.text.rstrip())
+        start = self.text.rfind("\n", 0, len(self.text) - len(self.text.lstrip())) + 1
+        first, last = self.first + self.text.count("\n", 0, start), self.last - self.text.count("\n", end)
+        return _Unit(first, last, self.tokens, self.text[start:end])
+
+
+def _split(lines: Sequence[str], run: Sequence[Block], budget: int, measure: Measure) -> Iterator[_Unit]:
+    """The blocks of one heading as units of at most `budget` tokens."""
+    head = _whole(lines, run[0], measure) if run[0].level else None
+    if head is not None and head.tokens > budget // 2:
+        head = None
+    taken = head
+    # A heading alone says nothing: it stays with the text that follows it.
+    least = budget - (head.tokens if head is not None else 0)
+    for unit in (unit for block in run[head is not None :] for unit in _units(lines, block, least, measure)):
+        if taken is not None and taken.tokens + unit.tokens > budget:
+            yield taken.trimmed()
+            taken = unit
+        else:
+            taken = unit if taken is None else taken.and_then(unit)
+    if taken is not None and taken.text.strip():
+        yield taken.trimmed()
+
+
+def _whole(lines: Sequence[str], block: Block, measure: Measure) -> _Unit:
+    end = min(block.end, len(lines))
+    text = "\n".join(lines[block.first : end])
+    return _Unit(block.first, end - 1, measure(text), text)
+
+
+def _size(line: str, budget: int, measure: Measure) -> int:
+    """Tokens of a line with its end; more than `budget` where it is too long to be counted."""
+    if not line.strip():
+        return 0
+    return measure(f"{line}\n") if len(line) <= 8 * budget else budget + 1
+
+
+def _units(lines: Sequence[str], block: Block, budget: int, measure: Measure) -> Iterator[_Unit]:
+    """A block in units of at most `budget` tokens, cut where it shows least."""
+    start, total = block.first, 0
+    sizes: list[int] = []
+
+    def unit(end: int) -> _Unit:
+        return _Unit(start, end - 1, sum(sizes[: end - start]), "\n".join(lines[start:end]))
+
+    for number in range(block.first, min(block.end, len(lines))):
+        line = lines[number]
+        size = _size(line, budget, measure)
+        while sizes and total + size > budget:
+            end = number if size > budget else _best_break(lines, start, number)
+            if any(sizes[: end - start]):
+                yield unit(end)
+            sizes = sizes[end - start :]
+            start, total = end, sum(sizes)
+        if size > budget:
+            yield from bites(number, line, budget, measure)
+            start, total = number + 1, 0
+        else:
+            sizes.append(size)
+            total += size
+    if any(sizes):
+        yield unit(start + len(sizes))
+
+
+def _best_break(lines: Sequence[str], start: int, end: int) -> int:
+    """The line before which it shows least that the lines from `start` to `end` were cut; in their second half."""
+
+    def weight(number: int) -> tuple[int, int]:
+        after_blank = not lines[number - 1].strip()
+        begins = number < len(lines) and bool(lines[number].strip()) and not lines[number][0].isspace()
+        return 2 * after_blank + (begins and after_blank), number
+
+    return max(range(start + (end - start + 1) // 2, end + 1), key=weight) if end - start > 1 else end
+
+
+def bites(number: int, line: str, budget: int, measure: Callable[[str], int]) -> Iterator[_Unit]:
+    """One long line in pieces that end with a sentence or a word where there is one, else anywhere."""
+    start, guess = 0, 4 * budget
+    while start < len(line):
+        end = min(len(line), start + guess)
+        while (tokens := measure(line[start:end])) > budget and end - start > 1:
+            end = start + max(1, (end - start) * budget // (tokens + 1))
+        if end < len(line):
+            found = (ending.match(line, start + (end - start) // 2, end) for ending in _ENDINGS)
+            end = next((match.end() for match in found if match is not None), end)
+        if line[start:end].strip():
+            yield _Unit(number, number, tokens, line[start:end])
+        # What comes next is likely to be as dense; a look at much more than is taken would be for nothing.
+        guess = min(8 * budget, max(16, (end - start) * 5 // 4))
+        start = end
+
+
+def _joined(text: str, lines: int, other: str) -> str:
+    return text + "\n" * lines + other
+
+
+def _merged(pieces: Iterator[Section], budget: Callable[[tuple[str, ...]], int], short: int) -> list[Section]:
+    """Short neighbours put together where the sum is still one piece."""
+    merged: list[Section] = []
+    for piece in pieces:
+        last = merged[-1] if merged else None
+        if last is not None and min(last.tokens, piece.tokens) < short:
+            text = _joined(last.text, piece.first - last.last, piece.text)
+            both = Section(text, last.tokens + piece.tokens, last.parts + piece.parts)
+            if both.tokens <= budget(both.path):
+                merged[-1] = both
+                continue
+        merged.append(piece)
+    return merged

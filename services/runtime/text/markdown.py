@@ -1,0 +1,58 @@
+"""Markdown as blocks: headings with their levels, all else with its lines, and which lines are code.
+
+The blocks come from a CommonMark parser (its block rules alone), so that a `#` in a code fence, a list or a comment is
+no heading.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+
+from services.runtime.text.cutting import Block
+
+_PARSER = MarkdownIt("commonmark")
+_PARSER.core.ruler.enableOnly(["normalize", "block"])
+# As a paragraph, a link's definition keeps its lines.
+_PARSER.disable("reference")
+
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
+_WIKILINK = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
+_EMPHASIS = re.compile(r"(?<!\w)(\*{1,3}|_{1,3})(?=\S)(.+?)(?<=\S)\1(?!\w)")
+
+
+class Outline(NamedTuple):
+    """The blocks of a text, and the lines (from 0, end exclusive) that are code."""
+
+    blocks: list[Block]
+    code: list[tuple[int, int]]
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        return tuple(block.title for block in self.blocks if block.level and block.title)
+
+
+def outline(text: str) -> Outline:
+    """The outline of `text` (line breaks are `\\n`)."""
+    blocks: list[Block] = []
+    code: list[tuple[int, int]] = []
+    tokens = _PARSER.parse(text)
+    for index, token in enumerate(tokens):
+        if token.map is None:
+            continue
+        if token.type in ("fence", "code_block"):
+            code.append((token.map[0], token.map[1]))
+        if token.level == 0 and token.nesting >= 0 and token.type != "inline":
+            heading = token.type == "heading_open"
+            title = plain(tokens[index + 1].content) if heading else ""
+            blocks.append(Block(token.map[0], token.map[1], int(token.tag[1]) if heading else 0, title))
+    return Outline(blocks, code)
+
+
+def plain(inline: str) -> str:
+    """A heading as it reads: without the marks of links, emphasis and code."""
+    text = _WIKILINK.sub(r"\1", _LINK.sub(r"\1", inline[:1000]))
+    text = _EMPHASIS.sub(r"\2", text.replace("`", ""))
+    return " ".join(text.split())[:300]
