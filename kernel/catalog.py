@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from kernel.settings import ConfigError, nearest
+from kernel.settings import ConfigError
 from kernel.supervisor.spawn import FRONT_LIBRARIES
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from proto import models
 from proto.birth import HEAPS
 from proto.front import SERVICE as FRONT
 from proto.machine import usable_cores
+from proto.near import nearest
 
 GIB = 1024**3
 
@@ -91,8 +93,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Its own setting, if any, for the time after which it rests, whatever the general one is; 0: never."""
     pooled: bool = False
     """Whether the setting `workers` may make several processes of it: it keeps nothing between calls."""
-    light_with: tuple[str, str] | None = None
-    """A setting, and its value with which nothing that the zygote has loaded is needed: the light one forks it then."""
+    needs_torch: Callable[[Mapping[str, object]], bool] | None = None
+    """Whether with these settings it computes by torch, so that the zygote that has loaded that forks it."""
     optional: bool = False
     """Whether the setting `enabled` may leave it out, with its operations."""
     pool_of: str = ""
@@ -102,6 +104,12 @@ class Entry(msgspec.Struct, frozen=True):
     def service(self) -> str:
         """The service whose operations it answers and whose settings it has."""
         return self.pool_of or self.spec.name
+
+
+def _cross_encoder(settings: Mapping[str, object]) -> object:
+    """The model that `rerank` will load with these settings, if any."""
+    model = settings.get("model", "auto")
+    return None if model == "none" else (models.cross_encoder() or None) if model == "auto" else model
 
 
 def gpu_present() -> bool:
@@ -124,14 +132,15 @@ def _model_spec(name: str, **more: Any) -> ServiceSpec:
         name,
         # Weights of the largest models in common use, twice while they are cast.
         8 * GIB,
-        zygote="torch",
+        # That has numpy already.
+        zygote="vectors",
         modes=("cuda", "cpu") if gpu_present() else ("cpu",),
         startup_timeout_s=180.0,
         # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
         hang_timeout_s=15.0,
         # Batches that are computed side by side take and free megabytes all the time; all else shares a heap.
         env={HEAPS: str(usable_cores() + 1)},
-        # Models in the form that the backend `onnx` reads.
+        # Models in the form that ONNX Runtime reads.
         disk_limit_bytes=32 * GIB,
         **more,
     )
@@ -164,7 +173,7 @@ ENTRIES = (
     Entry(
         _model_spec("embed"),
         reads_models=True,
-        light_with=("backend", "onnx"),
+        needs_torch=lambda settings: gpu_present() or settings.get("backend") == "torch",
         rests=True,
         rests_by="unload_after_s",
         pooled=True,
@@ -173,7 +182,7 @@ ENTRIES = (
         # A search waits only briefly for a model that is to be loaded, so one that is there stays.
         _model_spec("rerank", rests_while=("model", "none")),
         reads_models=True,
-        light_with=("model", "none"),
+        needs_torch=lambda settings: _cross_encoder(settings) is not None,
         rests=True,
         rests_by="unload_after_s",
         pooled=True,
@@ -231,7 +240,15 @@ ZYGOTES = (
     # It loads in a quarter of a second, and takes 20 MB.
     _zygote("decode", rests_after_s=0),
     # transformers too, where the models that are here need it: their services say so. Loading torch takes seconds.
-    _zygote("torch", "torch", "services.embed.torch_encoder", "services.rerank.model", wait_s=60.0),
+    _zygote(
+        "torch",
+        "torch",
+        "services.embed.main",
+        "services.embed.torch_encoder",
+        "services.rerank.main",
+        "services.rerank.model",
+        wait_s=60.0,
+    ),
 )
 
 
@@ -279,9 +296,8 @@ def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, objec
     chosen = []
     for entry in entries:
         own = settings.get(entry.service, {})
-        if entry.light_with is not None and own.get(entry.light_with[0]) == entry.light_with[1]:
-            spec = structs.replace(entry.spec, zygote="light", env={})
-            chosen.append(structs.replace(entry, spec=spec, rests=True))
+        if entry.needs_torch is not None and entry.needs_torch(own):
+            chosen.append(structs.replace(entry, spec=structs.replace(entry.spec, zygote="torch")))
         elif not (entry.optional and own.get("enabled") is False):
             chosen.append(entry)
     return tuple(chosen)

@@ -38,8 +38,8 @@ POLL_S = 0.005
 COMES_BACK_S = 10.0
 """How long a kernel that others look after is waited for when it has died, before one is started here."""
 
-DEATHS, WITHIN_S = 5, 60.0
-"""A kernel that dies so often does so because of this session, or of the machine: it is ended."""
+EARLY_DEATHS, EARLY_S = 5, 3.0
+"""Where so many kernels in a row die so soon after they took the session, it is ended: they may die of it."""
 
 LOG_LINES = 20
 """Of the kernel's log, shown where it could not start."""
@@ -60,10 +60,11 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
     """Until the session has ended, through the deaths of kernels.  Raises as `stdio`."""
     memory = os.memfd_create("linckia-session")
     log = log_dir(data_dir) / "kernel.log"
-    deaths: list[float] = []
+    early = 0
     patience_s = 0.0
     while True:
         client, attached = _join(data_dir, roots, arguments, memory, patience_s)
+        joined_at = time.monotonic()
         with client:
             try:
                 ended = client.wait_detached()
@@ -78,10 +79,10 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
             print("linckia: another kernel takes over; the session goes on there", file=sys.stderr)
             patience_s = COMES_BACK_S
             continue
-        deaths = [*(at for at in deaths if at > time.monotonic() - WITHIN_S), time.monotonic()]
-        if len(deaths) > DEATHS:
+        early = early + 1 if time.monotonic() - joined_at < EARLY_S else 0
+        if early > EARLY_DEATHS:
             raise Failed(
-                f"the kernel has died {len(deaths)} times within a minute; see {log}. "
+                f"{early} kernels in a row have died within {EARLY_S:.0f} s of taking the session; see {log}. "
                 "Start the client's session again: what was acknowledged is on disk."
             )
         print(f"linckia: the kernel has died (see {log}); the session goes on with the next", file=sys.stderr)

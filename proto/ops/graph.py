@@ -19,6 +19,8 @@ tool = Family("graph", surfaces=("knowledge",))
 
 NOTES = "notes"
 
+MAX_WAIT_S = 600
+
 _CORPUS = "The corpus of a node: a small letter, then small letters, digits, _ and -, 64 in all at most"
 Corpus = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$", description=_CORPUS)]
 NodeName = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a node, unique in its corpus")]
@@ -69,6 +71,20 @@ class GraphDelete(Params[FeedResult], frozen=True, kw_only=True):
     corpus: Corpus
     nodes: Annotated[list[NodeName], Meta(min_length=1, max_length=4096, description="Ids; unknown ones count nothing")]
     behind: Annotated[int, Meta(ge=0, description="Nodes of the corpus that are still to be put or removed")] = 0
+
+
+class GraphDatabase(msgspec.Struct, frozen=True, kw_only=True):
+    """The database that the graph is kept in."""
+
+    epoch: Annotated[str, Meta(description="Its name; another one has to be fed from the beginning")]
+
+
+@internal.write("graph_epoch", idempotent=False, deadline_s=MAX_WAIT_S + 15)
+class GraphEpoch(Params[GraphDatabase], frozen=True, kw_only=True):
+    """Wait until the graph is in another epoch than `known`: a damaged one is begun again, empty, to be fed again."""
+
+    known: Annotated[str, Meta(description="The epoch that has been fed; empty: none yet")] = ""
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="How long to wait for another one")] = 0.0
 
 
 class NodeNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +160,8 @@ Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of the
 
 @tool.read("graph_neighbors", deadline_s=30)
 class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
-    """Find all that is within some steps of a node, over links of any type and in both directions."""
+    """Graph: all nodes within some steps of one, over links of any kind, in both directions. Direct links of a note:
+    explore_links."""
 
     id: NodeName
     depth: Annotated[int, Meta(ge=1, le=10, description="Steps to follow")] = 1
@@ -168,7 +185,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("graph_path", deadline_s=30)
 class GraphPath(Params[Path], frozen=True, kw_only=True):
-    """Find a shortest path between two nodes over links."""
+    """Graph: a shortest path between two nodes: how two notes, or a file and a symbol, are connected."""
 
     source: NodeName
     target: NodeName
@@ -209,4 +226,4 @@ class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("graph_stats", deadline_s=60)
 class GraphStats(Params[GraphStatsResult], frozen=True, kw_only=True):
-    """How many nodes and edges there are, of which corpora and types, and the nodes with the most."""
+    """Graph in numbers: nodes and edges by corpus and type, and the nodes with the most links."""

@@ -34,6 +34,7 @@ class Parts:
     indexing: Indexing
     parsing: Parsing
     feed: SearchFeed
+    graph_feed: GraphFeed
     search: Outbox[SearchDue]
     graph: Outbox[GraphDue]
 
@@ -42,10 +43,11 @@ class Parts:
         adding = Adding(store, codec, Trainer(store, codec), env.roots)
         parsing = Parsing(env, store, codec)
         feed = SearchFeed(env, store, codec, adding)
+        graph_feed = GraphFeed(env, store, parsing, adding)
         return cls(
-            env, store, codec, adding, Indexing(env, store, codec, adding), parsing, feed,
+            env, store, codec, adding, Indexing(env, store, codec, adding), parsing, feed, graph_feed,
             search=Outbox(env, "the search", feed),
-            graph=Outbox(env, "the graph", GraphFeed(env, store, parsing, adding)),
+            graph=Outbox(env, "the graph", graph_feed),
         )  # fmt: skip
 
     def hurry(self) -> None:

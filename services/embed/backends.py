@@ -1,32 +1,62 @@
 """The libraries that implement the encoder; one is chosen here, and nowhere else:
 
-| backend | precision | model |
-|---|---|---|
-| torch | bf16 where the processor has its instructions, else fp32 | BERT's family packed, others through transformers |
-| onnx | 8-bit weights, or fp32 | any family, as torch exports it to ONNX; on the CPU |
+| backend | precision | model | device |
+|---|---|---|---|
+| onnx | int8 where it agrees with fp32 and is faster, else fp32 | BERT's family | CPU |
+| torch | bf16 where the processor has its instructions, else fp32 | any: BERT's family packed, others padded | any |
+
+`auto` is ONNX Runtime where it computes the model, since it is there in a third of a second and a search never waits
+for torch; torch where that is found to be faster on this processor. That is tried once, when the process has long had
+nothing to do, and remembered.
 """
 
 from __future__ import annotations
 
 import enum
 import importlib.util
+import logging
+import math
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from proto.durable import replace_file
 from proto.errors import OperationError
 from services.embed.encoder import Encoder
-from services.embed.weights import ModelFiles
-from services.runtime.models.device import Precision, require_device
+from services.embed.family import supports
+from services.embed.weights import ModelFiles, fingerprint
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision, processor, require_device
+
+WORTH = 1.2
+"""Times as fast, from which torch is worth the seconds and the memory that it takes to load."""
+
+_ROUNDS = 3
+_log = logging.getLogger("linckia.models")
 
 
 class Backend(enum.StrEnum):
-    """The library that computes the model.
+    """The library that computes the model; each is imported only where it is used."""
 
-    Each is imported only where it is used: ONNX Runtime is chosen to save the memory that torch takes.
-    """
-
+    AUTO = "auto"
     TORCH = "torch"
     ONNX = "onnx"
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """Tokens a second of both, on one processor and model."""
+
+    processor: str
+    fingerprint: str
+    onnx: float
+    torch: float
+
+    @property
+    def winner(self) -> Backend:
+        return Backend.TORCH if self.torch > WORTH * self.onnx else Backend.ONNX
 
 
 def open_encoder(
@@ -36,13 +66,13 @@ def open_encoder(
 
     Args:
         threads: of one batch.
-        folder: keeps the graph of the backend `onnx`.
+        folder: keeps the graph of the backend `onnx`, and what was measured.
 
     Raises:
         ModelMissing: it is not in a form that is loaded.
         OperationError: `device` is `cuda` and there is none, or the backend is not installed or lacks the precision.
     """
-    if backend is Backend.TORCH:
+    if chosen(files, backend, device=device, precision=precision, folder=folder) is Backend.TORCH:
         import torch
 
         from services.embed.torch_encoder import TorchEncoder
@@ -52,8 +82,8 @@ def open_encoder(
         return TorchEncoder(files, device=device, precision=precision)
     if not onnx_is_here():
         raise OperationError(
-            "services.embed.backend is onnx, and onnxruntime, onnx or onnx_ir cannot be imported: start once as "
-            "`LINCKIA_EXTRA=onnx scripts/linckia …`, or install linckia[onnx]"
+            "services.embed.backend is onnx, and onnxruntime or onnx cannot be imported: remove .venv and start again, "
+            "or run `pip install onnxruntime onnx`"
         )
     if precision is Precision.BF16:
         raise OperationError("the precision bf16 is torch's; with the backend onnx it is auto, int8 or fp32")
@@ -62,8 +92,60 @@ def open_encoder(
     return OnnxEncoder(files, folder, precision=precision, threads=threads)
 
 
+def chosen(files: ModelFiles, backend: Backend, *, device: str, precision: Precision, folder: Path) -> Backend:
+    """What `auto` means for this model here, or the backend that is named."""
+    if device != "cpu":
+        return Backend.TORCH
+    if not supports(files.config):
+        if backend is Backend.ONNX:
+            _log.warning("%s is of a family that only torch computes; the backend onnx is not used", files.name)
+        return Backend.TORCH
+    if backend is not Backend.AUTO:
+        return backend
+    if precision is Precision.BF16 or not onnx_is_here():
+        return Backend.TORCH
+    trial = remembered(files, folder) if precision is Precision.AUTO else None
+    return trial.winner if trial is not None else Backend.ONNX
+
+
 def onnx_is_here() -> bool:
-    """Whether the backend `onnx` is installed."""
-    # From 1.29 on ONNX Runtime would report to its maker; another version than ours may be installed.
+    """Whether ONNX Runtime is installed."""
+    # From 1.29 on it would report to its maker; another version than ours may be installed.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx", "onnx_ir"))
+    return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx"))
+
+
+def remembered(files: ModelFiles, folder: Path) -> Trial | None:
+    """What was measured of this model on this processor."""
+    try:
+        trial = msgspec.json.decode((folder / "trial.json").read_bytes(), type=Trial)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return trial if (trial.processor, trial.fingerprint) == (processor(), fingerprint(files)) else None
+
+
+def try_torch(files: ModelFiles, encoder: Encoder, texts: Sequence[Ids], folder: Path) -> Trial:
+    """Measure torch beside `encoder`, which is ONNX Runtime's, and remember both for the next start.  Blocks.
+
+    torch is loaded into this process and stays, which is why it is done only once.
+    """
+    import torch
+
+    from services.embed.torch_encoder import TorchEncoder
+
+    torch.set_num_threads(1)
+    other = TorchEncoder(files)
+    best = {encoder: math.inf, other: math.inf}
+    for each in best:
+        each.compute(texts)
+    # By turns, so that the machine's other work hits both.
+    for _ in range(_ROUNDS):
+        for each, seconds in best.items():
+            began = time.thread_time()
+            each.compute(texts)
+            best[each] = min(seconds, time.thread_time() - began)
+    tokens = sum(map(len, texts))
+    trial = Trial(processor(), fingerprint(files), tokens / best[encoder], tokens / best[other])
+    replace_file(folder / "trial.json", msgspec.json.encode(trial))
+    _log.info("%s: %s; %s is used from the next start on", files.name, trial, trial.winner)
+    return trial

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.embed import family
 from services.embed.encoder import Vectors
 from services.runtime.models.checkpoint import Ids
 
@@ -30,20 +31,8 @@ _ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
 }
 
-_FAMILIES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "camembert": "roberta."}
-
 _TOLERANCE = {torch.bfloat16: 0.05, torch.float32: 1e-3}
 """Allowed difference of the packed and the plain layer by data type: they add hundreds of products in another order."""
-
-
-def supports(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (a `config.json`) describes an encoder that `PackedBert` computes."""
-    return (
-        config.get("model_type") in _FAMILIES
-        and config.get("hidden_act", "gelu") in _ACTIVATIONS
-        and config.get("position_embedding_type", "absolute") == "absolute"
-        and not config.get("is_decoder", False)
-    )
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -172,14 +161,13 @@ class PackedBert:
 
     Args:
         tensors: the checkpoint's tensors by name, with or without the family's prefix.
-        config: its `config.json`, one that `supports` admits.
+        config: its `config.json`, one that `family.supports` admits.
     """
 
     def __init__(
         self, tensors: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype, device: torch.device
     ) -> None:
-        family = _FAMILIES[str(config["model_type"])]
-        prefix = family if any(name.startswith(family) for name in tensors) else ""
+        prefix = family.prefix(config, tensors)
 
         def take(name: str) -> Tensor:
             return tensors[prefix + name].to(device=device, dtype=dtype)
@@ -187,8 +175,7 @@ class PackedBert:
         self.hidden, self.heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         self.dtype, self.device = dtype, device
         self._epsilon = float(config.get("layer_norm_eps", 1e-12))
-        # RoBERTa counts positions from the padding id onwards.
-        self._first_position = int(config.get("pad_token_id") or 0) + 1 if family == "roberta." else 0
+        self._first_position = family.first_position(config)
         activation = _ACTIVATIONS[str(config.get("hidden_act", "gelu"))]
         layers = int(config["num_hidden_layers"])
         # The vocabulary's table stays as it is on disk: few of its rows are read, so most of it never enters memory.

@@ -27,11 +27,13 @@ class Encoder(abc.ABC):
     """Token ids in, unit vectors out; several threads may call it.
 
     Attributes:
+        backend: the name of its library.
         precision: resolved, never `auto`.
         width: the dimensions of its vectors.
         device: `cpu` or `cuda`.
     """
 
+    backend: str
     precision: Precision
     width: int
     device: str

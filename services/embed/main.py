@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,14 +29,16 @@ from proto.ops.embed import (
     TextKind,
     pack,
 )
-from services.embed.backends import Backend, onnx_is_here, open_encoder
+from services.embed.backends import Backend, onnx_is_here, open_encoder, remembered, try_torch
 from services.embed.encoder import Encoder, LateInteraction, LatePair, Vectors
+from services.embed.family import supports
+from services.embed.samples import COMPARED
 from services.embed.tokens import TextTokenizer, Tokens
 from services.embed.weights import AUTO, ModelFiles, fingerprint, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from services.runtime.models.checkpoint import Ids, ModelMissing
-from services.runtime.models.device import ModelSettings, batches_at_once
+from services.runtime.models.device import ModelSettings, Precision, batches_at_once
 
 _INLINE_CHARACTERS = 2000
 """A request so short is tokenized in the event loop: a tenth of a millisecond, where the switch to a thread costs more.
@@ -44,6 +47,9 @@ _INLINE_CHARACTERS = 2000
 _MOST_TOKENS_ON_A_CPU = 2048
 """Of a batch: fewer make fp32 a tenth slower, more are no faster and take more memory."""
 
+TRIAL_AFTER_S = 90.0
+"""Idle time after which torch is tried, where it never was: nobody is to wait for that."""
+
 _CANARY = "The quick brown fox jumps over the lazy dog."
 
 
@@ -51,7 +57,7 @@ class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`[services.embed]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
-    backend: Annotated[Backend, Meta(description="torch, or onnx: far less memory, on the CPU")] = Backend.TORCH
+    backend: Annotated[Backend, Meta(description="auto: the fastest on this processor; torch, or onnx")] = Backend.AUTO
     max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
     query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
     passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
@@ -75,7 +81,7 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
     """Read, load and warm up the model of `settings`.  Blocks.
 
     Args:
-        folder: keeps the graph of the backend `onnx`.
+        folder: keeps the graph of the backend `onnx`, and what was measured.
 
     Raises:
         ModelMissing: it is not on this machine, or not in a form that is loaded.
@@ -96,26 +102,30 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
     return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.compute([canary])[0])
 
 
-def rehearse(root: Path, settings: Mapping[str, Any]) -> None:
+def prepare(settings: Mapping[str, Any]) -> None:
     """Import the model's code alone, as far as the zygote has not: its weights would be in memory twice."""
     with contextlib.suppress(ModelMissing, ValueError):
         files = resolve(str(settings.get("model", AUTO)))
-        if Backend(settings.get("backend", Backend.TORCH)) is Backend.ONNX:
-            if onnx_is_here():
-                importlib.import_module("services.embed.onnx_encoder")
-        elif not importlib.import_module("services.embed.bert").supports(files.config):
+        if not supports(files.config):
             importlib.import_module("transformers")
+        elif Backend(settings.get("backend", Backend.AUTO)) is not Backend.TORCH and onnx_is_here():
+            importlib.import_module("services.embed.onnx_encoder")
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the model has answered."""
     settings = env.settings_as(Settings)
-    device = (env.mode or "cpu") if settings.backend is Backend.TORCH else "cpu"
+    device = (env.mode or "cpu") if settings.backend is not Backend.ONNX else "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
     service = EmbedService(env.background, settings, loaded)
     model = service.model
-    env.info(model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision)
+    env.info(
+        model=model.model, fingerprint=model.fingerprint, device=model.device, precision=model.precision,
+        backend=loaded.encoder.backend,
+    )  # fmt: skip
+    if settings.backend is Backend.AUTO and settings.precision is Precision.AUTO and loaded.encoder.backend == "onnx":
+        env.background.start_soon(service.try_torch, env.data_dir)
     yield Handlers(service)
 
 
@@ -136,6 +146,8 @@ class EmbedService:
             max_tokens=65536 if on_gpu else _MOST_TOKENS_ON_A_CPU,
             max_waiting_tokens=settings.max_waiting_tokens,
         )
+        self._loaded = loaded
+        self._last_call = trio.current_time()
         self._tokenizer = loaded.tokenizer
         self._batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
         self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
@@ -159,10 +171,23 @@ class EmbedService:
         health = partial(watch_health, every_s=settings.health_every_s)
         background.start_soon(health, self._batcher, loaded.canary, loaded.canary_vector, alike)
 
+    async def try_torch(self, folder: Path) -> None:
+        """Once for a model and a processor, when nothing was to do for long: see `backends.try_torch`."""
+        loaded = self._loaded
+        if importlib.util.find_spec("torch") is None or remembered(loaded.files, folder) is not None:
+            return
+        # Each call puts it off, and is not to tell this task: most processes end before.
+        while (rests_at := self._last_call + TRIAL_AFTER_S) > trio.current_time():  # noqa: ASYNC110
+            await trio.sleep_until(rests_at)
+        texts = self._tokenizer.encode(COMPARED, TextKind.PASSAGE).ids
+        with contextlib.suppress(OSError):
+            await trio.to_thread.run_sync(try_torch, loaded.files, loaded.encoder, texts, folder)
+
     @handles(EmbedTexts)
     async def embed_texts(self, params: EmbedTexts, ctx: Context) -> EmbedResult:
         if bool(params.texts) is bool(params.tokens):
             raise InvalidParams("exactly one of `texts` and `tokens` is needed, and not empty", field="texts")
+        self._last_call = trio.current_time()
         lane = Lane.PROMPT if params.kind is TextKind.QUERY else Lane.BULK
         self._batcher.admit(lane, len(params.texts) + len(params.tokens))
         ids = self._tokenizer.check(params.tokens)
@@ -181,6 +206,7 @@ class EmbedService:
 
     @handles(EmbedMaxSim)
     async def embed_maxsim(self, params: EmbedMaxSim, ctx: Context) -> MaxSimResult:
+        self._last_call = trio.current_time()
         self._late.admit(Lane.PROMPT, len(params.texts))
         query = (await self._tokenized([params.query], TextKind.QUERY)).ids[0]
         texts = await self._tokenized(params.texts, TextKind.PASSAGE, TextKind.QUERY)

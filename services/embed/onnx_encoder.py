@@ -1,36 +1,66 @@
-"""The loaded model in ONNX Runtime: token ids in, unit vectors out, on the CPU, with weights of 8 bits or in fp32.
+"""The loaded model in ONNX Runtime: token ids in, unit vectors out, on the CPU, in 8 bits where these agree with 32.
 
-torch exports the graph once, when a model is first used: that takes seconds, and torch's memory until the process
-rests. From then on the graph is read from the service's folder, and torch is not loaded.
-
-Eight bits: ONNX Runtime's own quantizer, in blocks of 32 weights with a scale each, and the other factor likewise at
-run time. One scale for a whole matrix, as its dynamic quantization has, costs this family 0.7 % of cosine.
+Its graph is made at first use, by numpy from the checkpoint (`services.embed.graph`), and kept in the service's folder;
+torch is never loaded. Before 8 bits are used, their vectors of texts of many kinds are compared with those in 32 bits,
+and both are timed: a processor without instructions for products of bytes is slower with them, and one without VNNI
+adds them up wrongly. What was found is kept beside the graph; where either is damaged, or of another model, release or
+processor, both are made again.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import itertools
 import logging
-import os
-import tempfile
-import warnings
+import math
+import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
-from services.embed.encoder import Encoder, Vectors
+from proto.durable import replace_file
+from proto.ops.embed import TextKind
+from services.embed import family
+from services.embed.encoder import Encoder, Vectors, pool, unit
+from services.embed.family import MASK, STATES, WORDS
+from services.embed.samples import COMPARED, SEEN
+from services.embed.tensors import read_tensors
+from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, fingerprint
-from services.runtime.models.checkpoint import Ids, ModelMissing, load_transformer
-from services.runtime.models.device import Precision
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import Precision, processor
 
-_TOKENS_AT_ONCE = 1024
-"""More are no quicker, and take 6 KB more each between the layers of a small model."""
+_TOKENS_AT_ONCE = 512
+"""What a layer makes of so many stays in the cache of a core; more are slower."""
+
+_ROUNDS = 3
+
+FORMAT = 1
+"""Of the graph and of the record beside it; others are made again."""
+
+LEAST_MEAN, LEAST = 0.998, 0.99
+"""Cosine of vectors in 8 bits with those in 32 that is agreement, on average and of the worst text."""
 
 _log = logging.getLogger("linckia.models")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found when a graph was made.
+
+    `agreement` is the worst cosine of 8 bits with 32, and `tokens_per_s` the speed of each that was tried.
+    """
+
+    format: int
+    precision: Precision
+    digest: str
+    agreement: float | None = None
+    tokens_per_s: dict[str, float] = {}
 
 
 class OnnxEncoder(Encoder):
@@ -38,40 +68,33 @@ class OnnxEncoder(Encoder):
 
     Args:
         folder: keeps the graph.
-        precision: int8, which is `auto`, or fp32.
+        precision: int8, fp32, or `auto`: the faster of both, int8 only where it agrees.
         threads: of one batch.
 
     Raises:
-        ModelMissing: it cannot be exported.
+        ModelMissing: it is not of a family that is supported, or damaged.
     """
 
+    backend = "onnx"
     device = "cpu"
 
     def __init__(
         self, files: ModelFiles, folder: Path, *, precision: Precision = Precision.AUTO, threads: int = 1
     ) -> None:
-        self.precision = Precision.INT8 if precision is Precision.AUTO else precision
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # The arena would keep the memory of the longest text for ever.
-        options.enable_cpu_mem_arena = False
-        # 3: errors. Nothing that it warns of could be changed by a user.
-        options.log_severity_level = 3
         self.pooling = files.pooling
-        self._session = _open_session(files, folder, self.precision, options)
-        self.width = int(self._session.get_outputs()[0].shape[-1])
+        self._graphs = Graphs(files, threads)
+        self.width = self._graphs.width
+        # A graph of another model, processor, or release of what makes and reads it, is not opened.
+        name = f"{fingerprint(files)}-{precision}-{onnxruntime.__version__}-{processor()}".replace(":", "-")
+        found = kept(folder / f"{name}.json")
+        if found is None:
+            found = self._graphs.make(folder / f"{name}.json", precision)
+        self.record, graph = found
+        self.precision = self.record.precision
+        self._session = self._graphs.open(graph)
 
     def states(self, sequences: Sequence[Ids]) -> list[Vectors]:
-        found: list[Vectors] = []
-        for block in _blocks(sequences):
-            lengths = np.array([len(ids) for ids in block], dtype=np.int64)
-            mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-            ids = np.zeros_like(mask)
-            ids[mask == 1] = np.concatenate(block)
-            (states,) = self._session.run(["states"], {"ids": ids, "mask": mask})
-            found += [each[:length] for each, length in zip(states, lengths, strict=True)]
-        return found
+        return self._graphs.states(self._session, sequences)
 
     def recover(self, error: Exception) -> bool:
         """A failed batch changes nothing for the next one."""
@@ -79,72 +102,117 @@ class OnnxEncoder(Encoder):
         return True
 
 
-def _open_session(
-    files: ModelFiles, folder: Path, precision: Precision, options: onnxruntime.SessionOptions
-) -> onnxruntime.InferenceSession:
-    # A graph of another model, or of another release of what makes and reads it, is not opened.
-    name = f"{fingerprint(files)}-{precision}-{onnxruntime.__version__}".replace(":", "-")
-    graph = folder / f"{name}.onnx"
-    open_it = partial(onnxruntime.InferenceSession, str(graph), options, providers=["CPUExecutionProvider"])
-    if graph.is_file():
-        try:
-            return open_it()
-        except Exception as error:  # noqa: BLE001  # they have no public base
-            _log.warning("%s is damaged and exported again: %s", graph, error)
-    _log.info("%s is exported to ONNX, once", files.name)
-    for old in folder.glob("*.onnx*"):
-        old.unlink()
-    _export(files, graph, precision)
+def kept(path: Path) -> tuple[Record, bytes] | None:
+    """The record and the graph that were written to `path` and beside it; None where they are not there as written."""
     try:
-        return open_it()
-    except Exception as error:  # they have no public base
-        raise ModelMissing(f"ONNX Runtime cannot load {files.name}: {error}", field="model") from error
+        record = msgspec.json.decode(path.read_bytes(), type=Record)
+        graph = path.with_suffix(".graph").read_bytes()
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning("%s cannot be read, and is made again: %s", path, error)
+        return None
+    if record.format != FORMAT or hashlib.sha256(graph).hexdigest() != record.digest:
+        _log.warning("%s is not what was written, and is made again", path.with_suffix(".graph"))
+        return None
+    return record, graph
 
 
-def _export(files: ModelFiles, graph: Path, precision: Precision) -> None:
-    """Write the encoder with inputs `ids` and `mask`, shape (count, length), and the output `states`.
+class Graphs:
+    """Makes, compares and runs the graphs of one model.
 
-    Its weights are in a file beside it, which ONNX Runtime maps: few rows of a vocabulary's table ever enter memory.
+    Raises:
+        ModelMissing: its weights are damaged.
     """
-    import onnx
-    import torch
-    from onnxruntime.quantization.matmul_nbits_quantizer import (  # type: ignore[import-untyped]  # it has no types
-        MatMulNBitsQuantizer,
-    )
 
-    class States(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = load_transformer(files, "AutoModel", torch.float32)
+    def __init__(self, files: ModelFiles, threads: int) -> None:
+        self._files, self._threads = files, threads
+        self._tensors = read_tensors(files.weights)
+        self._prefix = family.prefix(files.config, self._tensors)
+        self._words = self._tensors[f"{self._prefix}embeddings.word_embeddings.weight"]
+        self.width = int(self._words.values.shape[1])
 
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            states: torch.Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-            return states
+    def open(self, graph: bytes) -> onnxruntime.InferenceSession:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        # The arena would keep the memory of the longest text for ever.
+        options.enable_cpu_mem_arena = False
+        # 3: errors. Nothing that it warns of could be changed by a user.
+        options.log_severity_level = 3
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
-    ids = torch.ones((2, 5), dtype=torch.int64)
-    mask = torch.ones_like(ids)
-    mask[0, 3:] = 0
-    size = {0: "count", 1: "length"}
-    with tempfile.TemporaryDirectory(dir=graph.parent) as work:
-        exported = Path(work) / "model.onnx"
-        # The other exporter would need onnxscript; this one warns that it is the older one.
-        with torch.inference_mode(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                States(), (ids, mask), str(exported), dynamo=False, opset_version=17,
-                input_names=["ids", "mask"], output_names=["states"],
-                dynamic_axes={"ids": size, "mask": size, "states": size},
-            )  # fmt: skip
-        model = onnx.load(exported)
-    if precision is Precision.INT8:
-        # It logs each node.
-        logging.getLogger(MatMulNBitsQuantizer.__module__).setLevel(logging.WARNING)
-        quantizer = MatMulNBitsQuantizer(model, bits=8, block_size=32, is_symmetric=True, accuracy_level=4)
-        quantizer.process()
-        model = quantizer.model.model
-    unfinished = graph.with_suffix(".onnx.partial")
-    onnx.save_model(model, unfinished, save_as_external_data=True, location=f"{graph.name}.data", size_threshold=4096)
-    os.replace(unfinished, graph)
+    def states(self, session: onnxruntime.InferenceSession, sequences: Sequence[Ids]) -> list[Vectors]:
+        """See `Encoder.states`."""
+        found: list[Vectors] = []
+        for block in _blocks(sequences):
+            lengths = np.array([len(ids) for ids in block], dtype=np.int64)
+            (states,) = session.run([STATES], self._inputs(block, lengths))
+            found += [each[:length] for each, length in zip(states, lengths, strict=True)]
+        return found
+
+    def make(self, path: Path, precision: Precision) -> tuple[Record, bytes]:
+        """Write the graph of this precision and what was found of it; `auto` takes the faster that agrees."""
+        from services.embed import graph
+
+        _log.info("%s is made ready for this processor, once", self._files.name)
+        tokenizer = TextTokenizer(self._files)
+        seen, compared = (sorted(tokenizer.encode(texts, TextKind.PASSAGE).ids, key=len) for texts in (SEEN, COMPARED))
+        take = self._take
+        exact = graph.build(self._files.config, take).SerializeToString()
+        session = self.open(exact)
+        best, chosen, agreement = exact, Precision.FP32, None
+        speeds = {Precision.FP32: self._tokens_per_s(session, compared)}
+        if precision is not Precision.FP32:
+            bytes_ = graph.build(self._files.config, take, self._ranges(session, seen)).SerializeToString()
+            reduced = self.open(bytes_)
+            cosines = (self._vectors(reduced, compared) * self._vectors(session, compared)).sum(axis=1)
+            agreement = float(cosines.min())
+            speeds[Precision.INT8] = self._tokens_per_s(reduced, compared)
+            agrees = agreement >= LEAST and float(cosines.mean()) >= LEAST_MEAN
+            if precision is Precision.INT8 or (agrees and speeds[Precision.INT8] > speeds[Precision.FP32]):
+                best, chosen = bytes_, Precision.INT8
+        found = Record(
+            format=FORMAT,
+            precision=chosen,
+            digest=hashlib.sha256(best).hexdigest(),
+            agreement=agreement,
+            tokens_per_s={name.value: round(speed) for name, speed in speeds.items()},
+        )
+        for old in (*path.parent.glob("*.graph"), *path.parent.glob("*.json"), *path.parent.glob("*.onnx*")):
+            old.unlink()
+        replace_file(path.with_suffix(".graph"), best)
+        replace_file(path, msgspec.json.encode(found))
+        _log.info("%s: %s", self._files.name, found)
+        return found, best
+
+    def _take(self, name: str) -> Vectors:
+        return self._tensors[self._prefix + name].rows()
+
+    def _inputs(self, block: Sequence[Ids], lengths: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int32)
+        ids = np.zeros(mask.shape, dtype=np.int64)
+        ids[mask == 1] = np.concatenate(block)
+        return {WORDS: self._words.rows(ids), MASK: mask}
+
+    def _ranges(self, session: onnxruntime.InferenceSession, texts: Sequence[Ids]) -> list[tuple[Vectors, Vectors]]:
+        """By channel, of what each uneven product reads: see `graph.Ranges`."""
+        names = [output.name for output in session.get_outputs() if output.name != STATES]
+        seen = [session.run(names, self._inputs([ids], np.array([len(ids)]))) for ids in texts]
+        stacked = [np.concatenate([rows[0] for rows in each]) for each in zip(*seen, strict=True)]
+        return [(rows.min(axis=0), rows.max(axis=0)) for rows in stacked]
+
+    def _vectors(self, session: onnxruntime.InferenceSession, texts: Sequence[Ids]) -> Vectors:
+        return unit(np.stack([pool(states, self._files.pooling) for states in self.states(session, texts)]))
+
+    def _tokens_per_s(self, session: onnxruntime.InferenceSession, texts: Sequence[Ids]) -> float:
+        """The best of a few rounds: whatever else runs on the machine only takes away."""
+        best_s = math.inf
+        for _ in range(_ROUNDS):
+            began = time.perf_counter()
+            self.states(session, texts)
+            best_s = min(best_s, time.perf_counter() - began)
+        return sum(map(len, texts)) / best_s
 
 
 def _blocks(sequences: Sequence[Ids]) -> Iterator[list[Ids]]:

@@ -10,8 +10,9 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from services.embed.bert import PackedBert, supports
+from services.embed.bert import PackedBert
 from services.embed.encoder import Encoder, Vectors
+from services.embed.family import supports
 from services.embed.weights import ModelFiles
 from services.runtime.models.checkpoint import Ids, load_transformer
 from services.runtime.models.device import Precision, resolve_precision, survives
@@ -23,6 +24,7 @@ _PADDED_BATCH = 16
 class TorchEncoder(Encoder):
     """A model in this process, on `cpu` or `cuda`."""
 
+    backend = "torch"
     first_lengths = (8, 16, 24, 32)
 
     def __init__(self, files: ModelFiles, *, device: str = "cpu", precision: Precision = Precision.AUTO) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from proto.models import known
 from services.runtime.models import checkpoint
 from services.runtime.models.checkpoint import Checkpoint, ModelMissing, read_checkpoint
 from services.runtime.models.folders import AUTO, PACKAGED, PREFERRED, locate_embedder, read_json
@@ -21,11 +22,8 @@ _PREFIXES = {
     "baai/bge-base-en": (_BGE_EN, ""),
     "baai/bge-large-en": (_BGE_EN, ""),
     "intfloat/e5-": _E5,
-    "intfloat/multilingual-e5-small": _E5,
-    "intfloat/multilingual-e5-base": _E5,
-    "intfloat/multilingual-e5-large": _E5,
 }
-"""Of queries and of passages, by the beginning of a model's name, where its files do not say."""
+"""Of queries and of passages, by the beginning of a model's name, where neither its files nor `KNOWN` say."""
 
 
 class Pooling(enum.StrEnum):
@@ -128,6 +126,8 @@ def _prefixes(name: str, folder: Path) -> tuple[str, str]:
     passage = str(prompts.get("passage") or prompts.get("document") or "")
     if query or passage:
         return query, passage
+    if (listed := known(name)) is not None:
+        return listed.query_prefix, listed.passage_prefix
     lowered = name.lower()
     if lowered.endswith("-instruct"):
         return "", ""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.operation import Params
 from proto.ops import graph as ops
 from services.graph import answers, store, walk
 from services.runtime.database import Database
@@ -23,26 +21,52 @@ _BACK = {ops.Direction.OUT: ops.Direction.IN, ops.Direction.IN: ops.Direction.OU
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
-    database = await trio.to_thread.run_sync(store.open_database, env.data_dir / "graph.db")
+    waiting = Waiting()
+    path = env.data_dir / "graph.db"
+    database = await trio.to_thread.run_sync(partial(store.open_database, path, waiting.wake))
     env.at_rest(database.give_back)
+    env.background.start_soon(waiting.end_with, env.ending)
     try:
-        yield Handlers(Graph(database))
+        yield Handlers(Graph(database, waiting))
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
 
 
-def rehearse(root: Path, settings: Mapping[str, object]) -> Sequence[Params[Any]]:
-    """A note that points to another, and a look at its neighbours."""
-    note = ops.NodeState(id="a", edges=[ops.Outgoing(target="b", kind="LINKS")])
-    return (ops.GraphPut(corpus="notes", nodes=[note]), ops.GraphNeighbors(corpus="notes", id="a"), ops.GraphStats())
+class Waiting:
+    """Those who wait for another database."""
+
+    def __init__(self) -> None:
+        self._changed = trio.Event()
+        self._ended = False
+
+    def wake(self) -> None:
+        """Have them look again."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def end_with(self, ending: trio.Event) -> None:
+        """Let them go once the service is to end."""
+        await ending.wait()
+        self._ended = True
+        self.wake()
+
+    async def until(self, other: Callable[[], Awaitable[bool]], wait_s: float) -> None:
+        """Until there is an`other` one, for `wait_s` at most."""
+        with trio.move_on_after(wait_s):
+            # Taken before the look: a change during it is not missed.
+            changed = self._changed
+            while not self._ended and not await other():
+                await changed.wait()
+                changed = self._changed
 
 
 class Graph:
     """The operations on an open database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, waiting: Waiting) -> None:
         self._database = database
+        self._waiting = waiting
         self._counted: tuple[int, ops.GraphStatsResult] | None = None
         """The last figures, with the version of the database that they are of."""
 
@@ -53,6 +77,14 @@ class Graph:
     @handles(ops.GraphDelete)
     async def delete(self, params: ops.GraphDelete, ctx: Context) -> ops.FeedResult:
         return await self._database.write(lambda db: store.delete(db, params.corpus, params.nodes, params.behind))
+
+    @handles(ops.GraphEpoch)
+    async def epoch(self, params: ops.GraphEpoch, ctx: Context) -> ops.GraphDatabase:
+        async def is_another() -> bool:
+            return await self._database.read(store.epoch) != params.known
+
+        await self._waiting.until(is_another, params.wait_s)
+        return ops.GraphDatabase(epoch=await self._database.read(store.epoch))
 
     @handles(ops.GraphNodes)
     async def node_names(self, params: ops.GraphNodes, ctx: Context) -> ops.NodeNames:

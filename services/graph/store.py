@@ -10,7 +10,7 @@ beginning.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import apsw
@@ -48,11 +48,11 @@ def _name(db: apsw.Connection) -> None:
     db.execute("INSERT INTO meta VALUES('epoch', ?)", (uuid.uuid4().hex,))
 
 
-def open_database(path: Path) -> Database:
+def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """The database at `path`; opening blocks."""
     schema = Schema(version=1, tables=_TABLES, begin=_name)
     pragmas = {"cache_size": -65536, "mmap_size": 1 << 30}
-    return Database(path, schema, kind=Kind.DERIVED, readers=4, pragmas=pragmas)
+    return Database(path, schema, kind=Kind.DERIVED, readers=4, pragmas=pragmas, on_rebuilt=on_rebuilt)
 
 
 def epoch(db: apsw.Connection) -> str:

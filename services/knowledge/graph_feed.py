@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import apsw
-import trio
 
-from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
+from proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
 from services.knowledge import nodes
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
@@ -20,7 +19,6 @@ from services.runtime.outbox import pages
 
 CORPUS = "notes"
 BATCH = 256
-RECHECK_S = 3600.0
 
 _EPOCH = "graph_epoch"
 
@@ -45,7 +43,7 @@ class GraphFeed:
 
     async def compare(self) -> None:
         """Queue every note where the graph is not the one that was fed."""
-        epoch = await self._present_epoch()
+        epoch = (await self._env.call(GraphEpoch())).epoch
         if epoch == await self._database.read(lambda db: nodes.setting(db, _EPOCH)):
             return
         theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
@@ -58,14 +56,10 @@ class GraphFeed:
 
         await self._database.write(begin)
 
-    async def epoch(self, known: str) -> str:
-        """The graph's epoch, now and then. A change of a note notices another one sooner."""
-        if known:
-            await trio.sleep(RECHECK_S)
-        return await self._present_epoch()
-
-    async def _present_epoch(self) -> str:
-        return (await self._env.call(GraphNodes(corpus=CORPUS, limit=0))).epoch
+    async def epoch(self, delivered: str) -> str:
+        """See `Outbox.watch_epoch`."""
+        asked = GraphEpoch(known=delivered, wait_s=MAX_WAIT_S)
+        return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
 
     async def take(self) -> Due | None:
         due = await self._database.read(take)
@@ -85,8 +79,15 @@ class GraphFeed:
 
 
 def take(db: apsw.Connection) -> Due:
-    """The next notes of the outbox, as they are now."""
-    rows = list(db.execute("SELECT number, id FROM graph_outbox ORDER BY number LIMIT ?", (BATCH,)))
+    """The next notes of the outbox, as they are now; not those that were never read, whose links nobody knows yet.
+
+    The latest first: what is read gets a new number, so that the unread ones are not gone through each time.
+    """
+    query = (
+        "SELECT number, id FROM graph_outbox WHERE NOT EXISTS"
+        " (SELECT 1 FROM node WHERE node.id=graph_outbox.id AND hash IS NULL AND title='') ORDER BY number DESC LIMIT ?"
+    )
+    rows = list(db.execute(query, (BATCH,)))
     states: list[NodeState] = []
     gone: list[str] = []
     for _, id_ in rows:

@@ -140,6 +140,12 @@ def settle(db: apsw.Connection, updates: Sequence[Update]) -> dict[Place, Known]
     return known
 
 
+def give_up(db: apsw.Connection, places: Iterable[Place]) -> None:
+    """Note that files cannot be read: what was never read has no title, and is waited for."""
+    rows = ((stem(place.path), place.root, place.path) for place in places)
+    db.executemany("UPDATE node SET title=? WHERE root=? AND path=? AND title=''", rows)
+
+
 def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Make the notes' texts be read and put once more."""
     db.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
@@ -170,6 +176,12 @@ def departed_path(db: apsw.Connection, id_: str) -> str | None:
 def existing(db: apsw.Connection, ids: Iterable[str]) -> frozenset[str]:
     """Those of `ids` that are notes."""
     return frozenset(id_ for id_ in ids if db.execute("SELECT 1 FROM node WHERE id=?", (id_,)).fetchone())
+
+
+def ids_like(db: apsw.Connection, id_: str) -> list[str]:
+    """Ids of which one may have been meant: those of about the same length."""
+    rows = db.execute("SELECT id FROM node ORDER BY abs(length(id) - ?), id LIMIT 5000", (len(id_),))
+    return [found for (found,) in rows]
 
 
 def count(db: apsw.Connection) -> int:

@@ -21,6 +21,7 @@ _TABLES = """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 -- A note. Without a hash it is new, or must be put into the search again; its stamp (size to inode) then says nothing.
+-- Without a title it has never been read, and its links are not known.
 CREATE TABLE node(
     id TEXT PRIMARY KEY,
     root TEXT NOT NULL,

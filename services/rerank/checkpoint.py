@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from proto.models import cross_encoder
 from services.runtime.models.checkpoint import (
     Checkpoint,
     Ids,
@@ -25,8 +26,6 @@ from services.runtime.models.folders import locate, not_cached
 
 AUTO = "auto"
 NONE = "none"
-PREFERRED = "BAAI/bge-reranker-base"
-"""What `auto` takes where it is in the local cache already; otherwise it takes none."""
 
 
 def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint | None:
@@ -41,10 +40,10 @@ def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint |
     """
     if model == NONE:
         return None
-    found = locate(PREFERRED if model == AUTO else model)
-    if found is None:
-        if model == AUTO:
-            return None
+    # The smallest of those that are known to be good; searches wait for it.
+    if model == AUTO and not (model := cross_encoder()):
+        return None
+    if (found := locate(model)) is None:
         raise not_cached(model)
     files = read_checkpoint(*found)
     # Without one, transformers would put a new head of random weights on an encoder.

@@ -266,7 +266,7 @@ class ServiceLoop:
             end_out_of_memory(call.op)
         except Exception as error:  # noqa: BLE001  # a defect of one call must not end the calls of others
             answer = error if isinstance(error, LinckiaError) else self._defect(call, error)
-            self._look_for_descriptors(error)
+            self._look_for_starvation(error)
         finally:
             del self._calls[call.id]
             if not self._calls:
@@ -276,10 +276,10 @@ class ServiceLoop:
             with contextlib.suppress(LinkClosed):
                 self._channel.post(last)
 
-    def _look_for_descriptors(self, error: Exception) -> None:
+    def _look_for_starvation(self, error: Exception) -> None:
         """A process that can open no more files is replaced, and its calls are the next one's."""
-        if storage.out_of_descriptors(error) and self._drain is None:
-            _log.error("can open no more files, and ends: %s", error)
+        if (lacking := storage.starved_of(error)) and self._drain is None:
+            _log.error("can have no more %s, and ends: %s", lacking, error)
             self._starved = True
             self._end(Drain(STARVED_MS))
 

@@ -71,24 +71,26 @@ def trouble_of(error: BaseException) -> str:
     return next((said for each in _all_of(error) if (said := _said(each))), "")
 
 
-def out_of_descriptors(error: BaseException) -> bool:
-    """Whether the process can open no more files, where `error`, or what it was raised for, says so."""
+def starved_of(error: BaseException) -> str:
+    """What the process can have no more of, where `error`, or what it was raised for, says so: files or threads."""
     each: BaseException | None = error
     seen: set[int] = set()
     # One that is raised again while what it led to is handled is its own context's context.
     while each is not None and id(each) not in seen:
         seen.add(id(each))
         if isinstance(each, OSError) and each.errno == errno.EMFILE:
-            return True
+            return "open files"
+        if isinstance(each, RuntimeError) and str(each) == "can't start new thread":
+            return "threads"
         if isinstance(each, apsw.CantOpenError):
             # Which does not tell why.
             try:
                 os.close(os.dup(0))
             except OSError:
-                return True
+                return "open files"
         # Also where it was raised `from None`, as what clients are told is.
         each = each.__cause__ or each.__context__
-    return False
+    return ""
 
 
 def disk_full(error: BaseException, path: Path, executed: Executed = Executed.NO) -> DiskFull | None:

@@ -25,7 +25,8 @@ class Front:
     def __init__(self, kernel: RunningKernel, url: str) -> None:
         self.kernel = kernel
         self.url = url
-        self.stdio = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir)]
+        command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir)]
+        self.stdio = [*command, "--surface", "all"]
 
 
 @pytest.fixture(scope="package")

@@ -269,7 +269,7 @@ def infinity() -> Iterator[int]:
 
 
 def servers(seconds: float) -> None:
-    with infinity() as theirs, kernel_with(Backend.TORCH, "auto") as kernel:
+    with infinity() as theirs, kernel_with(Backend.AUTO, "auto") as kernel:
         ours = int(kernel.status()["http_url"].rsplit(":", 1)[1].split("/")[0])
         name = kernel.call("embed_model")["model"]
         print("POST embeddings, requests/s (median ms)")
@@ -300,7 +300,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each round of clients")
     parser.add_argument("--only", choices=["throughput", "query", "http"])
-    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.TORCH, help="of embed")
+    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.AUTO, help="of embed")
     given = parser.parse_args()
     texts = mixed(corpus(given.corpus, given.count))
     with tempfile.TemporaryDirectory() as folder:

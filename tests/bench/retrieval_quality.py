@@ -120,7 +120,7 @@ def judgements(folder: Path) -> dict[str, dict[str, int]]:
 class InProcessEmbedder:
     """The embedding model, called as the service would be."""
 
-    def __init__(self, precision: Precision = Precision.AUTO, backend: Backend = Backend.TORCH) -> None:
+    def __init__(self, precision: Precision = Precision.AUTO, backend: Backend = Backend.AUTO) -> None:
         self.model: Loaded = load(Settings(precision=precision, backend=backend), "cpu", Path(tempfile.gettempdir()))
 
     def embed(self, params: EmbedTexts) -> EmbedResult:
@@ -363,7 +363,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--keep", type=Path, help="a folder for the databases, so that a second run embeds nothing")
     parser.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.AUTO)
-    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.TORCH)
+    parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.AUTO)
     parser.add_argument("--cross-encoder", default="auto", help="as the setting `model` of [services.rerank]")
     parser.add_argument("--reranked", type=int, help="queries of each set that are reranked: the first; by default all")
     options = parser.parse_args()

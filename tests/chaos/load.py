@@ -202,20 +202,23 @@ class Worker:
             self.maybe_sets.append(name)
 
     async def move(self) -> None:
-        if len(self.places) > 1:
+        # What may have been done may be done only after a look: all its places stay possible until a move is.
+        there = {n for n in self.places if (self._moved(n)).exists()}
+        if len(there) != 1:
+            await trio.sleep(1)
             there = {n for n in self.places if (self._moved(n)).exists()}
-            if len(there) != 1:
-                self.record.wrong.append(f"the file of {self.which} is at {sorted(there)} of {sorted(self.places)}")
-                return
-            self.record.maybe["done" if there == {max(self.places)} else "not done"] += 1
-            self.places = there
-        (at,) = self.places
+        if len(there) != 1:
+            self.record.wrong.append(f"the file of {self.which} is at {sorted(there)} of {sorted(self.places)}")
+            return
+        (at,) = there
         said = await self.call(
             "move-files", repeatable=False,
             moves=[{"from": str(self._moved(at)), "to": str(self._moved(self.number))}],
         )  # fmt: skip
         # Of an item that was not done the answer tells, and the call has not failed.
         if said.ok and said.result["failed"] == 0:
+            if len(self.places) > 1:
+                self.record.maybe["done" if at == max(self.places) else "not done"] += 1
             self.places = {self.number}
         elif not said.ok and not said.not_done_for_sure:
             self.places.add(self.number)

@@ -106,7 +106,7 @@ async def storm(
             whole = await system.wait_ready(within_s=QUIET_S)
             further.append("whole again: never" if whole is None else f"whole again {whole:.1f} s after the last call")
             for worker in workers:
-                await worker.compare(load.stdio[0])
+                await worker.compare(load.http[0])
             further.append(f"compared within {record.at_s - record.lasted_s:.1f} s")
             further += [f"before: {before}", f"after: {system.measures()}, {system.starts - 1} kernels later"]
             further.append(await load.leave(record))

@@ -125,7 +125,7 @@ WORKLOADS = {
             "rerank",
             lambda n: ("rerank_model", {}),
             # Most machines have no such model, and then that is the right answer.
-            lambda n, result: result["available"] or "hf download" in result["reason"],
+            lambda n, result: result["available"] or "linckia models get" in result["reason"],
         ),
         Workload(
             "watch",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kernel import catalog
@@ -50,6 +52,28 @@ def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() 
     assert {entry.service for entry in every} - {entry.service for entry in left} == {"transcripts"}
 
 
+def test_torch_is_loaded_only_for_who_computes_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(catalog, "gpu_present", lambda: False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+
+    def by_torch(settings: dict[str, dict[str, object]]) -> set[str]:
+        chosen = catalog.served(catalog.ENTRIES, settings)
+        by_it = {entry.spec.name for entry in chosen if entry.spec.zygote == "torch"}
+        assert ("torch" in {spec.name for spec in catalog.zygotes(chosen)}) == bool(by_it)
+        return by_it
+
+    assert by_torch({}) == set()
+    assert by_torch({"embed": {"backend": "torch"}}) == {"embed"}
+    assert by_torch({"rerank": {"model": "/some/folder"}}) == {"rerank"}
+    snapshot = tmp_path / "models--BAAI--bge-reranker-base" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    assert by_torch({}) == {"rerank"}
+    assert by_torch({"rerank": {"model": "none"}}) == set()
+    monkeypatch.setattr(catalog, "gpu_present", lambda: True)
+    assert by_torch({"rerank": {"model": "none"}}) == {"embed"}
+
+
 def test_every_service_has_a_standby() -> None:
     assert [name for name, entry in BY_NAME.items() if not entry.spec.standby] == []
 
@@ -72,7 +96,7 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
 
 
 def test_of_what_services_are_forked_from_the_costly_rests_only_after_a_long_pause() -> None:
-    entries = tuple(BY_NAME.values())
+    entries = catalog.served(catalog.ENTRIES, {"embed": {"backend": "torch"}})
     for after_s, late in ((60, 300), (0, None)):
         rests = {spec.name: spec.rests_after_s for spec in catalog.zygotes(entries, after_s)}
         assert {name: limit for name, limit in rests.items() if limit is not None} == (

@@ -12,7 +12,7 @@ import apsw
 
 from proto.ops.decode import CODE_EXTENSIONS, stem
 from proto.ops.documents.reading import CORPUS
-from proto.ops.graph import GraphDelete, GraphNodes, GraphPut, NodeState, Outgoing
+from proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
 from services.documents.add.add import Adding
 from services.documents.code import parsing
 from services.documents.code.parsing import Parsing
@@ -53,11 +53,16 @@ class GraphFeed:
         self._parsing = parsing
         self._epoch = ""
 
+    async def epoch(self, delivered: str) -> str:
+        """See `Outbox.watch_epoch`."""
+        asked = GraphEpoch(known=delivered, wait_s=MAX_WAIT_S)
+        return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
+
     async def compare(self) -> None:
         """Queue everything if the graph is not the one that was fed."""
         # A graph that is away does not keep code from being parsed.
         await self._parse()
-        epoch = (await self._env.call(GraphNodes(corpus=CORPUS, limit=0))).epoch
+        epoch = (await self._env.call(GraphEpoch())).epoch
         query = "SELECT value FROM setting WHERE name=?"
         if epoch != await self._store.read(lambda db: db.execute(query, (_EPOCH,)).get):
             theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))

@@ -209,6 +209,8 @@ class Index:
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
         if updates:
             self.known.update(await self._database.write(lambda db: nodes.settle(db, updates)))
+        if batch.failed:
+            await self._database.write(lambda db: nodes.give_up(db, batch.failed))
         for place, reason in batch.failed.items():
             self.failed[place] = Failed(reason, retry_at, self.pending.get(place))
         for place in batch.read:

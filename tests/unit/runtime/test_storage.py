@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from proto.errors import Executed
-from services.runtime.storage import disk_full, out_of_descriptors, trouble_of
+from services.runtime.storage import disk_full, starved_of, trouble_of
 
 FULL = "the disk is full"
 
@@ -81,6 +81,10 @@ def test_descriptors_are_looked_for_in_all_that_led_to_an_error() -> None:
     first, second = ValueError("first"), ValueError("second")
     # As where the error of one task is raised again while another's is handled, and the other way round.
     first.__context__, second.__context__ = second, first
-    assert not out_of_descriptors(first)
+    assert not starved_of(first)
     second.__cause__ = OSError(errno.EMFILE, "Too many open files")
-    assert out_of_descriptors(first)
+    assert starved_of(first) == "open files"
+
+
+def test_lack_of_threads_is_known() -> None:
+    assert starved_of(RuntimeError("can't start new thread")) == "threads"

@@ -1,0 +1,116 @@
+"""The models that are known to be good, and where models lie on this machine.
+
+`services.embed` and `services.rerank` load others too; of these here it is known what they want before a text, and
+`linckia models get` downloads exactly the revision that is named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+EMBEDDER, CROSS_ENCODER = "embed", "rerank"
+"""What a model is for: the service that loads it."""
+
+PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
+"""The model that comes with the installation."""
+
+
+class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, by its id on the hub; `parameters` in millions."""
+
+    name: str
+    service: str
+    parameters: int
+    languages: str
+    licence: str
+    revision: str
+    max_tokens: int = 512
+    dimensions: int = 0
+    pooling: str = ""
+    query_prefix: str = ""
+    passage_prefix: str = ""
+
+    @property
+    def download_bytes(self) -> int:
+        """About what its weights take: four bytes each."""
+        return 4_000_000 * self.parameters
+
+    @property
+    def short_name(self) -> str:
+        """Without the owner."""
+        return self.name.rpartition("/")[2]
+
+
+def _bge(size: str, parameters: int, dimensions: int, revision: str) -> KnownModel:
+    return KnownModel(
+        name=f"BAAI/bge-{size}-en-v1.5", service=EMBEDDER, parameters=parameters, languages="English", licence="MIT",
+        revision=revision, dimensions=dimensions, pooling="cls",
+        query_prefix="Represent this sentence for searching relevant passages: ",
+    )  # fmt: skip
+
+
+def _e5(size: str, parameters: int, dimensions: int, revision: str) -> KnownModel:
+    return KnownModel(
+        name=f"intfloat/multilingual-e5-{size}", service=EMBEDDER, parameters=parameters, languages="about 100",
+        licence="MIT", revision=revision, dimensions=dimensions, pooling="mean", query_prefix="query: ",
+        passage_prefix="passage: ",
+    )  # fmt: skip
+
+
+KNOWN = (
+    KnownModel(
+        name=PACKAGED, service=EMBEDDER, parameters=23, languages="English", licence="Apache-2.0",
+        revision="c9745ed1d9f207416be6d2e6f8de32d1f16199bf", max_tokens=256, dimensions=384, pooling="mean",
+    ),
+    _bge("small", 33, 384, "5c38ec7c405ec4b44b94cc5a9bb96e735b38267a"),
+    _bge("base", 109, 768, "a5beb1e3e68b9ab74eb54cfd186867f64f240e1a"),
+    _bge("large", 335, 1024, "d4aa6901d3a41ba39fb536a557fa166f842b0e09"),
+    _e5("small", 118, 384, "fd1525a9fd15316a2d503bf26ab031a61d056e98"),
+    _e5("base", 278, 768, "d13f1b27baf31030b7fd040960d60d909913633f"),
+    _e5("large", 560, 1024, "ab10c1a7f42e74530fe7ae5be82e6d4f11a719eb"),
+    KnownModel(
+        name="cross-encoder/ms-marco-MiniLM-L6-v2", service=CROSS_ENCODER, parameters=23, languages="English",
+        licence="Apache-2.0", revision="ce0834f22110de6d9222af7a7a03628121708969",
+    ),
+    KnownModel(
+        name="BAAI/bge-reranker-base", service=CROSS_ENCODER, parameters=278, languages="English, Chinese",
+        licence="MIT", revision="2cfc18c9415c912f9d8155881c133215df768a70",
+    ),
+    KnownModel(
+        name="BAAI/bge-reranker-v2-m3", service=CROSS_ENCODER, parameters=568, languages="about 100",
+        licence="Apache-2.0", revision="953dc6f6f85a1b2dbfca4c34a2796e7dde08d41e", max_tokens=8192,
+    ),
+)  # fmt: skip
+"""Small ones first."""
+
+
+def known(name: str) -> KnownModel | None:
+    """By its id, or by that without the owner; letters' case does not count."""
+    wanted = name.lower()
+    return next((model for model in KNOWN if wanted in (model.name.lower(), model.short_name.lower())), None)
+
+
+def hub(environment: Mapping[str, str] = os.environ) -> Path:
+    """The local Hugging Face cache, by the variables that its own tools read."""
+    home = environment.get("HF_HOME") or environment.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
+    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    return Path(named or f"{home}/hub").expanduser()
+
+
+def cached(model: str) -> Path | None:
+    """The folder of the model `model` (an id) in the local cache."""
+    repository = hub() / ("models--" + model.replace("/", "--"))
+    reference = repository / "refs" / "main"
+    # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
+    wanted = reference.read_text().strip() if reference.is_file() else "*"
+    folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
+    return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def cross_encoder() -> str:
+    """The smallest known cross-encoder that is in the local cache; empty where none is."""
+    return next((model.name for model in KNOWN if model.service == CROSS_ENCODER and cached(model.name)), "")

@@ -1,0 +1,194 @@
+"""An encoder of BERT's family as a graph of ONNX Runtime's operators, made from the checkpoint by numpy alone.
+
+Eight bits: each column of a weight matrix has a scale, and so has each row (a token) of what it is multiplied by, found
+at run time. A text's vector thus never depends on the texts beside it. Outliers would waste those bits (LLM.int8(),
+Dettmers et al., NeurIPS 2022), so what a layer reads is first centred and evened out by channel, and the weights
+scaled against that (SmoothQuant, Xiao et al., ICML 2023); what follows the activation is scaled by blocks of channels.
+Products are sums of integers; attention, normalisation and activation stay in 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from services.embed import family
+from services.embed.family import MASK, STATES, WORDS
+
+Floats = npt.NDArray[np.float32]
+Take = Callable[[str], Floats]
+"""A tensor of the checkpoint by its name, without the family's prefix."""
+
+Ranges = Sequence[tuple[Floats, Floats]]
+"""The least and the highest value by channel of what each uneven product reads, in order."""
+
+_MICROSOFT = "com.microsoft"
+_BLOCKS = 4
+_EVEN = 0.5
+"""Of the unevenness of the channels that part which goes to the weights."""
+_TINY = 1e-30
+
+
+class _Graph:
+    """Nodes and constants while they are collected."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.array(value, dtype=dtype, order="C"), name))
+        return name
+
+    def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """The name of its output."""
+        name = f"n{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
+        return name
+
+    def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        return self.add(kind, *inputs, domain=_MICROSOFT, **attributes)
+
+
+class _Exact:
+    """Matrix products in 32 bits."""
+
+    def __init__(self, graph: _Graph) -> None:
+        self.graph = graph
+        self.read: list[str] = []
+        """What is multiplied where channels may be uneven, in order."""
+
+    def uneven(self, x: str, *weights: Floats) -> tuple[list[str], list[Floats]]:
+        """Products of `x`, a normalised layer, with each matrix, shape (out, in), and what is to be added to each."""
+        self.read.append(x)
+        return [self.product(x, weight) for weight in weights], [np.zeros(1, np.float32)] * len(weights)
+
+    def product(self, x: str, weight: Floats) -> str:
+        return self.graph.add("MatMul", x, self.graph.constant(weight.T))
+
+    activated = product
+
+
+class _EightBits:
+    """Matrix products in 8 bits: see the module."""
+
+    def __init__(self, graph: _Graph, ranges: Ranges) -> None:
+        self.graph = graph
+        self._ranges = iter(ranges)
+        self._one, self._middle = graph.constant(1), graph.constant(128, np.uint8)
+        self._step, self._tiny = graph.constant(1 / 127), graph.constant(_TINY)
+
+    def uneven(self, x: str, *weights: Floats) -> tuple[list[str], list[Floats]]:
+        """As `_Exact.uneven`."""
+        low, high = next(self._ranges)
+        centre, reach = (low + high) / 2, (high - low) / 2 + 1e-4
+        heaviest = np.maximum(np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0), 1e-6)
+        even = np.maximum(reach**_EVEN / heaviest ** (1 - _EVEN), 1e-4).astype(np.float32)
+        add, constant = self.graph.add, self.graph.constant
+        rows = self._quantized(add("Mul", add("Sub", x, constant(centre)), constant(1 / even)))
+        found = [self._multiplied(*rows, weight * even) for weight in weights]
+        return found, [(weight @ centre).astype(np.float32) for weight in weights]
+
+    def product(self, x: str, weight: Floats) -> str:
+        return self._multiplied(*self._quantized(x), weight)
+
+    def activated(self, x: str, weight: Floats) -> str:
+        """The product of what comes out of an activation, in blocks of channels with scales of their own."""
+        width = weight.shape[1]
+        if width % _BLOCKS:
+            return self.product(x, weight)
+        add, constant = self.graph.add, self.graph.constant
+        block = width // _BLOCKS
+        values, scales = self._quantized(add("Reshape", x, constant([0, 0, _BLOCKS, block], np.int64)))
+        parts = []
+        for number in range(_BLOCKS):
+            at = constant(number, np.int64)
+            of_block, its_scale = (add("Gather", each, at, axis=2) for each in (values, scales))
+            parts.append(self._multiplied(of_block, its_scale, weight[:, number * block : (number + 1) * block]))
+        return add("Sum", *parts)
+
+    def _quantized(self, x: str) -> tuple[str, str]:
+        """`x` as bytes around 128, and the scale of each row."""
+        add = self.graph.add
+        highest = add("ReduceMax", add("Abs", x), axes=[-1], keepdims=1)
+        scale = add("Max", add("Mul", highest, self._step), self._tiny)
+        return add("QuantizeLinear", add("Div", x, scale), self._one, self._middle), scale
+
+    def _multiplied(self, values: str, scale: str, weight: Floats) -> str:
+        scales = np.maximum(np.abs(weight).max(axis=1) / 127, _TINY)
+        whole = np.round(weight / scales[:, None]).astype(np.int8).T
+        constant = self.graph.constant
+        product = self.graph.fused(
+            "MatMulIntegerToFloat", values, constant(whole, np.int8), self._one, constant(scales), self._middle,
+            constant(np.zeros(len(scales)), np.int8),
+        )  # fmt: skip
+        return self.graph.add("Mul", product, scale)
+
+
+def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -> ModelProto:
+    """The encoder's graph, in 8 bits where `ranges` are given, else in 32; then what they are of is answered too."""
+    graph = _Graph()
+    products = _Exact(graph) if ranges is None else _EightBits(graph, ranges)
+    heads, epsilon = int(config["num_attention_heads"]), float(config.get("layer_norm_eps", 1e-12))
+
+    def pair(name: str) -> tuple[Floats, Floats]:
+        return take(f"{name}.weight"), take(f"{name}.bias")
+
+    def normalised(x: str, plus: str, name: str, bias: Floats | None = None) -> str:
+        """The layer `name` of the sum of both, and of `bias`."""
+        scale, shift = (graph.constant(each) for each in pair(name))
+        more = [] if bias is None else [graph.constant(bias)]
+        return graph.fused("SkipLayerNormalization", x, plus, scale, shift, *more, epsilon=epsilon)
+
+    x = normalised(WORDS, _positions(graph, config, take), "embeddings.LayerNorm")
+    for number in range(int(config["num_hidden_layers"])):
+        layer = f"encoder.layer.{number}."
+        kinds = [pair(f"{layer}attention.self.{kind}") for kind in ("query", "key", "value")]
+        found, more = products.uneven(x, *(weight for weight, _ in kinds))
+        biases = np.concatenate([bias + plus for (_, bias), plus in zip(kinds, more, strict=True)])
+        mixed = graph.fused("MultiHeadAttention", *found, graph.constant(biases), MASK, num_heads=heads)
+        weight, bias = pair(f"{layer}attention.output.dense")
+        x = normalised(products.product(mixed, weight), x, f"{layer}attention.output.LayerNorm", bias)
+        weight, bias = pair(f"{layer}intermediate.dense")
+        (found_up,), (plus,) = products.uneven(x, weight)
+        up = _activated(graph, str(config.get("hidden_act", "gelu")), found_up, bias + plus)
+        weight, bias = pair(f"{layer}output.dense")
+        x = normalised(products.activated(up, weight), x, f"{layer}output.LayerNorm", bias)
+    graph.nodes[-1].output[0] = STATES
+    shape: list[str | int | None] = ["count", "length", int(config["hidden_size"])]
+    outputs = [STATES, *(products.read if isinstance(products, _Exact) else ())]
+    return helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "encoder",
+            [
+                helper.make_tensor_value_info(WORDS, TensorProto.FLOAT, shape),
+                helper.make_tensor_value_info(MASK, TensorProto.INT32, shape[:2]),
+            ],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
+            graph.constants,
+        ),
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(_MICROSOFT, 1)],
+        ir_version=9,
+    )
+
+
+def _positions(graph: _Graph, config: Mapping[str, Any], take: Take) -> str:
+    # Every token is of type 0, so that row is added to the positions once.
+    rows = take("embeddings.position_embeddings.weight") + take("embeddings.token_type_embeddings.weight")[0]
+    ends = (graph.constant([end], np.int64) for end in (1, 2))
+    length = graph.add("Slice", graph.add("Shape", WORDS), *ends)
+    axis = graph.constant([1], np.int64)
+    start = graph.constant([0], np.int64)
+    return graph.add("Slice", graph.constant(rows[None, family.first_position(config) :]), start, length, axis)
+
+
+def _activated(graph: _Graph, kind: str, x: str, bias: Floats) -> str:
+    if kind == "relu":
+        return graph.add("Relu", graph.add("Add", x, graph.constant(bias)))
+    return graph.fused("BiasGelu" if kind == "gelu" else "FastGelu", x, graph.constant(bias))
