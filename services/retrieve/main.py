@@ -46,6 +46,7 @@ from services.retrieve import own, store
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import VectorFeed, run_outbox
+from services.retrieve.queries import QueryVectors
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import Patience, QueryCall, search
 from services.retrieve.segment import Limits
@@ -283,6 +284,7 @@ class RetrieveService:
         self._settings = settings
         self._collections = collections
         self._patience = Patience(settings.query_embed_s)
+        self._queries = QueryVectors()
         self._pace = Pace(settings.rerank_s)
         self._nearby: dict[str, GroupNeighbours] = {}
 
@@ -343,8 +345,11 @@ class RetrieveService:
             reranker = of_kind(ctx.call, self._pace)
         rebuild = partial(self._collections.patiently, collection, "words", collection.rebuild_words)
         repair = partial(self._env.background.start_soon, rebuild)
-        patience = self._patience if given is None else Patience(self._settings.query_embed_s)
-        found = await search(collection, params, given or embed, patience, repair, reranker)
+        known = given or self._queries.known(params.query, collection.fingerprint)
+        # What asks nobody says nothing of how quick the embedder is.
+        patience = self._patience if known is None else Patience(self._settings.query_embed_s)
+        vector = known or self._queries.by(embed, lambda: collection.fingerprint)
+        found = await search(collection, params, vector, patience, repair, reranker)
         collection.hurry(hit.group for hit in found.hits if hit.vector is None)
         return found
 
