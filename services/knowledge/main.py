@@ -16,7 +16,7 @@ from proto.near import did_you_mean
 from proto.ops import knowledge as ops
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
-from services.knowledge import edges, graph_feed, nodes
+from services.knowledge import edges, graph_feed, ids, nodes
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
@@ -90,14 +90,14 @@ class Notes:
             Unavailable: that takes longer than a moment.
         """
         listed = self._ingest.is_listed
-        node = await self._database.read(lambda db: nodes.find(db, id_))
+        node = await self._database.read(lambda db: nodes.sought(db, id_))
         if listed if node is None else node.title or not with_links:
             return node
         with trio.move_on_after(STARTUP_PATIENCE_S):
             async with self._ingest.passed:
                 while True:
                     listed = self._ingest.is_listed
-                    node = await self._database.read(lambda db: nodes.find(db, id_))
+                    node = await self._database.read(lambda db: nodes.sought(db, id_))
                     if listed if node is None else node.title or not with_links:
                         return node
                     await self._ingest.passed.wait()
@@ -131,7 +131,9 @@ class Notes:
         await self._node(params.id, with_links=True)
         out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
-            lambda db: edges.explore(db, params.id, params.relation, out=out, into=into, depth=params.depth)
+            lambda db: edges.explore(
+                db, ids.present(db, params.id), params.relation, out=out, into=into, depth=params.depth
+            )
         )
         if more:
             reached = f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach"
