@@ -23,6 +23,12 @@ from services.runtime.models.measure import Measure
 VERSION = 1
 """Rises when the same text would be cut in other places."""
 
+AHEAD = 512
+"""Pieces that may wait for their vectors while texts are cut again: those of all others are found as they were."""
+
+AGAIN_S = 1.0
+"""Between two looks at how many do."""
+
 SHORT_SHARE = 1 / 4
 """Of the window: a shorter piece is put together with its neighbour where both fit."""
 

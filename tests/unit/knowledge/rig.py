@@ -61,6 +61,7 @@ class MemorySearch:
         self.asked_pairs: list[RetrievePairs] = []
         self.most_pairs = 100_000
         self.searches: list[RetrieveSearch] = []
+        self.vectors_waiting = 0
         self.refuse: Callable[[list[str]], LinckiaError | None] = lambda ids: None
 
     def begin_again(self) -> None:
@@ -120,7 +121,7 @@ class MemorySearch:
         items = [item for group in self.groups.values() for item in group.items]
         return CollectionStatus(
             collection=params.collection, groups=len(self.groups), items=len(items),
-            vectors=sum(item.embed for item in items), vectors_waiting=0, fingerprint=None,
+            vectors=sum(item.embed for item in items), vectors_waiting=self.vectors_waiting, fingerprint=None,
             size_bytes=1024 * 1024, index="none",
         )  # fmt: skip
 
