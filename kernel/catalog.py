@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from kernel.settings import ConfigError, nearest
+from kernel.settings import ConfigError
 from kernel.supervisor.spawn import FRONT_LIBRARIES
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from proto import models
 from proto.birth import HEAPS
 from proto.front import SERVICE as FRONT
 from proto.machine import usable_cores
+from proto.near import nearest
 
 GIB = 1024**3
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from kernel.settings import ConfigError, nearest
+from kernel.settings import ConfigError
 from proto.front import ASYMMETRIC, OAuth, ScopeGrant
 from proto.hosts import is_loopback
+from proto.near import nearest
 from proto.operation import ALL, SURFACES
 
 

@@ -7,11 +7,10 @@ one that is passed over is found out weeks later. The set-ups of disk browsers f
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -22,6 +21,7 @@ from msgspec import Meta
 
 from proto.front import DEFAULT_PORT, Http
 from proto.json_types import Layer
+from proto.near import nearest
 
 PREFIX = "LINCKIA_"
 
@@ -325,10 +325,3 @@ def _check_names(raw: Mapping[str, object], tp: type[msgspec.Struct], prefix: st
         of = fields[name]
         if isinstance(of, type) and issubclass(of, msgspec.Struct) and isinstance(value, dict):
             _check_names(value, of, f"{name}.", origin)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: what may have been meant."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(known)}"

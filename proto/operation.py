@@ -33,9 +33,17 @@ OPERATOR = "operator"
 """The caller's name of the command line on this machine: whatever a client may do, and more."""
 
 ALL = "all"
-"""The surface of every tool, which clients get that name none."""
+"""The surface of every tool, which clients over HTTP get that name none."""
 
-SURFACES = (ALL, "compact", "documents", "yaml", "knowledge", "files", "transcripts")
+CORE = "core"
+"""The surface that lists the few tools which reach the rest; what `all` has answers there by name as well."""
+
+COMPACT = "compact"
+
+REFERENCES = ("documents", "yaml", "knowledge", "files", "transcripts")
+"""Surfaces of other systems' tools, whose names for parameters they list."""
+
+SURFACES = (CORE, ALL, COMPACT, *REFERENCES)
 """The tool surfaces that a client may ask for; each is an URL, `/mcp/NAME`."""
 
 
@@ -69,10 +77,12 @@ class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_un
     """Base of every operation's parameters; `R_co` is the type of its result.
 
     `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say (one of two fields
-    must be there); the handler checks it, or `check`.
+    must be there); the handler checks it, or `check`.  `common` has the names by which all operations know parameters
+    that a reference calls otherwise (`{"root": "path"}`); clients may use either.
     """
 
     rules: ClassVar[Mapping[str, Any]] = {}
+    common: ClassVar[Mapping[str, str]] = {}
 
     def check(self) -> None:
         """What only several fields together tell: before a call is sent, and where it is handled.
@@ -133,19 +143,19 @@ class Options(TypedDict, total=False):
     once_with: Collection[str]
     asks: bool
     completion: str
-    both_spellings: bool
     open_world: bool
     within_roots: bool
+    is_exact: bool
 
 
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=True):
     """One capability of the system, as its declaration in `proto/ops` states it.
 
     Attributes:
-        title: for people; the name as words by default.
+        title: for people; by default the name as words, and then not listed.
         step: its name as a step of the composite tools `query` and `execute`, by default `name`; one that starts with
             `session.` is an action of the tool `session`.
-        surfaces: tool surfaces besides `all` that show it, of `SURFACES`.
+        surfaces: tool surfaces besides `all` that list it, of `SURFACES`.
         callers: who may call it: `client`, `operator`, and names of services; clients by default, and of an operation
             between services no caller that it does not name.
         codes: JSON-RPC codes of the operation's own failures; an operation that has any answers its failures, invalid
@@ -157,8 +167,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         asks: whether the handler may ask the client (`proto.mcp`); no other operation's question is passed on.
         completion: the internal operation that completes arguments of this prompt or resource template; its parameters
             are `argument`, `value` and `context` (the arguments already known), its result a list of strings.
-        both_spellings: whether its parameters may be given in camelCase and in snake_case, however they are declared.
         open_world: whether it reaches beyond this machine's own store.
+        is_exact: whether its answer is given whole on every surface, however long, since it is asked for as it is.
         within_roots: whether a client that is limited to some of the roots may call it: `services.runtime.roots` checks
             each path that it is given or answers, or it has nothing to do with files. What answers from a store of all
             roots is refused to such a client.
@@ -184,9 +194,9 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     once_with: Collection[str] = ()
     asks: bool = False
     completion: str | None = None
-    both_spellings: bool = False
     open_world: bool = False
     within_roots: bool = False
+    is_exact: bool = False
 
     @cached_property
     def input_schema(self) -> JsonSchema:
@@ -225,14 +235,13 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return not self.is_content and json_schema(self.result).get("type") != "object"
 
     def parse(self, arguments: Mapping[str, object], *, strict: bool = True) -> Params[object]:
-        """The parameters from decoded JSON; not `strict`, numbers and booleans may be given as text.
+        """The parameters from decoded JSON, in camelCase or snake_case and under common names or declared ones; not
+        `strict`, numbers and booleans may be given as text.
 
         Raises:
             InvalidParams: names the field and says what would be right.
         """
-        if self.both_spellings:
-            arguments = respelled(self.params, arguments)
-        parsed = validate(self.params, arguments, strict=strict)
+        parsed = validate(self.params, respelled(self.params, arguments), strict=strict)
         parsed.check()
         return parsed
 
@@ -258,6 +267,11 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return error
 
 
+def words_of(name: str) -> str:
+    """The name of an operation as words, its title unless it has another."""
+    return re.sub("[_.-]", " ", name).capitalize()
+
+
 def operation(
     name: str,
     *,
@@ -277,7 +291,7 @@ def operation(
         raise TypeError(f"operation {name}: there is no surface {', '.join(unknown)}")
 
     callers = () if options.get("role") is Role.INTERNAL else (CLIENT,)
-    named: Options = {"callers": callers, "title": re.sub("[_.-]", " ", name).capitalize(), "step": name, **options}
+    named: Options = {"callers": callers, "title": words_of(name), "step": name, **options}
 
     def declare(params: type[P]) -> type[P]:
         doc = inspect.getdoc(params)

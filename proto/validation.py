@@ -1,6 +1,7 @@
 """Arguments as clients send them, checked against a msgspec type: errors name the field and what would be right.
 
-Names may be given in camelCase or in snake_case, whichever a type declares (`respelled`).
+Names may be given in camelCase or in snake_case, whichever a type declares, and under the common names that it states
+(`respelled`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _AT = re.compile(r" - at `(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
+_JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "bytes": "string"}
+_TYPES = re.compile(r"`[a-z]+(?: \| [a-z]+)*`")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
@@ -56,21 +59,27 @@ def json_schema(tp: object) -> JsonSchema:
 
 @cache
 def _declared(tp: type[msgspec.Struct]) -> Mapping[str, str]:
-    """The names of a Struct's fields on the wire, by themselves and by their snake_case."""
+    """The names of a Struct's fields on the wire, by their common names, by their snake_case and by themselves."""
     names = [field.encode_name for field in msgspec.structs.fields(tp)]
-    return {_HUMP.sub("_", name).lower(): name for name in names} | {name: name for name in names}
+    common = {other: name for name, other in _common(tp).items()}
+    return common | {_HUMP.sub("_", name).lower(): name for name in names} | {name: name for name in names}
 
 
-def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> dict[str, object]:
+def _common(tp: type[msgspec.Struct]) -> Mapping[str, str]:
+    common: Mapping[str, str] = getattr(tp, "common", {})
+    return common
+
+
+def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapping[str, object]:
     """The arguments under the names that `tp` declares; one that it does not declare stays as it is.
 
     Raises:
         InvalidParams: one parameter was given in both spellings, with different values.
     """
     declared = _declared(tp)
-    if len(arguments) > len(declared):
-        # One of them at least is unknown, which `validate` says of the first.
-        return dict(arguments)
+    if len(arguments) > len(declared) or all(declared.get(key) == key for key in arguments):
+        # As declared; or one of them at least is unknown, which `validate` says of the first.
+        return arguments
     result: dict[str, object] = {}
     written: dict[str, str] = {}
     for key, value in arguments.items():
@@ -169,7 +178,8 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
     if match := _UNKNOWN.match(text) or _MISSING.match(text):
         field = (f"{path}." if path else "") + _short(match["field"])
         if match.re is _MISSING:
-            return InvalidParams(f"missing required parameter `{field}`", field=field)
+            other = f" (or `{_common(tp)[field]}`)" if field in _common(tp) else ""
+            return InvalidParams(f"missing required parameter `{field}`{other}", field=field)
         known = dict.fromkeys(name for node in _schemas_at(tp, path) for name in node.get("properties", ()))
         return InvalidParams(
             f"unknown parameter `{field}`; known parameters: {', '.join(known) or 'none'}", field=field
@@ -182,8 +192,13 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
         nodes = (node for node in _schemas_at(tp, path) if node.get("pattern") == match["pattern"])
         told = (node.get("description") for node in nodes)
         text = next((f"not of the form that is expected: {form}" for form in told if form), text)
-    text = _short(text[0].lower() + text[1:])
+    text = _short(_TYPES.sub(_as_json_says, text[0].lower() + text[1:]))
     return InvalidParams(f"parameter `{path}`: {text}" if path else f"invalid parameters: {text}", field=path or None)
+
+
+def _as_json_says(match: re.Match[str]) -> str:
+    types = match[0].strip("`").split(" | ")
+    return "`" + " | ".join(dict.fromkeys(_JSON_TYPES.get(each, each) for each in types)) + "`"
 
 
 _schema_of = cache(json_schema)

@@ -6,13 +6,13 @@ Where a command calls one operation, its options are named (`dest`) as the opera
 from __future__ import annotations
 
 import argparse
-import difflib
 from typing import NoReturn
 
 from kernel import VERSION
 from kernel.cli import EXIT_USAGE
 from kernel.cli.stored import FAMILIES, AddCommand, add_json, seconds_option
 from kernel.control.address import default_data_dir
+from proto.near import nearest
 
 EPILOG = """\
 a first session:
@@ -37,9 +37,7 @@ class _Parser(argparse.ArgumentParser):
         # argparse's own words list every choice, in its own notation.
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            near = difflib.get_close_matches(str(value), choices, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(choices)}"
-            raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}; {hint}")
+            raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}{nearest(str(value), choices)}")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -93,7 +91,7 @@ def _kernel(command: AddCommand) -> None:
         "Joins the kernel that holds the data directory, or starts one that ends when its last client has left.",
     )  # fmt: skip
     stdio.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
-    stdio.add_argument("--surface", metavar="NAME", default="all", help="which tools to show (default: all)")
+    stdio.add_argument("--surface", metavar="NAME", default="core", help="which tools to list (default: core)")
     stdio.add_argument("--read-only", action="store_true", help=read_only_help)
     stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
 

@@ -21,13 +21,11 @@ from kernel.config import load
 from kernel.control.address import find_data_dir
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.router.record import HTTP, STDIO
-from kernel.settings import ConfigError, Flags, nearest, seconds
+from kernel.settings import ConfigError, Flags, seconds
 from proto.grants import MAX_ROOTS, Token
-from proto.operation import ALL, CLIENT, OPERATOR, SURFACES
+from proto.near import nearest
+from proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
 from proto.rate import parse_rate
-
-COMPACT = "compact"
-"""The surface that shows no operations of its own but ways to those of all others."""
 
 RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
 """Who else the audit log names."""

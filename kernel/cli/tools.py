@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterator
 
 from kernel.cli import Usage
 from kernel.cli.terminal import show_answer
+from proto.near import nearest
 from proto.operation import CLIENT, OPERATOR, SURFACES, Access, Role
 from proto.ops import Table, load
 from proto.surfaces.surface import Surface
@@ -18,9 +18,7 @@ _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}
 def tools(arguments: argparse.Namespace) -> int:
     """Print the tools of one surface.  Raises Usage where there is none of that name."""
     if arguments.surface not in SURFACES:
-        near = difflib.get_close_matches(arguments.surface, SURFACES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(SURFACES)}"
-        raise Usage(f"there is no surface {arguments.surface!r}; {hint}")
+        raise Usage(f"there is no surface {arguments.surface!r}{nearest(arguments.surface, SURFACES)}")
     table = load()
     if arguments.markdown:
         print("\n".join(markdown(table)))
@@ -33,7 +31,7 @@ def tools(arguments: argparse.Namespace) -> int:
     surface = Surface(arguments.surface, table)
     rows = [
         (op.name, op.service, (op.access.value, _STYLES[op.access]), first_sentence(op.description))
-        for op in sorted(surface.tools.values(), key=lambda op: (op.service, op.name))
+        for op in sorted(surface.listed, key=lambda op: (op.service, op.name))
     ]
     show_answer(arguments.json, surface.listed_tools, ("TOOL", "SERVICE", "ACCESS", "WHAT IT DOES"), rows)
     return 0

@@ -6,13 +6,13 @@ imports the modules and collects what they declare.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 
 from proto.errors import UnknownOperation
 from proto.http import Endpoint
+from proto.near import did_you_mean
 from proto.operation import Operation, Params
 
 
@@ -39,9 +39,7 @@ class Table(Mapping[str, Operation[object]]):
     def find(self, name: str) -> Operation[object]:
         """Raises UnknownOperation, with the nearest names, where there is none of that name."""
         if (op := self._by_name.get(name)) is None:
-            near = difflib.get_close_matches(name, self._by_name, n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise UnknownOperation(f"unknown operation {name!r}{hint}", field="name")
+            raise UnknownOperation(f"unknown operation {name!r}{did_you_mean(name, self._by_name)}", field="name")
         return op
 
     def of_service(self, service: str) -> tuple[Operation[object], ...]:

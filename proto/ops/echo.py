@@ -20,6 +20,6 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("mcp.echo", deadline_s=10, title="Echo", text="message")
 class EchoParams(Params[Echo], frozen=True, kw_only=True):
-    """Answer with the text that was sent: client, kernel and a service are connected."""
+    """Echo the text that was sent: tests the connection from client to service, nothing else."""
 
     message: Annotated[str, Meta(description="Any text")]

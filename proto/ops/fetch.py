@@ -38,11 +38,9 @@ class Downloaded(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.write("download", idempotent=True, deadline_s=86_400, open_world=True)
 class Download(Params[Downloaded], frozen=True, kw_only=True):
-    """Download what is at a URL and store it as a document. With a `checksum`, nothing is stored unless it fits.
-
-    What was received is kept when the connection fails: the next call goes on from there. Addresses of this machine,
-    of private networks and of metadata services are refused unless the settings allow them.
-    """
+    """Download a URL from the web and store it as a document; with a `checksum`, only if it fits. What broke off is
+    gone on with. Addresses of this machine and private networks are refused unless the settings allow them. A local
+    file: add."""
 
     url: Url
     checksum: Annotated[str, Meta(pattern=_CHECKSUM, description="sha256:, sha512: or md5: and the sum")] | None = None
@@ -67,7 +65,7 @@ class DownloadAllowed(msgspec.Struct, frozen=True, kw_only=True):
 
 @surfaceless_step.read("download_check", deadline_s=30)
 class DownloadCheck(Params[DownloadAllowed], frozen=True, kw_only=True):
-    """Say whether the settings let a URL be downloaded; its host is looked up, and nothing is asked of it."""
+    """Whether the settings allow a URL to be downloaded; its host is looked up, and nothing fetched."""
 
     url: Url
 

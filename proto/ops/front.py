@@ -1,8 +1,8 @@
 """Operations that the front answers itself.
 
 `query` reads in steps, `execute` changes in order, `session` frames the work: they call the operations that their
-steps name. What a step may be depends on the surface: on `documents` it is an operation on documents, on `all` and
-`compact` any that a client may call. The scratchpad keeps long answers in memory for the session that asked for them.
+steps name. What a step may be depends on the surface: on `documents` it is an operation on documents, on the
+others any that a client may call. The scratchpad keeps long answers in memory for the session that asked for them.
 Prompts are tasks worded for the tools that are here; those of the user's own are Markdown files beside them.
 """
 
@@ -18,14 +18,14 @@ from proto.front import SERVICE
 from proto.mcp import Content, PromptResult
 from proto.operation import Family, Params, Role
 
-SURFACES = ("documents", "compact")
+SURFACES = ("documents", "compact", "core")
 SCRATCHPAD_SURFACES = ("knowledge",)
 
 MAX_STEPS = 100
 MAX_OPERATIONS = 1000
 
 # Of files they hold nothing: what their steps are is refused by itself, and a scratchpad is its session's own.
-tool = Family(SERVICE, surfaces=SURFACES, both_spellings=True, within_roots=True)
+tool = Family(SERVICE, surfaces=SURFACES, within_roots=True)
 step = Family(SERVICE, role=Role.STEP, surfaces=("documents",), within_roots=True)
 scratchpad = Family(SERVICE, surfaces=SCRATCHPAD_SURFACES, within_roots=True)
 prompt = Family(SERVICE, role=Role.PROMPT, surfaces=SURFACES, within_roots=True)
@@ -38,6 +38,11 @@ Change: TypeAlias = Annotated[
 ]
 
 
+MaxTokens = Annotated[
+    int, Meta(ge=100, le=2**31, description="Of each step's answer, about; 2000 if not given, on `documents` no bound")
+]
+
+
 @tool.read("query", deadline_s=3600, title="Read in steps")
 class Query(Params[Content], frozen=True, kw_only=True):
     """Read. One step answers its result; several answer {steps: [{stepIndex, op, result, isError}], totalSteps,
@@ -45,6 +50,7 @@ class Query(Params[Content], frozen=True, kw_only=True):
     or part of it: $prev.results[0].hash."""
 
     steps: Annotated[list[Step], Meta(min_length=1, max_length=MAX_STEPS, description="Ops to run, in order")]
+    max_tokens: MaxTokens | None = None
 
 
 @tool.destroy("execute", idempotent=False, deadline_s=24 * 3600, title="Change in order", open_world=True)
@@ -56,11 +62,13 @@ class Execute(Params[Content], frozen=True, kw_only=True):
         list[Change], Meta(min_length=1, max_length=MAX_OPERATIONS, description="Ops to do, in order")
     ]
     continueOnError: Annotated[bool, Meta(description="Go on after one that fails")] = False
+    max_tokens: MaxTokens | None = None
 
 
 @tool.write("session", idempotent=False, deadline_s=120, title="Session")
 class Session(Params[Content], frozen=True, kw_only=True):
-    """Sessions mark what was stored while they lasted, pin documents and watch folders."""
+    """Sessions: label what is stored from start to stop, pin documents, watch folders. Not needed to search or
+    read."""
 
     action: Annotated[str | None, Meta(description="Start, stop, pin, unpin or watch")] = None
     params: Annotated[dict[str, Any] | None, Meta(description="Of the action")] = None
@@ -68,22 +76,34 @@ class Session(Params[Content], frozen=True, kw_only=True):
 
 @step.read("describe", deadline_s=10)
 class Describe(Params[dict[str, Any]], frozen=True, kw_only=True):
-    """The parameters of an op; without a target, the names of all ops."""
+    """Find ops: by `words`, the parameters of one (`target`), or without either the names of all."""
 
     target: Annotated[str | None, Meta(description="Name of an op")] = None
+    words: Annotated[str, Meta(max_length=1024, description="What is to be done")] = ""
 
 
-class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer as it was."""
+class ScratchpadContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The whole answer as it was, or a part of it."""
 
     text: str
+    total_chars: Annotated[int, Meta(description="With a part: of the whole")] = 0
+    next_offset: Annotated[int | None, Meta(description="Where the next part begins")] = None
 
 
-@scratchpad.read("scratchpad_read", deadline_s=5, text="text")
+@scratchpad.read(
+    "scratchpad_read",
+    is_exact=True,
+    surfaces=("knowledge", "core"),
+    title="Read a kept answer",
+    deadline_s=5,
+    text="text",
+)
 class ScratchpadRead(Params[ScratchpadContent], frozen=True, kw_only=True):
-    """Read the whole of a long answer that was cached in this session."""
+    """Read the whole, or from `offset` a part, of a long answer that was kept in this session. Not a note or file."""
 
     id: Annotated[str, Meta(min_length=1, max_length=1024, description="Id of an entry: 12 hexadecimal digits")]
+    offset: Annotated[int, Meta(ge=0, description="First character of a part")] = 0
+    length: Annotated[int, Meta(ge=1, le=2**31, description="Characters of a part")] | None = None
 
 
 class ScratchpadEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +132,7 @@ class ScratchpadListing(msgspec.Struct, frozen=True, kw_only=True):
 
 @scratchpad.read("scratchpad_list", deadline_s=5)
 class ScratchpadList(Params[ScratchpadListing], frozen=True, kw_only=True):
-    """List the long answers that are cached in this session."""
+    """List the long answers that were kept in this session."""
 
 
 @prompt.read("search_codebase", deadline_s=10, title="Search the codebase")

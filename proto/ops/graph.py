@@ -160,7 +160,8 @@ Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of the
 
 @tool.read("graph_neighbors", deadline_s=30)
 class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
-    """Find all that is within some steps of a node, over links of any type and in both directions."""
+    """Graph: all nodes within some steps of one, over links of any kind, in both directions. Direct links of a note:
+    explore_links."""
 
     id: NodeName
     depth: Annotated[int, Meta(ge=1, le=10, description="Steps to follow")] = 1
@@ -184,7 +185,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("graph_path", deadline_s=30)
 class GraphPath(Params[Path], frozen=True, kw_only=True):
-    """Find a shortest path between two nodes over links."""
+    """Graph: a shortest path between two nodes: how two notes, or a file and a symbol, are connected."""
 
     source: NodeName
     target: NodeName
@@ -225,4 +226,4 @@ class GraphStatsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("graph_stats", deadline_s=60)
 class GraphStats(Params[GraphStatsResult], frozen=True, kw_only=True):
-    """How many nodes and edges there are, of which corpora and types, and the nodes with the most."""
+    """Graph in numbers: nodes and edges by corpus and type, and the nodes with the most links."""

@@ -113,7 +113,8 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("kernel_status", deadline_s=5, title="System status", http=Route("GET", "/status"))
 class KernelStatusParams(Params[KernelStatus], frozen=True, kw_only=True):
-    """Which services run, in what state, how often and why each has died, and how long each took to come back."""
+    """Health of this system: which services run, why and how often each died, how long each took to come back. Not of
+    your projects."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):

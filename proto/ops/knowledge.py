@@ -7,7 +7,7 @@ So what `read_node_content` answers is always the file itself.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -37,6 +37,9 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
     snippet: Annotated[str, Meta(description="The passage that matched")]
     context: Annotated[str, Meta(description="Its headings and lines; of the best five also a language model's remark")]
+    path: Annotated[str, Meta(description="The note's file, relative to its root")] = ""
+    first_line: Annotated[int | None, Meta(description="Of the file, from 1, where the snippet begins")] = None
+    last_line: Annotated[int | None, Meta(description="Where it ends")] = None
 
 
 class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +51,7 @@ class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
     analysis: Annotated[str | None, Meta(description="What the language model says of the results")]
     stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, sonar")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    hint: Annotated[str | None, Meta(description="How to ask more closely: the query names a time, say")] = None
 
 
 class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,12 +62,13 @@ class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defa
     left_out: Annotated[int, Meta(description="Notes that were found and did not fit into `max_tokens`")] = 0
 
 
-@tool.read("search_documents", deadline_s=30)
+@tool.read("search_documents", surfaces=("knowledge", "core"), title="Search notes", deadline_s=30)
 class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
-    """Search all Markdown notes by meaning and by words; answers the best notes, each with the passage that matched."""
+    """Notes: search all Markdown notes by meaning and by words, best first, each with the passage that matched. Not
+    conversations (search), stored files (op search) or all at once (search_everything)."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=8192, description="What to look for, in plain language")]
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 20
+    query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 20
     tags: Annotated[list[str], Meta(max_length=32, description="Only notes that carry every one of these tags")] = []
     path: Annotated[str, Meta(max_length=4096, description="Only notes whose path starts with this, `guides/`")] = ""
     since: Annotated[Instant | None, Meta(description=_SINCE)] = None
@@ -71,17 +76,22 @@ class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1, le=2**31, description="About how long the answer may be")] | None = None
 
 
-class NodeContent(msgspec.Struct, frozen=True, kw_only=True):
-    """The file as it is now, front matter included."""
+class NodeContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The file as it is now, front matter included; or the part of it that was asked for."""
 
     text: str
+    lines: Annotated[str, Meta(description="The first and the last line of a part, `10-80`")] = ""
+    total_lines: Annotated[int, Meta(description="With a part: how many lines the file has")] = 0
 
 
-@tool.read("read_node_content", deadline_s=30, text="text")
+@tool.read("read_node_content", surfaces=("knowledge", "core"), title="Read a note", deadline_s=30, text="text")
 class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
-    """Read the full Markdown text of a note, straight from its file."""
+    """Read a note's Markdown by its id, from its file: whole, or the `lines` or the `section` asked for. Ids are as
+    search_documents answers them."""
 
     id: NodeId
+    lines: Annotated[str, Meta(max_length=24, description="Only these lines: `10-80`, `10-`")] = ""
+    section: Annotated[str, Meta(max_length=1024, description="Only what is under this heading")] = ""
 
 
 class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,9 +106,10 @@ class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     depth: Annotated[int | None, Meta(description="Steps from the note that was asked for")] = None
 
 
-@tool.read("explore_links", deadline_s=30)
+@tool.read("explore_links", title="Links of a note", deadline_s=30)
 class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
-    """Find the notes that a note links to, or that link to it; an unknown id has no links."""
+    """Follow the links of one note: what it links to, or with `direction` its backlinks. Further away:
+    graph_neighbors."""
 
     id: NodeId
     relation: Annotated[str, Meta(max_length=256, description="Only this type; `similar`: by meaning")] | None = None
@@ -108,7 +119,7 @@ class ExploreLinks(Params[list[NoteLink]], frozen=True, kw_only=True):
 
 @tool.read("list_directory_structure", deadline_s=10)
 class ListDirectoryStructure(Params[list[str]], frozen=True, kw_only=True):
-    """List the folders that hold notes, relative to their root, each ending in `/`; the root itself is `./`."""
+    """List the folders that hold notes, each ending in `/`. What is in a folder on disk: navigate."""
 
 
 Tag = Annotated[str, Meta(min_length=1, max_length=256, description="A tag; no comma, line break or `-->`")]
@@ -122,11 +133,12 @@ class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
     changed: Annotated[bool, Meta(description="False where every tag was there already")]
 
 
-@tool.write("inject_tags", idempotent=True, deadline_s=30, text="message")
+@tool.write("inject_tags", surfaces=("knowledge", "core"), idempotent=True, deadline_s=30, text="message")
 class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
-    """Add tags to a Markdown file, as a `<!-- tags: a, b -->` comment at its end or merged into the last such
-    comment."""
+    """Tag a Markdown file: adds `<!-- tags: a, b -->` at its end, or merges them into the last such comment. Tags of
+    stored documents: op update."""
 
+    common: ClassVar = {"file_path": "path"}
     file_path: Annotated[str, Meta(min_length=1, max_length=4096, description="The file, absolute or below a root")]
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=256, description="The tags to add")]
 
@@ -165,8 +177,7 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("knowledge_status", deadline_s=10)
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
-    """Say how many notes are known, how many wait to be indexed, when the folders were last scanned, and what was
-    left out."""
+    """State of the notes: how many are known, wait to be indexed, or were left out and why."""
 
 
 class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,8 +208,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("find_gaps", deadline_s=120)
 class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
-    """Find notes that are similar in meaning and not linked in either direction, over all pairs, most similar first;
-    each pair once."""
+    """Find notes that are similar in meaning and not linked: links to add, duplicate knowledge. Over all pairs; most
+    similar first. The same files: find-duplicates."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs to answer at most")] = 10
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity, from 0 to 1")] = 0.8
@@ -223,11 +234,11 @@ class TaggedNote(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("query_by_tags", deadline_s=30)
 class QueryByTags(Params[list[TaggedNote]], frozen=True, kw_only=True):
-    """List the notes that carry tags (in either case, `#` or not), latest first."""
+    """List the notes that carry tags, latest first. By words: search_documents."""
 
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=32, description="The tags to look for")]
     match: Annotated[TagMatch, Meta(description="`all`: notes with every tag; `any`: with one of them")] = TagMatch.ALL
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 100
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,10 +260,10 @@ class ReadingList(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("suggest_reading", deadline_s=30)
 class SuggestReading(Params[ReadingList], frozen=True, kw_only=True):
-    """Suggest notes to read for a task: those that match, and those that several of them are linked with."""
+    """Suggest what to read before a task: notes that match it, and those that several of them link with."""
 
     context: Annotated[str, Meta(min_length=1, max_length=65536, description="The task in plain words, or a note's id")]
-    limit: Annotated[int, Meta(ge=1, le=100, description="Notes to answer at most")] = 5
+    limit: Annotated[int, Meta(ge=1, le=100, description="Notes at most")] = 5
 
 
 class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,17 +277,17 @@ class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 _RANGES = (
     "`2026-01-17`, `2026-01`, `2026`, `2026-01-01..2026-03-31` (either end may be left out), "
-    "`today`, `yesterday`, `this week`, `last month`, `last 7 days`; all in UTC"
+    "`September 2026`, `3 weeks ago`, `last month`, `last 7 days`; German too; all in UTC"
 )
 
 
 @tool.read("temporal_search", deadline_s=30)
 class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
-    """Search the notes of a time; a note's time is the `date` of its front matter, else its last change."""
+    """Search notes of a time (this week, 2024, a range), by the front matter's `date`, else the last change."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=8192, description="What to look for, in plain language")]
+    query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
     date_range: Annotated[str, Meta(min_length=1, max_length=128, description=_RANGES)]
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes to answer at most")] = 20
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 20
 
 
 class ClusterMethod(enum.StrEnum):
@@ -318,8 +329,7 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("cluster_documents", deadline_s=120)
 class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True):
-    """Put all notes into clusters by topic, each with a label of its most telling terms; the same notes always make
-    the same clusters."""
+    """Group all notes into topics, each with a label of its most telling terms."""
 
     method: Annotated[ClusterMethod, Meta(description=_METHODS)] = ClusterMethod.KMEANS
     count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`; by default √(notes/2)")] | None = None

@@ -14,7 +14,7 @@ P = TypeVar("P", bound=Params[object])
 
 JSON = "application/json"
 
-Offset = Annotated[int, Meta(ge=0, le=2**53, description="Entries to pass over, for the next page")]
+Offset = Annotated[int, Meta(ge=0, le=2**53, description="Entries to skip")]
 PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")]
 
 

@@ -8,7 +8,7 @@ twice, however often a client repeats its history.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -19,7 +19,7 @@ from proto.ops.retrieve import Value
 
 SERVICE = "transcripts"
 
-tool = Family(SERVICE)
+tool = Family(SERVICE, surfaces=("transcripts",))
 served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surfaces=("transcripts",))
 operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
@@ -99,21 +99,22 @@ class TranscriptSearchResult(msgspec.Struct, frozen=True, kw_only=True, omit_def
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")] = []
 
 
-Query = Annotated[str, Meta(min_length=1, max_length=65536, description="What to look for, in plain language")]
+Query = Annotated[str, Meta(min_length=1, max_length=65536, description="Plain language")]
 
 
 @tool.read(
     "search",
     deadline_s=30,
-    title="Search transcripts",
-    surfaces=("transcripts",),
+    title="Search conversations",
+    surfaces=("transcripts", "core"),
     codes={-32602: "an argument is missing, unknown, of the wrong type or out of range", -32603: "the search failed"},
     step="transcripts_search",
 )
 class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=True):
-    """Search past conversations with language models by meaning and by words; answers the best turns, each with the
-    conversation that led to it."""
+    """Conversations: search past chats with language models (what was said, decided, tried) by meaning and by words;
+    each turn with the talk that led to it. Not notes (search_documents) or stored files (op search)."""
 
+    common: ClassVar = {"top_k": "limit"}
     query: Query
     top_k: Annotated[
         int, Meta(ge=-(2**31), le=2**31, description="Number of results; absent or not above 0, it is 5")
@@ -163,9 +164,10 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
-@tool.read("search_everything", deadline_s=30, surfaces=("knowledge",))
+@tool.read("search_everything", title="Search everything", deadline_s=30, surfaces=("knowledge", "core"))
 class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
-    """Search past conversations, notes and documents at once; each passage says which of them it is from."""
+    """Everything: search conversations, notes and stored documents at once, each passage with where it is from. First
+    choice when the place is not known."""
 
     query: Query
     limit: Annotated[int, Meta(ge=1, le=200, description="Passages to answer at most")] = 10
@@ -190,10 +192,8 @@ class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.destroy("transcript_delete", idempotent=True, deadline_s=60, title="Delete turns")
 class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
-    """Delete a turn of a conversation for good: its content, its vectors and its words.
-
-    Turns that follow it stay, unless `descendants` says otherwise; the deleted one is then an empty place among them.
-    """
+    """Forget a turn of a past conversation for good: content, vectors and words. Turns that follow stay, unless
+    `descendants`."""
 
     hash: Hash
     descendants: Annotated[bool, Meta(description="Delete all turns that follow it as well, on every branch")] = False
@@ -220,9 +220,15 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True):
     form: Form
 
 
-@tool.read("transcript_checkout", deadline_s=30, title="Check out a conversation")
+@tool.read(
+    "transcript_checkout",
+    deadline_s=30,
+    title="Check out a conversation",
+    surfaces=("transcripts", "core"),
+    is_exact=True,
+)
 class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
-    """A conversation up to a turn, as messages that a model's API takes, to resume it from there."""
+    """Resume a past conversation: its messages up to a turn (`hash`, from search), as a model's API takes them."""
 
     hash: Hash
     form: Annotated[Form | None, Meta(description="The API to write for; by default that of its provider")] = None

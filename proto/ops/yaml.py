@@ -20,22 +20,20 @@ _CODES = {
 tool = Family("yaml", surfaces=("yaml",), codes=_CODES, within_roots=True)
 text_tool = Family("yaml", surfaces=("yaml",), codes=_CODES, within_roots=True, text="text")
 
-File: TypeAlias = Annotated[
-    str, Meta(min_length=1, max_length=4096, description="Path to the YAML file on disk, below the roots")
-]
+File: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096, description="YAML file below a root")]
 Path: TypeAlias = Annotated[
     str,
     Meta(
         max_length=65536,
-        description='Dotted and indexed path, such as `server.host`, `items[0].name` or `labels["a.b/c"]`',
+        description='As `server.host`, `items[0].name`, `labels["a.b/c"]`',
     ),
 ]
-Document: TypeAlias = Annotated[int, Meta(ge=0, description="Which document of the file, counted from 0")]
+Document: TypeAlias = Annotated[int, Meta(ge=0, description="Document of the file, from 0")]
 IfMatch: TypeAlias = Annotated[
     str | None,
-    Meta(description="SHA-256 of the file's bytes that the change is meant for; refused if the file has changed since"),
+    Meta(description="Only if the file still has this SHA-256"),
 ]
-DryRun: TypeAlias = Annotated[bool, Meta(description="Answer the unified diff and change nothing")]
+DryRun: TypeAlias = Annotated[bool, Meta(description="Only answer the diff")]
 Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal: pass it as `if_match`")]
 Above: TypeAlias = Annotated[
     str | None, Meta(description="The comment lines straight above the entry, without `#`; empty removes them")
@@ -124,12 +122,10 @@ class CommentEdit(PathEdit, frozen=True, tag="comment"):
 Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
 
 
-@text_tool.read("noyalib_get", deadline_s=30, title="Read a YAML value")
+@text_tool.read("noyalib_get", is_exact=True, surfaces=("yaml", "core"), deadline_s=30, title="Read a YAML value")
 class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
-    """Read the value at a path in a YAML file, exactly as it is written: quotes, spacing and inner comments included.
-
-    A key with nothing after it answers the empty text; an alias answers `*name`.
-    """
+    """Read a value from a YAML file on disk by its path (`server.port`), exactly as written. A whole file or another
+    format is not for this."""
 
     file: File
     path: Path
@@ -146,39 +142,43 @@ class PathChange(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@text_tool.write("noyalib_set", idempotent=True, deadline_s=30, title="Set a YAML value", once_with=("if_match",))
+@text_tool.write(
+    "noyalib_set",
+    surfaces=("yaml", "core"),
+    idempotent=True,
+    deadline_s=30,
+    title="Set a YAML value",
+    once_with=("if_match",),
+)
 class NoyalibSet(PathChange, frozen=True, kw_only=True):
-    """Set the value at a path in a YAML file; comments, blank lines, order and style of everything else stay as they
-    are.
-
-    Missing keys are made. A change that would alter anything but this value is refused and leaves the file as it was.
-    """
+    """Set a value in a YAML file (change a port, a version) by its path; comments and layout of all else stay byte for
+    byte. Missing keys are made. What would alter more is refused. Several at once: yaml_edit."""
 
     value: Annotated[str, Meta(description='The new value as YAML, such as `0.0.2`, `"hello"` or `[1, 2, 3]`')]
 
 
 @text_tool.destroy("yaml_delete", idempotent=False, deadline_s=30, title="Delete a YAML entry")
 class YamlDelete(PathChange, frozen=True, kw_only=True):
-    """Delete the key or the item at a path, with the comments that belong to it."""
+    """Remove a key or list item from a YAML file, with its comments."""
 
 
 @text_tool.write("yaml_append", idempotent=False, deadline_s=30, title="Append to a YAML sequence")
 class YamlAppend(PathChange, frozen=True, kw_only=True):
-    """Append an item to the sequence at a path, in that sequence's own style."""
+    """Append an item to a list in a YAML file, in the list's own style. A key: noyalib_set."""
 
     value: Annotated[str, Meta(description="The new item as YAML")]
 
 
 @text_tool.write("yaml_rename", idempotent=False, deadline_s=30, title="Rename a YAML key")
 class YamlRename(PathChange, frozen=True, kw_only=True):
-    """Give the key at a path another name; its value, place and comments stay."""
+    """Rename a key in a YAML file; value, place and comments stay."""
 
     key: Annotated[str, Meta(description="The new key, as plain text; quoted in the file where it must be")]
 
 
 @tool.read("yaml_get_comments", deadline_s=30, title="Read YAML comments")
 class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
-    """Read the comments of the entry at a path: the lines directly above it, and the one behind it."""
+    """Read the comments of an entry in a YAML file: the lines above it, and the one beside it."""
 
     file: File
     path: Path
@@ -189,7 +189,7 @@ class YamlGetComments(Params[CommentsResult], frozen=True, kw_only=True):
     "yaml_set_comments", idempotent=True, deadline_s=30, title="Write YAML comments", once_with=("if_match",)
 )
 class YamlSetComments(PathChange, frozen=True, kw_only=True):
-    """Write the comments of the entry at a path; an omitted one stays as it is, and an empty one is removed."""
+    """Write the comments of an entry in a YAML file; omitted ones stay, empty ones are removed."""
 
     above: Above = None
     beside: Beside = None
@@ -197,7 +197,8 @@ class YamlSetComments(PathChange, frozen=True, kw_only=True):
 
 @text_tool.destroy("yaml_edit", idempotent=False, deadline_s=60, title="Edit a YAML file in several places")
 class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
-    """Make several edits of one file, each seeing those before it, all or none."""
+    """Edit one YAML file in several places at once, all or none, each edit seeing those before it. One value:
+    noyalib_set."""
 
     file: File
     edits: Annotated[list[Edit], Meta(min_length=1, max_length=1000, description="The edits, in order")]
@@ -208,8 +209,7 @@ class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
 
 @tool.read("yaml_validate", deadline_s=30, title="Check YAML against a JSON Schema")
 class YamlValidate(Params[ValidateResult], frozen=True, kw_only=True):
-    """Check a document of a YAML file against a JSON Schema (2020-12 unless it says otherwise; no remote
-    references)."""
+    """Validate a YAML file against a JSON Schema (2020-12 by default; no remote references)."""
 
     file: File
     schema: Annotated[dict[str, Any], Meta(description="The JSON Schema itself")]

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from proto.json_types import JsonObject
+from proto.near import did_you_mean
 from proto.operation import Access, Operation
+from proto.surfaces.ranking import about, ranked
 from proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
+FOUND = 12
+"""Ops that a search by words answers at most."""
 
-def describe(steps: Steps, target: str | None) -> JsonObject:
+
+def describe(steps: Steps, target: str | None, words: str = "") -> JsonObject:
     """The answer to the op `describe`; an unknown target is an answer, too."""
+    if target is None and words:
+        every = {name: (category, op) for category, ops in steps.by_category() for name, op in ops.items()}
+        names = ranked(words, {name: op for name, (_, op) in every.items()})[:FOUND]
+        return {"ops": [{"op": name, "in": every[name][0].value, "about": about(every[name][1])} for name in names]}
     if target is None:
-        return {f"{category}_ops": list(ops) for category, ops in steps.by_category()}
+        listed: JsonObject = {f"{category}_ops": list(ops) for category, ops in steps.by_category()}
+        if steps.surface == DOCUMENTS:
+            return listed
+        return {**listed, "more": 'params {"words": "…"} finds ops by words, {"target": OP} has one\'s parameters'}
     found = steps.find(target)
     if found is None:
-        return {"error": f"Unknown operation: {target[:100]}", "available": steps.names()}
+        near = did_you_mean(target, steps.names())
+        return {"error": f"Unknown operation: {target[:100]}{near}", "available": steps.names()}
     category, operation = found
     return {
         "op": target,
@@ -25,8 +38,9 @@ def describe(steps: Steps, target: str | None) -> JsonObject:
 
 
 _REACH = (
-    f' Ops are those of every service: {{"op": "{DESCRIBE}"}} lists them, with params {{"target": OP}} it gives '
-    "one's parameters. Look before the first use."
+    f' Ops are those of every service: {{"op": "{DESCRIBE}", "params": {{"words": "…"}}}} finds them by words, '
+    f'{{"target": OP}} gives one\'s parameters. Look before the first use. An answer of more than max_tokens (2000) is '
+    "cut, and says how to go on."
 )
 _PARAMETERS = f' {{"op": "{DESCRIBE}", "params": {{"target": OP}}}} gives an op\'s parameters.'
 
@@ -39,18 +53,21 @@ def shown(operation: Operation[object], surface: str, steps: Steps) -> tuple[str
         case "query":
             text = description + (_PARAMETERS if of_documents else _REACH)
             items = _step(list(steps.query) if of_documents else None, required=["op"])
-            return text, _object({"steps": {"type": "array", "items": items}}, ["steps"])
+            listed: JsonObject = {"steps": {"type": "array", "items": items}}
+            if not of_documents:
+                listed["max_tokens"] = {"type": "integer", "default": 2000}
+            return text, _object(listed, ["steps"])
         case "execute":
             items = _step(list(steps.execute) if of_documents else None, required=["op", "params"])
-            listed = {"type": "array", "items": items}
+            changes = {"type": "array", "items": items}
             goes_on = {"type": "boolean", "default": False}
             text = description if of_documents else f"{description} `{DESCRIBE}` in `{QUERY}` lists the ops."
-            return text, _object({"operations": listed, "continueOnError": goes_on}, ["operations"])
+            return text, _object({"operations": changes, "continueOnError": goes_on}, ["operations"])
         case "session":
             action = {"type": "string", "enum": list(steps.session)}
             return description, _object({"action": action, "params": {"type": "object"}}, ["action"])
         case _:
-            return operation.description, {k: v for k, v in operation.input_schema.items() if k != "description"}
+            return description, operation.input_schema
 
 
 def _step(ops: list[str] | None, *, required: list[str]) -> JsonObject:

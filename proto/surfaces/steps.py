@@ -1,17 +1,17 @@
 """What may be a step on a surface, read from the table of operations, and what to say of a name that may not.
 
-On `documents` it is what can be done with documents.  On the other surfaces every operation that a client may call
+On `documents` it is what can be done with documents.  On the others every operation that a client may call
 as a tool or as a step is one: those that read in `query`, all others in `execute`.
 """
 
 from __future__ import annotations
 
-import difflib
 import enum
 from collections.abc import Iterable, Mapping
 
 from proto.errors import InvalidParams
 from proto.front import SERVICE
+from proto.near import did_you_mean
 from proto.operation import CLIENT, Access, Operation, Role
 from proto.ops import Table
 
@@ -40,6 +40,7 @@ class Steps:
     """The steps of one surface: operations by the names that clients give them."""
 
     def __init__(self, surface: str, table: Table) -> None:
+        self.surface = surface
         self.query: dict[str, Operation[object]] = {}
         self.execute: dict[str, Operation[object]] = {}
         self.session: dict[str, Operation[object]] = {}
@@ -103,9 +104,8 @@ _PLACE = {
 def _known(name: str, ops: Mapping[str, Operation[object]]) -> str:
     if len(ops) <= _LISTED:
         return f"there are: {', '.join(ops) or 'none'}"
-    near = difflib.get_close_matches(name, ops, n=3)
-    hint = f"did you mean {', '.join(near)}? " if near else ""
-    return f'{hint}{{"op": "{DESCRIBE}"}} in `{QUERY}` lists all'
+    hint = did_you_mean(name, ops, before="")
+    return f'{hint}{" " if hint else ""}{{"op": "{DESCRIBE}"}} in `{QUERY}` lists all'
 
 
 def _is_step(op: Operation[object]) -> bool:

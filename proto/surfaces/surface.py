@@ -1,7 +1,8 @@
 """Surfaces: which tools, resources and prompts a client is shown, read from the table of operations.
 
 A surface is fixed when it is made: its lists never vary by connection or through calls, and what is not on it cannot be
-called through it.  Operations that do not admit clients are on no surface.
+called through it.  `core` has all that `all` has, and lists few of its tools.  Operations that do not admit clients are
+on no surface.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import msgspec
 
 from proto.front import SERVICE
 from proto.json_types import JsonObject
-from proto.operation import ALL, CLIENT, Access, Operation, Resource, Role
+from proto.operation import ALL, CLIENT, COMPACT, CORE, REFERENCES, Access, Operation, Resource, Role, words_of
 from proto.ops import Table, front
+from proto.surfaces import schemas
 from proto.surfaces.describe import shown
+from proto.surfaces.instructions import INSTRUCTIONS
 from proto.surfaces.steps import Steps
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
@@ -28,9 +31,12 @@ class Surface:
 
     def __init__(self, name: str, table: Table) -> None:
         self.name = name
+        self.instructions = INSTRUCTIONS[name]
         self.steps = Steps(name, table)
         """What the composite tools reach here."""
-        here = [op for op in table.values() if op.admits(CLIENT) and (name == ALL or name in op.surfaces)]
+        self.is_whole = name in (ALL, CORE)
+        """Whether it has everything that clients may call."""
+        here = [op for op in table.values() if op.admits(CLIENT) and (self.is_whole or name in op.surfaces)]
         self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
         self.prompts: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.PROMPT}
         self._resources: dict[str, Operation[object]] = {}
@@ -44,10 +50,20 @@ class Surface:
         # Of two that match, the one that says more of the URI is meant.
         self._templates.sort(key=lambda each: _literal_chars(each[1]), reverse=True)
 
+    @property
+    def listed(self) -> list[Operation[object]]:
+        """The tools that it lists."""
+        return [op for op in self.tools.values() if self.name != CORE or CORE in op.surfaces]
+
     @cached_property
     def listed_tools(self) -> list[JsonObject]:
         """`tools` of `tools/list`."""
-        return [self._tool(op) for op in self.tools.values()]
+        return [self._tool(op) for op in self.listed]
+
+    def bounds(self, op: Operation[object]) -> bool:
+        """Whether a long answer of a tool is cut here: where no other system's contract says how long it is."""
+        here = self.name in (CORE, COMPACT) and self.name in op.surfaces
+        return here and not (op.is_content or op.is_exact or caches(op))
 
     @cached_property
     def listed_prompts(self) -> list[JsonObject]:
@@ -72,17 +88,17 @@ class Surface:
         )
 
     def _tool(self, op: Operation[object]) -> JsonObject:
-        # The schema goes without the description, which a model need not read twice.
-        description, schema = shown(op, self.name, self.steps)
+        description, whole = shown(op, self.name, self.steps)
         tool = {
             "name": op.name,
-            "title": op.title,
+            **({"title": op.title} if op.title != words_of(op.name) else {}),
             "description": description,
-            "inputSchema": schema,
-            "annotations": annotations_of(op),
+            "inputSchema": schemas.parameters(whole, {} if self.name in REFERENCES else op.params.common),
+            "annotations": annotations_of(op, whole=op.is_content or self.name in REFERENCES),
         }
-        if (result := output_schema(op)) is not None:
-            tool["outputSchema"] = {key: value for key, value in result.items() if key != "description"}
+        # Of an answer that may be cut, no form is promised.
+        if not self.bounds(op) and (result := output_schema(op)) is not None:
+            tool["outputSchema"] = result
         return tool
 
     def find_resource(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
@@ -127,14 +143,25 @@ def _variable(name: str) -> str:
     return f"(?P<{name[1:]}>[^?#]*)" if name.startswith("+") else f"(?P<{name}>[^/?#]+)"
 
 
-def annotations_of(operation: Operation[object]) -> dict[str, bool]:
-    """The hints of a tool: what it may do to what is stored, and whether it reaches beyond this machine's own."""
-    return {
-        "readOnlyHint": operation.access is Access.READ,
+_UNSAID = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
+"""What the protocol takes for granted."""
+
+
+def annotations_of(operation: Operation[object], *, whole: bool) -> dict[str, bool]:
+    """The hints of a tool: what it may do to what is stored, and whether it reaches beyond this machine's own; if not
+    `whole`, those that say something."""
+    reads = operation.access is Access.READ
+    hints = {
+        "readOnlyHint": reads,
         "destructiveHint": operation.access is Access.DESTRUCTIVE,
         "idempotentHint": operation.idempotent,
         "openWorldHint": operation.open_world,
     }
+    if whole:
+        return hints
+    # Of what only reads, the two in the middle mean nothing.
+    empty = ("destructiveHint", "idempotentHint") if reads else ()
+    return {name: hint for name, hint in hints.items() if hint != _UNSAID[name] and name not in empty}
 
 
 def caches(operation: Operation[object]) -> bool:
@@ -144,33 +171,14 @@ def caches(operation: Operation[object]) -> bool:
 
 
 def output_schema(operation: Operation[object]) -> JsonObject | None:
-    """The schema of the structured result: the operation's own, or what stands for an answer that was kept."""
+    """The schema of the structured result, as it is listed; of an operation whose long answers are kept, it may also be
+    `cached`, what stands for such a one."""
     own = operation.output_schema
     if own is None or not caches(operation):
-        return own
-    own = dict(own)
-    definitions = own.pop("$defs", None)
-    schema: JsonObject = {"type": "object", "anyOf": [own, _CACHED]}
-    return {**schema, "$defs": definitions} if definitions else schema
-
-
-_CACHED = {
-    "type": "object",
-    "description": "A long answer that was cached; scratchpad_read has the whole of it",
-    "properties": {
-        "cached": {
-            "type": "object",
-            "properties": {
-                "id": {"type": "string", "description": "For scratchpad_read"},
-                "tool": {"type": "string"},
-                "size_bytes": {"type": "integer"},
-                "preview": {"type": "string"},
-            },
-            "required": ["id", "tool", "size_bytes", "preview"],
-        }
-    },
-    "required": ["cached"],
-}
+        return None if own is None else schemas.result(own)
+    schema = schemas.result(own)
+    properties = {**schema.get("properties", {}), "cached": {"type": "object"}}
+    return {"type": "object", "properties": properties}
 
 
 def _literal_chars(op: Operation[object]) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import trio
 
-from proto.errors import OperationError
+from proto.errors import InvalidParams, OperationError
 from proto.operation import Operation
 from proto.ops.front import (
     ScratchpadContent,
@@ -268,6 +268,10 @@ _MAX_ROWS = 200
 _MAX_CHARS = 80
 _TEXT_CHARS = 300
 _MAX_HEADINGS = 30
+_PASSAGES_CHARS = 5000
+"""Of all hits together."""
+
+_LEAST_CHARS = 40
 _HEADING = re.compile(r"^ {0,3}(#{1,6}[ \t]+\S.*)$", re.MULTILINE)
 _SHOWN = (
     "id", "source_id", "source", "target", "target_id", "label", "title", "preview", "path",
@@ -279,8 +283,7 @@ _OF_A_HIT = ("id", "preview", "score")
 def preview_lines(value: object, text: str | None) -> Iterator[str]:
     """A line that says what there is, and one for each result; of a text its beginning and its headings."""
     if text is not None:
-        start = " ".join(text[: 2 * _TEXT_CHARS].split())[:_TEXT_CHARS]
-        yield f"{start}…"
+        yield f"{_beginning(text, _TEXT_CHARS)}…"
         headings = [match[1].strip() for match in _HEADING.finditer(text)]
         yield from (f"- {heading[:_MAX_CHARS]}" for heading in headings[:_MAX_HEADINGS])
         if len(headings) > _MAX_HEADINGS:
@@ -292,11 +295,19 @@ def preview_lines(value: object, text: str | None) -> Iterator[str]:
         return
     yield f"{len(rows)} result{'' if len(rows) == 1 else 's'}"
     is_search = all(isinstance(row, Mapping) and row.keys() >= set(_OF_A_HIT) for row in rows)
-    # Of a search every hit is named, so that none is out of reach.
+    # Of a search every hit is named, so that none is out of reach, and says something of itself where there is room.
+    passage = min(_PASSAGES_CHARS // max(len(rows), 1), _TEXT_CHARS)
     for row in rows if is_search else rows[:_MAX_ROWS]:
         yield f"- {_shown(row, _OF_A_HIT if is_search else _SHOWN)}"
+        if isinstance(row, Mapping) and passage >= _LEAST_CHARS:
+            said = row.get("snippet", row.get("text"))
+            yield from (f"  {line}" for line in (_beginning(said, passage),) if line)
     if not is_search and len(rows) > _MAX_ROWS:
         yield f"- and {len(rows) - _MAX_ROWS} more"
+
+
+def _beginning(text: object, chars: int) -> str:
+    return " ".join(text[: 2 * chars].split())[:chars] if isinstance(text, str) else ""
 
 
 def _rows(value: object) -> list[object] | None:
@@ -340,7 +351,14 @@ async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
     entry = None if pad is None else await pad.found(params.id)
     if entry is None:
         raise OperationError(f"Scratchpad entry not found: {params.id}")
-    return ScratchpadContent(text=entry.text)
+    if not params.offset and params.length is None:
+        return ScratchpadContent(text=entry.text)
+    end = len(entry.text) if params.length is None else params.offset + params.length
+    text = entry.text[params.offset : end]
+    if not text:
+        raise InvalidParams(f"parameter `offset`: the entry has {len(entry.text)} characters", field="offset")
+    more = end if end < len(entry.text) else None
+    return ScratchpadContent(text=text, total_chars=len(entry.text), next_offset=more)
 
 
 async def _list(params: ScratchpadList, caller: str) -> ScratchpadListing:

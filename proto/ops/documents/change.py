@@ -45,12 +45,11 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
 
 
-@step.write("documents_add", idempotent=True, deadline_s=86_400, step="add")
+@step.write("documents_add", title="Store a document", idempotent=True, deadline_s=86_400, step="add")
 class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
-    """Store a file or a directory below a root (`path`), or a text (`content` with `name`).
-
-    A path that is there already gets the new content; its tags and metadata are kept and added to.
-    """
+    """Store a file or folder below a root (`path`), or a text (`content` with `name`): remember it, keep its version.
+    A path that is there already gets the new content and keeps its tags. Notes (.md below the roots) are known
+    without; a URL is for download."""
 
     path: Annotated[str, Meta(max_length=4096, description="File or directory below a root")] | None = None
     content: Annotated[str, Meta(description="The text to store, instead of a path")] | None = None
@@ -89,9 +88,10 @@ class UpdateResult(msgspec.Struct, frozen=True, kw_only=True):
     hashes: Annotated[list[str], Meta(description="Of the documents (the first 100)")]
 
 
-@step.write("documents_update", idempotent=True, deadline_s=60, step="update")
+@step.write("documents_update", title="Tag stored documents", idempotent=True, deadline_s=60, step="update")
 class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
-    """Change metadata and tags of the documents with this `hash`, or with exactly this `name` or `path`."""
+    """Change tags and metadata of stored documents, by `hash` or exact `name` or `path`. Not their content: add it
+    again."""
 
     hash: Hash | None = None
     name: Name | None = None
@@ -125,10 +125,10 @@ class DeleteResult(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: Annotated[int, Meta(description="Snapshots that were deleted")]
 
 
-@step.destroy("documents_delete", idempotent=False, deadline_s=300, step="delete")
+@step.destroy("documents_delete", title="Delete stored documents", idempotent=False, deadline_s=300, step="delete")
 class DocumentsDelete(Params[DeleteResult], frozen=True, kw_only=True):
-    """Delete documents by name or glob, hash or tags; their content goes with the last document (and snapshot) that
-    holds it. With `snapshot_id`, delete that snapshot instead."""
+    """Delete stored documents by name or glob, hash or tags, or with `snapshot_id` a snapshot. Not files on disk:
+    delete-files."""
 
     name: Pattern | None = None
     names: Annotated[list[Glob], Meta(max_length=4096, description="Several of them")] = []
@@ -166,10 +166,10 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-@step.write("documents_restore", idempotent=True, deadline_s=86_400, step="restore")
+@step.write("documents_restore", title="Restore stored files", idempotent=True, deadline_s=86_400, step="restore")
 class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
-    """Write the files of a collection or of a snapshot below `output_directory`, which is below a root; nothing is
-    ever written outside it."""
+    """Write an earlier version back to disk: the stored files of a collection or snapshot, below `output_directory`.
+    Not for one document (get with outputPath) or the trash (restore-files)."""
 
     output_directory: Annotated[str, Meta(min_length=1, max_length=4096, description="Directory to write to")]
     collection: Collection | None = None

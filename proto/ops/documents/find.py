@@ -54,7 +54,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str
     size: int
     tags: list[str]
-    line_number: Annotated[int | None, Meta(description="Where the passage stands, with `line_numbers`")] = None
+    first_line: Annotated[int | None, Meta(description="Line of the text, from 1, where the snippet begins")] = None
+    last_line: Annotated[int | None, Meta(description="Where it ends; of HTML there are no lines")] = None
+    line_number: Annotated[int | None, Meta(description="The same as first_line, with `line_numbers`")] = None
     matches: Annotated[
         list[MatchedLine], Meta(description="With `line_numbers` or `context`: lines with its words")
     ] = []
@@ -73,11 +75,12 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
 
 
-@step.read("documents_search", deadline_s=30, step="search")
+@step.read("documents_search", title="Search stored documents", deadline_s=30, step="search")
 class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
-    """Search documents by meaning and by words, misspelt ones too; or by `hash`. Any text is a valid query."""
+    """Documents: search the store of added files by meaning and by words, misspelt ones too, or by `hash`. Not notes
+    (search_documents), conversations (transcripts_search) or exact patterns (grep)."""
 
-    query: Annotated[str, Meta(max_length=65536, description="What to look for, in plain language")] | None = None
+    query: Annotated[str, Meta(max_length=65536, description="Plain language")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000, description="Results at most")] = 10
     type: Annotated[SearchType, Meta(description="keyword, semantic, or both")] = SearchType.HYBRID
     fuzzy: Annotated[bool, Meta(description="Look for the nearest known words too, where one is misspelt")] = True
@@ -91,6 +94,7 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     extension: Extension | None = None
     collection: Collection | None = None
     session: Session | None = None
+    use_session: Annotated[bool, Meta(description="Taken from clients that send it; `session` filters")] = False
 
 
 class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +133,10 @@ class GrepResult(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What could not be searched, and why")]
 
 
-@step.read("documents_grep", deadline_s=60, step="grep")
+@step.read("documents_grep", title="Grep stored documents", deadline_s=60, step="grep")
 class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
-    """Find the lines of all documents that match a regular expression (RE2 syntax; look-around and back-references
-    too). Every match is counted, or `truncated` says so and `next_cursor` goes on."""
+    """Grep stored documents: the lines that match a regular expression (RE2; look-around too), every match counted, or
+    `truncated` and `next_cursor` to go on. Only what was added is looked at. Not by meaning: search."""
 
     pattern: Annotated[str, Meta(min_length=1, max_length=16384, description="The regular expression")]
     paths: Annotated[list[Glob], Meta(max_length=1024, description="Only these (paths, their ends, or globs)")] = []
@@ -175,12 +179,10 @@ class GraphAnswer(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What is not in the graph yet")]
 
 
-@step.read("documents_graph", deadline_s=30, step="graph")
+@step.read("documents_graph", title="Code graph", deadline_s=30, step="graph")
 class DocumentsGraph(Params[GraphAnswer], frozen=True, kw_only=True):
-    """Follow the graph of files and what is in them: DEFINES, CALLS, IMPORTS and links, from a document or a symbol.
-
-    Give `hash`, `name` or `node_key`; or list what there is with `list_types` or `list_type`.
-    """
+    """Code graph of stored documents: which file or symbol DEFINES, CALLS, IMPORTS or links to which, from `hash`,
+    `name` or `node_key`; or the types with `list_types`, `list_type`. Links of notes: graph_neighbors."""
 
     hash: Hash | None = None
     name: Name | None = None

@@ -114,7 +114,8 @@ class ListResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.read("documents_list", deadline_s=30, step="list")
 class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
-    """List documents, filtered and sorted; all of them unless there is a `limit`."""
+    """List stored documents, filtered and sorted by name, size, time, type, tag or collection; the most `recent`.
+    Files on disk: navigate."""
 
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Documents at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Documents to pass over")] = 0
@@ -131,6 +132,7 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     collection: Collection | None = None
     metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = {}
     session: Session | None = None
+    use_session: Annotated[bool, Meta(description="Taken from clients that send it; `session` filters")] = False
     hash: Hash | None = None
 
 
@@ -151,7 +153,7 @@ class CollectionsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.read("documents_list_collections", deadline_s=30, step="list_collections")
 class DocumentsListCollections(Params[CollectionsResult], frozen=True, kw_only=True):
-    """List the collections, with how much each holds."""
+    """List the collections that documents were stored in, with how much each holds."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +177,7 @@ class SnapshotsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.read("documents_list_snapshots", deadline_s=30, step="list_snapshots")
 class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True):
-    """List the snapshots: each `add` of a directory makes one, which `restore` can bring back."""
+    """List the snapshots (stored versions of a folder, one for each `add` of it), which restore can bring back."""
 
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Snapshots at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Snapshots to pass over")] = 0
@@ -220,10 +222,10 @@ class GetResult(Document, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What of the graph could not be had, and why")] = []
 
 
-@step.read("documents_get", deadline_s=600, step="get")
+@step.read("documents_get", title="Get a stored document", deadline_s=600, step="get")
 class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
-    """Get a document by `hash`, `name` or `path`: what is known of it, its content, its relations, or a copy of it
-    as a file."""
+    """Get one stored document by `hash`, `name` or `path`: what is known of it, its content in parts (`offset`,
+    `length`), its relations, or a copy as a file (`outputPath`). A note's text: read_node_content."""
 
     hash: Hash | None = None
     name: Name | None = None
@@ -271,7 +273,8 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.read("documents_status", deadline_s=30, step="status")
 class DocumentsStatus(Params[StatusResult], frozen=True, kw_only=True):
-    """How much the store holds, what deduplication saves, and what is still to be indexed."""
+    """How much the document store holds, what deduplication saves, what still waits to be indexed. Health of services:
+    kernel_status."""
 
     detailed: Annotated[bool, Meta(description="By MIME type, and what could not be read")] = False
     file_types: Annotated[bool, Meta(description="By extension")] = False
@@ -288,4 +291,5 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @surfaceless_step.read("documents_verify", deadline_s=86_400, step="verify")
 class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):
-    """Read every stored content and compare it with its hash; check the databases' structure."""
+    """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow; for
+    doubts about damage."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -33,7 +33,7 @@ class SessionStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.write("documents_session_start", idempotent=False, deadline_s=30, step="session.start")
 class SessionStart(Params[SessionStarted], frozen=True, kw_only=True):
-    """Begin a session: documents that `add` is given its id with carry it, until it is stopped."""
+    """Begin a session: what is added until its stop carries its label."""
 
     label: Annotated[str, Meta(min_length=1, max_length=128, description="What to call it")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128, description="The same as `label`")] | None = None
@@ -49,7 +49,7 @@ class SessionStopped(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.write("documents_session_stop", idempotent=False, deadline_s=30, step="session.stop")
 class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
-    """End a session and its watching; by default the last that this client started, else the only open one."""
+    """End a session and its watching; without an id, the last that this client started, else the only open one."""
 
     session_id: SessionId | None = None
     label: Annotated[str, Meta(min_length=1, max_length=128, description="The session of this label")] | None = None
@@ -75,7 +75,7 @@ class SessionPin(Params[Pinned], frozen=True, kw_only=True):
 
 @step.write("documents_session_unpin", idempotent=True, deadline_s=60, step="session.unpin")
 class SessionUnpin(Params[Pinned], frozen=True, kw_only=True):
-    """Take the tag `pinned` from documents, by hash, path or glob."""
+    """Unpin documents, by hash, path or glob: takes the tag `pinned` away."""
 
     hash: Hash | None = None
     path: Pattern | None = None
@@ -94,8 +94,9 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.write("documents_session_watch", idempotent=True, deadline_s=60, step="session.watch")
 class SessionWatch(Params[Watching], frozen=True, kw_only=True):
-    """Add what changes below a folder, for as long as the session lasts; `enabled: false` ends it."""
+    """Watch a folder and add what changes below it, for as long as the session lasts; `enabled: false` ends it."""
 
+    common: ClassVar = {"root": "path"}
     root: Annotated[str, Meta(min_length=1, max_length=4096, description="Folder below a root")] | None = None
     enabled: bool = True
     interval_ms: Annotated[int, Meta(ge=100, le=3_600_000, description="Time between two looks at least")] = 2000

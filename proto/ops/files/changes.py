@@ -18,7 +18,7 @@ MAX_ITEMS = 10_000
 
 ItemStatus = Literal["success", "preview", "error"]
 
-DryRun = Annotated[bool, Meta(description="Change nothing; say what would happen, errors too")]
+DryRun = Annotated[bool, Meta(description="Only say what would happen")]
 
 
 class Relocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,8 +60,8 @@ class Relocations(Outcomes, frozen=True, kw_only=True):
 
 @within.write("rename-files", idempotent=False, deadline_s=3600)
 class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
-    """Rename files or directories; never overwrites. The index follows: sizes of all directories above, and
-    resource sets. Items are done in the order given."""
+    """Rename files or folders on disk, many at once, each `from` a path `to` a new name; never overwrites. The index
+    and resource sets follow. To another folder: move-files."""
 
     renames: Annotated[list[Relocation], Meta(min_length=1, max_length=MAX_ITEMS, description="What to rename to what")]
     dry_run: DryRun = False
@@ -69,9 +69,8 @@ class RenameFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"
 
 @within.write("move-files", idempotent=False, deadline_s=86_400)
 class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
-    """Move files or directories to a new path; never overwrites. To another file system they are copied, verified, and
-    only then deleted. The index follows: sizes of all directories above, and resource sets. Items are done in the
-    order given."""
+    """Move files or folders on disk to another path or file system (copied, verified, then deleted); never overwrites.
+    The index and resource sets follow. A new name in place: rename-files."""
 
     moves: Annotated[list[Relocation], Meta(min_length=1, max_length=MAX_ITEMS, description="What to move where")]
     dry_run: DryRun = False
@@ -95,8 +94,8 @@ class Deletions(Outcomes, frozen=True, kw_only=True):
 
 @within.destroy("delete-files", idempotent=False, deadline_s=86_400)
 class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
-    """Delete files or directories, a directory that is not empty only with `force`. Of a symbolic link the link is
-    deleted. Where the trash is on, what was deleted can be had back by restore-files."""
+    """Delete files or folders on disk; a folder that is not empty only with `force`. They go to the trash, and
+    restore-files brings them back, unless `permanent: true` is answered. Stored documents: op delete."""
 
     paths: Annotated[list[Path], Meta(min_length=1, max_length=MAX_ITEMS, description="What to delete")]
     dry_run: DryRun = False
@@ -122,7 +121,8 @@ class TrashList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @tool.read("list-trash", deadline_s=10)
 class ListTrash(Paged, Params[TrashList], frozen=True, kw_only=True, rename="camel"):
-    """List what delete-files put into the trash, newest first."""
+    """List the trash: files deleted by delete-files, newest first, for restore-files. Says whether deleting is
+    permanent."""
 
 
 class RestoreItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -132,10 +132,10 @@ class RestoreItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     to: Annotated[Path | None, Meta(description="Another path than where it was")] = None
 
 
-@tool.write("restore-files", idempotent=False, deadline_s=86_400)
+@tool.write("restore-files", title="Restore deleted files", idempotent=False, deadline_s=86_400)
 class RestoreFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
-    """Bring deleted files or directories back from the trash to where they were; never overwrites. What is named by
-    its path is what was deleted there last."""
+    """Undelete: bring files or folders back from the trash to where they were, the last deleted of a path; never
+    overwrites. Earlier versions of documents: op restore."""
 
     paths: Annotated[list[Path], Meta(max_length=MAX_ITEMS, description="Paths that were deleted")] = []
     items: Annotated[list[RestoreItem], Meta(max_length=MAX_ITEMS, description="Or items by id")] = []
@@ -152,7 +152,8 @@ class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 @tool.destroy("empty-trash", idempotent=False, deadline_s=86_400)
 class EmptyTrash(Params[EmptiedTrash], frozen=True, kw_only=True, rename="camel"):
-    """Delete for good what is in the trash: the items named, or all that were deleted at least so long ago."""
+    """Empty the trash for good, to free space: the items named, or all deleted at least so long ago. Cannot be
+    undone."""
 
     trash_ids: Annotated[list[int], Meta(max_length=MAX_ITEMS, description="These items")] = []
     older_than_days: Annotated[

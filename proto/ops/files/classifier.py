@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -41,15 +41,16 @@ class ClassifierStarted(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 @tool.write("rerun-classifier", idempotent=True, deadline_s=30)
 class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rename="camel"):
-    """Make the thumbnail, timeline and metadata of a file anew. Answers a job at once."""
+    """Make thumbnail, video frames and metadata of a file again, as a job. To read what there is: inspect."""
 
+    common: ClassVar = {"sourcePath": "path"}
     source_path: Annotated[Path, Meta(description="File in the index")]
     operations: Annotated[list[Classifier], Meta(max_length=100, description="Which; all where none is given")] = []
 
 
 @tool.read("classifier-job-progress", deadline_s=10)
 class ClassifierJobProgress(Params[ClassifierJob], frozen=True, kw_only=True, rename="camel"):
-    """Say how far a classifier job has come."""
+    """How far a job of rerun-classifier has come. Of index: job-progress."""
 
     job_id: Annotated[JobId, Meta(description="The job, as `rerun-classifier` answered it")]
 
@@ -63,7 +64,7 @@ class ClassifierJobs(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("list-classifier-jobs", deadline_s=10)
 class ListClassifierJobs(Params[ClassifierJobs], frozen=True, kw_only=True):
-    """List classifier jobs, newest first."""
+    """List jobs of rerun-classifier, newest first. Of index: list-jobs."""
 
     status: Annotated[ClassifierStatus | None, Meta(description="Only jobs of this status")] = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Jobs to answer at most")] = 50

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -40,12 +40,12 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 
 
-@within.write("index", idempotent=True, deadline_s=86_400)
+@within.write("index", surfaces=("files", "core"), idempotent=True, deadline_s=86_400)
 class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
-    """Scan a file or directory with all below it into the index, or leave it where the last scan is younger than
-    `maxAge` seconds. Answers a job at once, or with `async` false what was found. Symbolic links are listed, not
-    followed."""
+    """Scan a file or folder into the index of files, unless scanned within `maxAge` seconds; as a job, or with `async`
+    false to its end. Before navigate, top-files and the like. To follow changes: source-create."""
 
+    common: ClassVar = {"root": "path"}
     root: Annotated[Path, Meta(description="File or directory to index")]
     async_: Annotated[bool, Meta(description="Answer a job at once; else wait until the scan is done")] = msgspec.field(
         name="async", default=True
@@ -81,7 +81,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
 
 @tool.read("job-progress", deadline_s=10)
 class JobProgress(Params[Job], frozen=True, kw_only=True, rename="camel"):
-    """Say how far an indexing job has come."""
+    """How far a scan begun by index has come."""
 
     job_id: Annotated[JobId, Meta(description="The job, as `index` answered it")]
 
@@ -96,7 +96,7 @@ class JobList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.read("list-jobs", deadline_s=10)
 class ListJobs(Params[JobList], frozen=True, kw_only=True, rename="camel"):
-    """List indexing jobs, newest first."""
+    """List scans begun by index, newest first."""
 
     active_only: Annotated[bool, Meta(description="Only jobs that wait or run")] = False
     status: Annotated[JobStatus | None, Meta(description="Only jobs of this status")] = None
@@ -115,7 +115,7 @@ class CancelledJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @tool.write("cancel-job", idempotent=False, deadline_s=60)
 class CancelJob(Params[CancelledJob], frozen=True, kw_only=True, rename="camel"):
-    """Stop an indexing job that waits or runs; what it has found so far stays in the index, which is consistent."""
+    """Cancel a scan begun by index; what it has found stays."""
 
     job_id: Annotated[JobId, Meta(description="The job, as `index` answered it")]
 

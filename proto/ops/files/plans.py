@@ -187,7 +187,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("plan-create", idempotent=False, deadline_s=30)
 class PlanCreate(Params[Plan], frozen=True, kw_only=True):
-    """Define a plan: entries from its sources that meet its conditions get its outcomes. plan-execute begins it."""
+    """Create a plan, a rule for files: entries from `sources` that meet `conditions` (image, size, time, path) get
+    `outcomes`, once or on each change. In a tool's arguments {{entry.path}}, {{entry.name}} and such stand for the
+    entry's. plan-execute begins it. Only to find: resource-search, query-create."""
 
     name: PlanName
     sources: Sources
@@ -211,8 +213,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.destroy("plan-execute", idempotent=False, deadline_s=30)
 class PlanExecute(Params[Started], frozen=True, kw_only=True):
-    """Begin a plan and answer at once; plan-get tells how it goes. While it runs, it is not begun again. Its tools may
-    do whatever a client may."""
+    """Run a plan now, answered at once; plan-get tells how it goes. Its tools may do whatever a client may."""
 
     name: PlanName
 
@@ -226,7 +227,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("plan-list", deadline_s=30)
 class PlanList(Params[Plans], frozen=True, kw_only=True):
-    """List all plans."""
+    """List all plans (rules for files)."""
 
 
 class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -259,7 +260,7 @@ class PlanDetails(Plan, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.read("plan-get", deadline_s=30)
 class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
-    """Read the definition of a plan and how its executions went."""
+    """Read a plan's definition and how its runs went."""
 
     name: PlanName
     include_executions: Annotated[bool, Meta(description="Answer its executions as well")] = True
@@ -268,8 +269,8 @@ class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
 
 @tool.destroy("plan-update", idempotent=True, deadline_s=60)
 class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
-    """Change what is named of a plan; the rest stays. A continuous plan that runs goes on with what is changed; one
-    that is paused or disabled is ended."""
+    """Change a plan: what is named replaces what was, the rest stays. `status` pauses, disables or resumes it. Forms
+    as in plan-create."""
 
     name: PlanName
     description: Description | None = None
@@ -283,6 +284,7 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
 
 @tool.destroy("plan-delete", idempotent=False, deadline_s=60)
 class PlanDelete(Params[Deleted], frozen=True, kw_only=True):
-    """End and delete a plan with the record of its executions; entries and resource sets stay."""
+    """Delete a plan with the record of its runs; entries and resource sets stay. To stop it for a while: plan-
+    update."""
 
     name: PlanName

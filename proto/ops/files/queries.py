@@ -33,7 +33,8 @@ class SavedQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.write("query-create", idempotent=False, deadline_s=10)
 class QueryCreate(Params[SavedQuery], frozen=True, kw_only=True):
-    """Save a query under a name that is still free; query-execute runs it over the whole index."""
+    """Save a query over the index of files under a new name, to be run again by query-execute. Once only: resource-
+    search."""
 
     name: QueryName
     query: Definition
@@ -46,9 +47,9 @@ class FoundEntries(EntryPage, frozen=True, kw_only=True):
     query: Annotated[str, Meta(description="Name of the query")]
 
 
-@tool.read("query-execute", deadline_s=60)
+@tool.read("query-execute", title="Run a saved query", deadline_s=60)
 class QueryExecute(Params[FoundEntries], frozen=True, kw_only=True):
-    """Find the entries of the index that a saved query asks for, in its order."""
+    """Run a saved query: the entries of the index that it asks for. Not the tool `query`, which reads in steps."""
 
     name: QueryName
     limit: Limit = 100
@@ -64,7 +65,7 @@ class QueryListing(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("query-list", deadline_s=10)
 class QueryList(Params[QueryListing], frozen=True, kw_only=True):
-    """List all saved queries."""
+    """List saved queries over files."""
 
 
 @tool.read("query-get", deadline_s=10)
@@ -76,8 +77,7 @@ class QueryGet(Params[SavedQuery], frozen=True, kw_only=True):
 
 @tool.write("query-update", idempotent=True, deadline_s=10)
 class QueryUpdate(Params[SavedQuery], frozen=True, kw_only=True):
-    """Give a saved query another description, another definition, or both; what is not given stays. A definition
-    takes the place of the whole one before it."""
+    """Change a saved query's description, or its whole definition."""
 
     name: QueryName
     description: Description | None = None

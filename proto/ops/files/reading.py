@@ -35,12 +35,13 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     ] = None
 
 
-@within.read("navigate", deadline_s=30)
+@within.read("navigate", surfaces=("files", "core"), deadline_s=30)
 class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
-    """List what is directly in an indexed directory, as `ls` does, page by page."""
+    """Browse a folder: list what is directly in it, as `ls` does, by name, size or time, page by page. Needs index
+    before. Details of one file: inspect; the largest below: top-files."""
 
     path: Annotated[Path, Meta(description="Directory to list")]
-    limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Entries to answer at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Entries at most")] = 100
     offset: Offset = 0
     sort: Annotated[Literal["name", "size", "mtime"], Meta(description="name in either case, size or mtime")] = "name"
     desc: Annotated[bool, Meta(description="Sort descending")] = False
@@ -82,10 +83,10 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
 
 
-@within.read("inspect", deadline_s=60)
+@within.read("inspect", surfaces=("files", "core"), deadline_s=60)
 class Inspect(Params[InspectResult], frozen=True, kw_only=True):
-    """Say all that is known of an indexed file or directory, with what was made from it: thumbnail, frames of a
-    video, metadata."""
+    """Inspect one file or folder: size, times, thumbnail, frames of a video, EXIF and other metadata. What is in a
+    folder: navigate."""
 
     path: Annotated[Path, Meta(description="File or directory to inspect")]
 
@@ -106,8 +107,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("db-diagnose", deadline_s=600)
 class DbDiagnose(Params[Diagnosis], frozen=True, kw_only=True):
-    """Check the database of the index: its integrity, its sums, how many entries it has and how many are out of
-    date."""
+    """Diagnose the database of the file index: integrity, sums, entries out of date."""
 
 
 class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("session-info", deadline_s=30)
 class SessionInfo(Params[SessionInfoResult], frozen=True, kw_only=True):
-    """Say where the index is, how large, and what there is in it."""
+    """Where the file index is, how large, what it holds, and this session's preferences."""
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +137,6 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.write("session-set-preferences", idempotent=True, deadline_s=30)
 class SessionSetPreferences(Params[Preferences], frozen=True, kw_only=True):
-    """Keep preferences for this session, to be read back by session-info; those that are not named stay, null removes
-    one. Requests without a session share theirs by token, or by host."""
+    """Set preferences for this session, read back by session-info; null removes one."""
 
     preferences: Annotated[dict[str, Any], Meta(description="Values by name, such as `default_sort`")]

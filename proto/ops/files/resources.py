@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,7 +21,7 @@ Metric = Literal["size", "count", "files", "directories"]
 
 Depth = Annotated[int, Meta(ge=0, description="Levels to follow")]
 
-ChildSets = Annotated[bool, Meta(description="Take in the sets below it, each entry once")]
+ChildSets = Annotated[bool, Meta(description="With the sets below it")]
 
 
 class SetNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +45,7 @@ class Children(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.read("resource-children", deadline_s=30)
 class ResourceChildren(Params[Children], frozen=True, kw_only=True):
-    """List the resource sets below one, each once."""
+    """List the resource sets below one. Its files: resource-set-get."""
 
     name: SetName
     depth: Annotated[Depth | None, Meta(description="Levels to follow; null: all")] = 1
@@ -69,7 +69,7 @@ class Parents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.read("resource-parent", deadline_s=30)
 class ResourceParent(Params[Parents], frozen=True, kw_only=True):
-    """List the resource sets above one, each once."""
+    """List the resource sets above one."""
 
     name: SetName
     depth: Annotated[Depth | None, Meta(description="Levels to follow; null: all")] = 1
@@ -93,8 +93,7 @@ class SumResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("resource-sum", deadline_s=60)
 class ResourceSum(Params[SumResult], frozen=True, kw_only=True):
-    """Sum up a metric over a resource set and the sets below it. Each entry counts once; what lies in a directory
-    that is in the sets is part of that directory's size."""
+    """Sum a metric (size, count, files, folders) over a resource set and the sets below it, each entry once."""
 
     name: SetName
     metric: Annotated[Metric, Meta(description="size (bytes), count (entries), files or directories")]
@@ -113,15 +112,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     name: SetName
     include_children: ChildSets = True
-    limit: Annotated[Limit, Meta(description="Entries to answer at most")] = 1_000_000
+    limit: Annotated[Limit, Meta(description="Entries at most")] = 1_000_000
     offset: Offset = 0
 
 
 @tool.read("resource-time-range", deadline_s=60)
 class ResourceTimeRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
-    """Find the entries of a resource set whose time lies in a range, latest first. Both ends are inclusive; a date as
-    `max` means the whole day."""
+    """Find entries of a resource set by time, latest first: both ends inclusive, a date as end is its whole day."""
 
+    common: ClassVar = {"min": "since", "max": "until"}
     field: Annotated[TimeField, Meta(description="mtime, ctime or added_at (to the set)")]
     min: Annotated[Instant | None, Meta(description="From: RFC 3339, a date, or Unix seconds")] = None
     max: Annotated[Instant | None, Meta(description="To: RFC 3339, a date, or Unix seconds")] = None
@@ -129,7 +128,7 @@ class ResourceTimeRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True)
 
 @tool.read("resource-metric-range", deadline_s=60)
 class ResourceMetricRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
-    """Find the entries of a resource set whose metric lies in a range, both ends inclusive, largest first."""
+    """Find entries of a resource set by size within a range, both ends inclusive, largest first."""
 
     metric: Annotated[
         MetricField, Meta(description="size, disk_size (bytes), links, inode, or depth (directories above it)")
@@ -140,7 +139,7 @@ class ResourceMetricRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=Tru
 
 @tool.read("resource-is", deadline_s=60)
 class ResourceIs(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
-    """Find the entries of a resource set of which a field has exactly this value."""
+    """Find entries of a resource set of which a field has exactly this value. Parts of it: resource-fuzzy-match."""
 
     field: Annotated[ExactField, Meta(description="Field to compare")]
     value: Annotated[str | Whole, Meta(description="Value it must have; an extension with or without its dot")]
@@ -148,8 +147,8 @@ class ResourceIs(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
 
 @tool.read("resource-fuzzy-match", deadline_s=60)
 class ResourceFuzzyMatch(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
-    """Find the entries of a resource set of which a field matches a pattern. `contains`, `prefix` and `suffix` take it
-    literally; `regex` (RE2) finds it anywhere; `glob` must match the whole field, its `*` crosses `/`."""
+    """Find entries of a resource set by a pattern of a field: literally by `contains`, `prefix`, `suffix`; by `regex`
+    (RE2) anywhere; by a `glob` of the whole. Not the content of files."""
 
     field: Annotated[TextField, Meta(description="Field to search")]
     pattern: Annotated[str, Meta(max_length=8192, description="Pattern to match")]
@@ -159,8 +158,10 @@ class ResourceFuzzyMatch(Wanted, Params[SetEntryPage], frozen=True, kw_only=True
 
 @tool.read("resource-search", deadline_s=60)
 class ResourceSearch(Filter, Params[SetEntryPage], frozen=True, kw_only=True):
-    """Search a resource set by several criteria at once."""
+    """Find entries of a resource set by several criteria at once: kind, extension, name, path, size, time. Not the
+    content of files: search, grep."""
 
+    common: ClassVar = {"min_mtime": "since", "max_mtime": "until"}
     name: SetName
     include_children: ChildSets = False
     limit: Limit = 100

@@ -27,7 +27,7 @@ class ResourceSet(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.write("resource-set-create", idempotent=False, deadline_s=10)
 class ResourceSetCreate(Params[ResourceSet], frozen=True, kw_only=True):
-    """Make an empty resource set under a name that is still free. A set holds entries of the index and other sets."""
+    """Create an empty resource set (a named group of files and of other sets) under a new name."""
 
     name: SetName
     description: Description = ""
@@ -45,7 +45,7 @@ class ResourceSets(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @tool.read("resource-set-list", deadline_s=30)
 class ResourceSetList(Params[ResourceSets], frozen=True, kw_only=True):
-    """List all resource sets."""
+    """List all resource sets (named groups of files)."""
 
 
 class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,7 +63,7 @@ class ResourceSetDetails(ResourceSet, frozen=True, kw_only=True, omit_defaults=T
 
 @tool.read("resource-set-get", deadline_s=30)
 class ResourceSetGet(Params[ResourceSetDetails], frozen=True, kw_only=True):
-    """Read what a resource set is, and with `include_entries` its own entries by path."""
+    """Read a resource set: what it is, and with `include_entries` its own files by path."""
 
     name: SetName
     include_entries: Annotated[bool, Meta(description="Answer its entries as well")] = False
@@ -84,8 +84,8 @@ class SetChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("resource-set-modify", idempotent=True, deadline_s=60)
 class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
-    """Add entries of the index to a resource set, or remove them from it. Where a path to add is not in the index,
-    nothing is changed."""
+    """Add files of the index to a resource set or remove them from it, by path; all or none. The files stay as they
+    are."""
 
     name: SetName
     operation: Annotated[Literal["add", "remove"], Meta(description="What to do with the paths")]
@@ -94,7 +94,7 @@ class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
 
 @tool.destroy("resource-set-delete", idempotent=False, deadline_s=60)
 class ResourceSetDelete(Params[Deleted], frozen=True, kw_only=True):
-    """Delete a resource set with its links to other sets; its entries, and those sets, stay."""
+    """Delete a resource set; its files, and sets below it, stay."""
 
     name: SetName
 
@@ -110,7 +110,7 @@ class EdgeChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.write("resource-set-add-child", idempotent=True, deadline_s=10)
 class ResourceSetAddChild(Params[EdgeChanged], frozen=True, kw_only=True):
-    """Put a resource set below another. A set may have several parents, but never be below itself."""
+    """Put a resource set below another: nest them. Several parents are allowed, no cycle."""
 
     parent: SetName
     child: SetName

@@ -22,11 +22,11 @@ Instant: TypeAlias = str | int | float
 
 Kind = Literal["file", "directory", "symlink", "other"]
 
-SetName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a resource set")]
+SetName = Annotated[str, Meta(min_length=1, max_length=1024, description="Resource set")]
 
 Description = Annotated[str, Meta(max_length=65_536, description="What it is for")]
 
-Limit = Annotated[int, Meta(ge=1, le=1_000_000, description="Entries to answer at most")]
+Limit = Annotated[int, Meta(ge=1, le=1_000_000, description="Entries at most")]
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -40,8 +40,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("source-create", idempotent=False, deadline_s=30)
 class SourceCreate(Params[Source], frozen=True, kw_only=True):
-    """Name a folder to be kept in step with the disk (`live`: every change is in the index at once, through any
-    restart) or to be scanned by source-start (`manual`). A live source that is enabled runs from now on."""
+    """Follow a folder (`live`: each change is in the index at once, through any restart), or name one to be scanned by
+    source-start (`manual`). A single scan: index."""
 
     name: SourceName
     type: Annotated[SourceType, Meta(description="live or manual")]
@@ -67,14 +67,14 @@ class SourceStarted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 @tool.write("source-start", idempotent=True, deadline_s=30)
 class SourceStart(Params[SourceStarted], frozen=True, kw_only=True):
-    """Start a source: a live one follows its folder from now on, a manual one scans it once. Answers at once."""
+    """Start a source: a live one follows its folder, a manual one scans it once."""
 
     name: SourceName
 
 
 @tool.write("source-stop", idempotent=True, deadline_s=60)
 class SourceStop(Params[SourceStarted], frozen=True, kw_only=True):
-    """Stop a source; it stays stopped until source-start. What is in the index stays."""
+    """Stop following a folder until source-start; what is in the index stays."""
 
     name: SourceName
 
@@ -88,7 +88,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("source-list", deadline_s=30)
 class SourceList(Params[Sources], frozen=True, kw_only=True):
-    """List all sources and how they stand."""
+    """List all sources (folders that are followed) and how they stand."""
 
 
 @tool.read("source-get", deadline_s=30)
@@ -100,7 +100,7 @@ class SourceGet(Params[Source], frozen=True, kw_only=True):
 
 @tool.destroy("source-delete", idempotent=False, deadline_s=60)
 class SourceDelete(Params[Deleted], frozen=True, kw_only=True):
-    """Stop a source and delete it; what is in the index stays."""
+    """Delete a source; what is in the index stays."""
 
     name: SourceName
 
@@ -123,6 +123,6 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("source-stats", deadline_s=60)
 class SourceStats(Params[Stats], frozen=True, kw_only=True):
-    """Sum up what a source has done: entries, scans and their duration, changes."""
+    """What a source has done: entries, scans and how long they took, changes."""
 
     name: SourceName

@@ -11,14 +11,13 @@ from proto.mcp import Content
 from proto.operation import Params
 from proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, within
 
-Measure = Annotated[
-    Literal["apparent", "disk"], Meta(description="Bytes as files say (apparent), or as they take on the disk")
-]
+Measure = Annotated[Literal["apparent", "disk"], Meta(description="Bytes as files say, or on the disk")]
 
 
 @within.read("disk-treemap", deadline_s=60)
 class DiskTreemap(Params[Content], frozen=True, kw_only=True, rename="camel"):
-    """Draw what an indexed directory holds as a map of rectangles, each as large as its share of the bytes."""
+    """Draw a picture (treemap, SVG or PNG) of what takes the space below an indexed folder. As a list: top-
+    directories."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     format: Annotated[
@@ -42,7 +41,7 @@ class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 @within.read("top-files", deadline_s=30)
 class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
-    """List the largest files below an indexed directory."""
+    """List the largest files below an indexed folder: what takes the space."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     limit: Limit = 20
@@ -52,7 +51,7 @@ class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
 
 @within.read("top-directories", deadline_s=30)
 class TopDirectories(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
-    """List the largest directories below an indexed directory, each with all that is in it."""
+    """List the largest folders below an indexed folder, each with all that is in it."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     limit: Limit = 20
@@ -85,7 +84,8 @@ class DuplicateGroups(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 @within.read("find-duplicates", deadline_s=3600)
 class FindDuplicates(Params[DuplicateGroups], frozen=True, kw_only=True, rename="camel"):
-    """Find files with the same content below an indexed directory: same size, then same ends, then same hash of all."""
+    """Find duplicate files (the same content) below an indexed folder, by size and hash; photos too. Similar notes:
+    find_gaps."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     min_size: Annotated[int, Meta(ge=0, le=2**62, description="Leave out smaller files, in bytes")] = 1
@@ -123,8 +123,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 @within.read("compare-scans", deadline_s=60)
 class CompareScans(Params[Comparison], frozen=True, kw_only=True, rename="camel"):
-    """Say how an indexed directory and those below it grew or shrank since an earlier scan. After each scan that was
-    asked for, the sizes of its directories are kept."""
+    """How folders grew or shrank between scans: what filled the disk since a date. Growth only; versions of documents:
+    list_snapshots."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     since: Annotated[
@@ -158,7 +158,7 @@ class FileSystems(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @within.read("disk-free", deadline_s=30)
 class DiskFree(Params[FileSystems], frozen=True, kw_only=True, rename="camel"):
-    """Say how much room each file system has that this server's roots reach."""
+    """How much free space each file system of the roots has."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -185,7 +185,7 @@ class SpaceSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 @within.read("space-summary", deadline_s=60)
 class SpaceSummaryOf(Params[SpaceSummary], frozen=True, kw_only=True, rename="camel"):
-    """Sum up the files below an indexed directory by age, media type and extension."""
+    """Sum up the files below an indexed folder by age, media type and extension."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     extensions: Annotated[int, Meta(ge=1, le=1000, description="Extensions to answer at most")] = 20

@@ -15,6 +15,7 @@ from msgspec import Raw
 from proto.errors import Failure, OperationError
 from proto.json_types import JsonObject
 from proto.operation import Operation
+from services.front.excerpt import Excerpt
 from services.front.protocol.failures import as_data, message_of
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -67,7 +68,8 @@ def direct(operation: Operation[object], value: object) -> Composed:
             is_error=value.get("isError") is True,
         )
     encoded = bytes(sized(value))
-    return Composed(b'{"result":%b}' % encoded if operation.wraps_result else encoded)
+    wraps = operation.wraps_result and not isinstance(value, Excerpt)
+    return Composed(b'{"result":%b}' % encoded if wraps else encoded)
 
 
 def composed(value: object, *, is_error: bool = False) -> Composed:

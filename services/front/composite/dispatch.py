@@ -77,6 +77,6 @@ class Composites:
             case Session():
                 return await run.session(params, self._steps, call_step, client_requests)
             case Describe():
-                return describe(self._steps, params.target)
+                return describe(self._steps, params.target, params.words)
             case _:
                 raise TypeError(f"{type(params).__name__} is no composite operation")

@@ -16,10 +16,11 @@ from proto.frames import Level
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params
 from proto.ops.front import Execute, Query, Session
-from proto.surfaces.steps import Category, Steps
+from proto.surfaces.steps import DOCUMENTS, Category, Steps
 from services.front import scratchpad
 from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from services.front.composite.plan import Planned, check, plan
+from services.front.excerpt import excerpt
 from services.front.protocol.failures import as_failure
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
@@ -39,15 +40,18 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
     planned = plan(Category.QUERY, steps, params.steps, "steps", chained=True)
     if len(planned) == 1:
         (only,) = planned
-        return direct(only.operation, await call(only.operation, only.params({}), client_requests))
+        arguments = only.params({})
+        value = await call(only.operation, arguments, client_requests)
+        return direct(only.operation, _bounded(steps, params.max_tokens, only, arguments, value))
     entries: list[JsonObject] = []
     completed = size = 0
     previous: object = {}
     for index, step in enumerate(planned):
         step_requests = _begin(client_requests, index, len(planned), step)
         try:
-            value = await call(step.operation, step.params(previous), step_requests)
-            result = sized(value, size)
+            arguments = step.params(previous)
+            value = await call(step.operation, arguments, step_requests)
+            result = sized(_bounded(steps, params.max_tokens, step, arguments, value), size)
             is_error = _is_error(step.operation, value)
         except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
             entries.append(_entry(index, step, failed(as_failure(error, step.operation.name)), is_error=True))
@@ -74,12 +78,14 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
     for index, step in enumerate(planned):
         step_requests = _begin(client_requests, index, len(planned), step)
         try:
-            value = await call(step.operation, step.params({}), step_requests)
+            arguments = step.params({})
+            value = await call(step.operation, arguments, step_requests)
+            success = not _says_failed(step.operation, value)
+            value = _bounded(steps, params.max_tokens, step, arguments, value)
         except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
             success = False
             entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
         else:
-            success = not _says_failed(step.operation, value)
             entry = _done(step, value, size, success=success)
         results.append(entry)
         size += len(bytes(entry))
@@ -120,6 +126,13 @@ async def session(params: Session, steps: Steps, call: CallStep, client_requests
         elif params.action == "stop" and pad.state.documents == value["session_id"]:
             pad.state.documents = None
     return direct(operation, value)
+
+
+def _bounded(steps: Steps, max_tokens: int | None, step: Planned, arguments: Params[object], value: object) -> object:
+    """The result of a step as the client gets it; the next step gets the whole."""
+    if step.operation.is_content or (steps.surface == DOCUMENTS and max_tokens is None):
+        return value
+    return excerpt(step.operation, arguments, value, max_tokens, kept=steps.surface != DOCUMENTS)
 
 
 def _begin(client_requests: ClientRequests | None, index: int, count: int, step: Planned) -> ClientRequests | None:

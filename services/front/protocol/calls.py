@@ -18,8 +18,9 @@ from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params
-from proto.surfaces.surface import caches
+from proto.surfaces.surface import Surface, caches
 from services.front.composite.answer import Composed
+from services.front.excerpt import Excerpt, excerpt
 from services.front.protocol.client_requests import CallRequests
 from services.front.scratchpad import shortened
 
@@ -70,6 +71,13 @@ async def perform(
     raise client_requests.input_required()
 
 
+def bounded(surface: Surface, operation: Operation[object], params: Params[object], value: object) -> object:
+    """The value as this surface answers it: cut, where it is too long and may be."""
+    if not surface.bounds(operation):
+        return value
+    return excerpt(operation, params, value, getattr(params, "max_tokens", None))
+
+
 def may_be_written(operation: Operation[object]) -> bool:
     """Whether nothing but the JSON of this tool's result is looked at on its way to a client."""
     return operation.text is None and not operation.is_content and not caches(operation)
@@ -79,6 +87,8 @@ def tool_parts(operation: Operation[object], value: object) -> tuple[str, bytes]
     """The text and the structured content (JSON) of a tool's result, or of what stands for a long one."""
     bare = _encode(value)
     text: object = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
+    if isinstance(value, Excerpt):
+        return (f"{text}\n\n{_encode(value['more']).decode()}" if isinstance(text, str) else bare.decode()), bare
     structured = b'{"result":%b}' % bare if operation.wraps_result else bare
     return shortened(operation, value, text if isinstance(text, str) else bare.decode(), structured)
 

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from proto.operation import ALL
 from proto.surfaces.surface import Surface
 from services.front.protocol.messages import RequestId, result_message
 
@@ -111,8 +110,8 @@ class Offered:
     """What a surface offers of the protocol, from which its capabilities follow."""
 
     def __init__(self, surface: Surface) -> None:
-        # `all` speaks the whole protocol, also while no operation makes a prompt; the others what they have.
-        whole = surface.name == ALL
+        # Those that have everything speak the whole protocol, also while no operation makes a prompt.
+        whole = surface.is_whole
         self.resources = whole or bool(surface.listed_resources) or bool(surface.listed_templates)
         self.prompts = whole or bool(surface.listed_prompts)
         self.completions = whole or bool(surface.listed_prompts) or bool(surface.listed_templates)
@@ -201,6 +200,7 @@ class Greeter:
             "protocolVersion": agreed(version),
             "capabilities": Offered(self.surface).capabilities(),
             "serverInfo": self._info,
+            "instructions": self.surface.instructions,
         }
 
     def _discovered(self) -> dict[str, object]:
@@ -208,6 +208,7 @@ class Greeter:
             "resultType": "complete",
             "supportedVersions": list(MODERN_VERSIONS),
             "capabilities": Offered(self.surface).capabilities(),
+            "instructions": self.surface.instructions,
             "ttlMs": LIST_FRESH_MS,
             "cacheScope": "public",
             "_meta": {"io.modelcontextprotocol/serverInfo": self._info},

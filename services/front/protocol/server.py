@@ -137,6 +137,7 @@ class SurfaceServer:
                 NAME,
                 version=version,
                 title=TITLE,
+                instructions=surface.instructions,
                 cache_hints=_FRESHNESS,
                 get_tool_input_schema=self._input_schema,
                 **handlers,
@@ -190,6 +191,7 @@ class SurfaceServer:
         try:
             parsed = operation.parse(params.arguments or {})
             value = await self._perform(ctx, operation, parsed, params.request_state)
+            value = calls.bounded(self.surface, operation, parsed, value)
             return _complete(calls.tool_result(operation, value))
         except InputRequired as required:
             return _input_required(required)

@@ -137,7 +137,9 @@ def test_a_model_is_used_at_once_and_one_that_cannot_be_loaded_changes_nothing(t
         # It looks like one from outside, and its service refuses it.
         wrong = save_cross_encoder(tmp_path / "wrong")
         config = (wrong / "config.json").read_text()
-        (wrong / "config.json").write_text(config.replace("BertForSequenceClassification", "NoForSequenceClassifications"))
+        (wrong / "config.json").write_text(
+            config.replace("BertForSequenceClassification", "NoForSequenceClassifications")
+        )
         refused = models(tmp_path, hub.url, "use", str(wrong))
         assert refused.returncode == 1
         assert "is not used, and all is as before" in refused.stderr

@@ -260,7 +260,7 @@ async def test_a_client_that_does_not_read_gets_everything_once_it_does() -> Non
 
 async def test_an_unknown_surface_is_refused_by_name() -> None:
     async with gateway_in_process() as (gateway, _):
-        with pytest.raises(InvalidParams, match="known surfaces: all, compact"):
+        with pytest.raises(InvalidParams, match="known surfaces: core, all, compact"):
             await gateway.attach(0, 1, "everything")
 
 

@@ -93,7 +93,7 @@ async def serving(*unserved: str) -> AsyncIterator[HttpWire]:
         ("/things/a", 200, {"name": "a", "count": 1}),
         ("/things/a?count=3&other=ignored", 200, {"name": "a", "count": 3}),
         ("/things/unknown", 404, {"error": "no such thing"}),
-        ("/things/a?count=0", 400, {"error": "parameter `count`: expected `int` >= 1"}),
+        ("/things/a?count=0", 400, {"error": "parameter `count`: expected `integer` >= 1"}),
     ],
 )
 async def test_get_takes_parameters_from_path_and_query(path: str, status: int, answer: object) -> None:

@@ -1,0 +1,121 @@
+"""Long answers: bounded, with the beginning of everything, and nothing of them out of reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from proto import ops
+from proto.ops.documents.reading import DocumentsGet
+from proto.ops.front import ScratchpadRead
+from proto.ops.knowledge import ReadNodeContent
+from services.front import scratchpad
+from services.front.excerpt import Excerpt, excerpt
+from services.front.scratchpad import Scratchpad, Scratchpads, _read
+
+TABLE = ops.load()
+SEARCH = TABLE["search"]
+QUERY = SEARCH.parse({"query": "x"})
+
+
+@pytest.fixture
+def pad() -> Scratchpad:
+    made = Scratchpads().open()
+    scratchpad.enter(made)
+    return made
+
+
+def hits(count: int, chars: int) -> dict[str, Any]:
+    return {
+        "count": count,
+        "results": [{"hash": f"{n:064}", "score": 0.5, "preview": "ä" * chars} for n in range(count)],
+    }
+
+
+@pytest.mark.parametrize("value", [
+    hits(5, 50_000), hits(5_000, 10), {"text": '"\n' * 100_000}, {f"k{n}": "x" * 90 for n in range(9_000)},
+    {"a": {"b": {"c": [["x" * 9_000] * 20] * 20}}}, {"results": [[[["x"]]]] * 20_000},
+])  # fmt: skip
+@pytest.mark.parametrize("tokens", [100, 500, None])
+def test_no_answer_is_longer_than_it_may_be_and_the_whole_is_kept(
+    pad: Scratchpad, value: dict[str, Any], tokens: int | None
+) -> None:
+    short = excerpt(SEARCH, QUERY, value, tokens)
+    assert isinstance(short, Excerpt)
+    assert len(msgspec.json.encode(short).decode()) <= (tokens or 2000) * 4 + 600
+    assert short["more"]["left_out"]
+    entry = pad.read(short["more"]["whole"]["params"]["id"])
+    assert entry is not None
+    assert msgspec.json.decode(entry.text) == value
+
+
+def test_of_hits_each_is_shown_before_any_is_shown_in_full(pad: Scratchpad) -> None:
+    short = excerpt(SEARCH, QUERY, hits(5, 50_000), None)
+    assert isinstance(short, Excerpt)
+    assert [hit["hash"] for hit in short["results"]] == [f"{n:064}" for n in range(5)]
+    assert all(200 < len(hit["preview"]) < 2_000 for hit in short["results"])
+    assert short["count"] == 5
+
+
+def test_a_short_answer_is_as_it_was(pad: Scratchpad) -> None:
+    value = hits(5, 10)
+    assert excerpt(SEARCH, QUERY, value, None) is value
+
+
+def test_a_list_becomes_an_object_that_says_what_is_left_out(pad: Scratchpad) -> None:
+    op = TABLE["explore_links"]
+    short = excerpt(op, op.parse({"id": "a"}), [{"target": f"note-{n}"} for n in range(9_000)], None)
+    assert isinstance(short, Excerpt)
+    assert f"{len(short['result'])} of 9000 shown" in short["more"]["left_out"][0]
+
+
+def test_a_text_that_is_cut_says_at_which_line_to_go_on(pad: Scratchpad) -> None:
+    op = TABLE["read_node_content"]
+    lines = [f"line {n} of a long note\n" for n in range(1, 3001)]
+    short = excerpt(op, ReadNodeContent(id="a"), {"text": "".join(lines)}, None)
+    assert isinstance(short, Excerpt)
+    shown = short["text"].splitlines(keepends=True)
+    assert shown == lines[: len(shown)]
+    assert short["more"]["go_on"] == {"lines": f"{len(shown) + 1}-"}
+    later = excerpt(op, ReadNodeContent(id="a", lines="900-"), {"text": "".join(lines[899:]), "lines": "900-3000"}, 200)
+    assert isinstance(later, Excerpt)
+    assert later["more"]["go_on"] == {"lines": f"{900 + later['text'].count(chr(10))}-"}
+
+
+def test_content_that_is_cut_is_said_to_be(pad: Scratchpad) -> None:
+    value: dict[str, Any] = {"hash": "ab", "content": "x" * 90_000, "content_truncated": False}
+    short = excerpt(TABLE["documents_get"], DocumentsGet(hash="ab"), value, None)
+    assert isinstance(short, Excerpt)
+    assert short["content_truncated"] is True
+    assert value["content"].startswith(short["content"])
+
+
+async def test_what_is_kept_is_read_to_its_end_in_bounded_parts(pad: Scratchpad) -> None:
+    value = {"text": "äöü \n" * 9_000}
+    whole = excerpt(SEARCH, QUERY, value, None)
+    assert isinstance(whole, Excerpt)
+    entry = whole["more"]["whole"]["params"]["id"]
+    op, read, offset = TABLE["scratchpad_read"], "", 0
+    while True:
+        params = ScratchpadRead(id=entry, offset=offset)
+        part = excerpt(op, params, msgspec.to_builtins(await _read(params, "client")), None)
+        assert isinstance(part, dict)
+        read += part["text"]
+        if not isinstance(part, Excerpt):
+            break
+        offset = part["more"]["go_on"]["offset"]
+    assert msgspec.json.decode(read) == value
+    params = ScratchpadRead(id=entry, offset=10, length=20)
+    part = msgspec.to_builtins(await _read(params, "client"))
+    assert (part["text"], part["next_offset"]) == (read[10:30], 30)
+
+
+def test_without_a_session_nothing_is_cut_unasked() -> None:
+    scratchpad.enter(None)
+    value = hits(5_000, 10)
+    assert excerpt(SEARCH, QUERY, value, None) is value
+    short = excerpt(SEARCH, QUERY, value, 100)
+    assert isinstance(short, Excerpt)
+    assert "whole" not in short["more"]

@@ -1,0 +1,147 @@
+"""What the surfaces cost a model, and that what is listed still says the truth: of the calls that are taken, and of the
+answers that are given.
+
+Tokens are characters / 4 of the compact JSON; o200k_base, a large model's tokenizer, counts 2 % fewer of these lists.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from proto import ops
+from proto.json_types import JsonObject
+from proto.operation import REFERENCES, SURFACES, Operation, Role
+from proto.surfaces import schemas
+from proto.surfaces.surface import Surface
+from tests.unit.front.operations import TABLE
+from tests.unit.front.wire import connected, gateway_in_process
+
+LIMITS = {"core": (4_000, 4_000), "all": (15_000, 25_000), "compact": (1_000, 1_000)}
+"""Tokens of a surface's list, without and with the schemas of results."""
+
+TOOL_LIMIT, TOOL_WITH_RESULT_LIMIT, INSTRUCTIONS_LIMIT = 600, 1_200, 300
+
+
+@pytest.fixture(scope="module")
+def table() -> ops.Table:
+    return ops.load()
+
+
+def tokens(value: object) -> int:
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False)) // 4
+
+
+def bare(tool: JsonObject) -> JsonObject:
+    return {key: value for key, value in tool.items() if key != "outputSchema"}
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_no_list_and_no_tool_costs_more_than_it_may(surface: str, table: ops.Table) -> None:
+    made = Surface(surface, table)
+    listed = made.listed_tools
+    whole, with_results = LIMITS.get(surface, LIMITS["all"])
+    assert tokens({"tools": [bare(tool) for tool in listed]}) <= whole
+    assert tokens({"tools": listed}) <= with_results
+    too_long = {tool["name"]: tokens(tool) for tool in listed if tokens(bare(tool)) > TOOL_LIMIT}
+    assert too_long == {}
+    assert {tool["name"] for tool in listed if tokens(tool) > TOOL_WITH_RESULT_LIMIT} == set()
+    assert 20 <= tokens(made.instructions) < INSTRUCTIONS_LIMIT
+
+
+def test_core_lists_few_tools_and_answers_by_name_what_all_has(table: ops.Table) -> None:
+    core, whole = Surface("core", table), Surface("all", table)
+    assert {"query", "execute", "session", "search_everything", "noyalib_set"} <= {t["name"] for t in core.listed_tools}
+    assert 12 <= len(core.listed_tools) <= 16
+    assert core.tools == whole.tools
+    assert core.listed_templates == whole.listed_templates
+
+
+def test_three_searches_are_told_apart_by_their_first_words(table: ops.Table) -> None:
+    names = ("search", "search_documents", "documents_search", "search_everything")
+    first = {name: table[name].description.partition(":")[0] for name in names}
+    assert list(first.values()) == ["Conversations", "Notes", "Documents", "Everything"]
+    assert len({table[name].title for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("surface", ["transcripts", "all"])
+def test_a_parameter_has_the_name_of_its_reference_there_and_its_common_one_elsewhere(
+    surface: str, table: ops.Table
+) -> None:
+    (search,) = [tool for tool in Surface(surface, table).listed_tools if tool["name"] == "search"]
+    name, other = ("top_k", "limit") if surface in REFERENCES else ("limit", "top_k")
+    assert name in search["inputSchema"]["properties"]
+    assert other not in search["inputSchema"]["properties"]
+    for written in (name, other):
+        assert table["search"].parse({"query": "x", written: 3}) == table["search"].parse({"query": "x", "top_k": 3})
+
+
+def test_conversations_are_checked_out_and_deleted_where_they_are_searched(table: ops.Table) -> None:
+    tools = {tool["name"] for tool in Surface("transcripts", table).listed_tools}
+    assert tools == {"search", "transcript_checkout", "transcript_delete"}
+
+
+def clients(table: ops.Table) -> list[Operation[object]]:
+    return [op for op in table.values() if op.admits("client") and op.role in (Role.TOOL, Role.STEP)]
+
+
+def test_what_fits_the_whole_schema_fits_the_listed_one(table: ops.Table) -> None:
+    """Values are made from the whole schemas: of each choice one, with all members and with those required alone."""
+    for op in clients(table):
+        listed = jsonschema.Draft202012Validator(schemas.parameters(op.input_schema))
+        for value in examples(op.input_schema, op.input_schema.get("$defs", {}), 0):
+            listed.validate(given(value))
+        if op.output_schema is not None:
+            short = jsonschema.Draft202012Validator(schemas.result(op.output_schema))
+            for value in examples(op.output_schema, op.output_schema.get("$defs", {}), 0):
+                short.validate(value)
+
+
+def given(value: Any) -> Any:
+    """A parameter without the nulls, which stand for what is not given."""
+    if isinstance(value, dict):
+        return {key: given(each) for key, each in value.items() if each is not None}
+    return [given(each) for each in value if each is not None] if isinstance(value, list) else value
+
+
+def examples(schema: JsonObject, definitions: JsonObject, depth: int) -> list[Any]:
+    if "$ref" in schema:
+        return examples(definitions[schema["$ref"].rpartition("/")[2]], definitions, depth)
+    if "anyOf" in schema:
+        return [value for choice in schema["anyOf"] for value in examples(choice, definitions, depth)]
+    if "enum" in schema or "const" in schema:
+        return list(schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return [[], *([] if depth > 4 else [examples(schema.get("items", {}), definitions, depth + 1)])]
+    if schema.get("type") == "object" and depth <= 4:
+        members = {name: examples(each, definitions, depth + 1) for name, each in schema.get("properties", {}).items()}
+        required = schema.get("required", [])
+        longest = max(map(len, members.values()), default=0)
+        every = [{name: values[n % len(values)] for name, values in members.items()} for n in range(longest)]
+        return [{name: members[name][0] for name in required}, *every]
+    made: dict[Any, list[Any]] = {
+        "string": ["text" * 16], "integer": [max(schema.get("minimum", 1), 1)], "number": [0.5], "boolean": [True],
+        "null": [None], "object": [{}], None: ["anything"],
+    }  # fmt: skip
+    return made[schema.get("type")]
+
+
+@pytest.mark.parametrize("surface", ["all", "core"])
+async def test_a_client_is_told_what_the_surface_is_for(surface: str) -> None:
+    async with gateway_in_process(TABLE) as (gateway, _), connected(gateway, surface) as wire:
+        told = (await wire.initialize())["instructions"]
+    assert told == Surface(surface, TABLE).instructions
+
+
+def test_a_name_that_was_meant_is_named_in_the_types_of_json(table: ops.Table) -> None:
+    with pytest.raises(Exception, match="expected `integer`, got `string`"):
+        table["navigate"].parse({"path": "/x", "limit": "many"})
+    with pytest.raises(Exception, match=r"missing required parameter `root` \(or `path`\)"):
+        table["index"].parse({})
+    assert msgspec.to_builtins(table["index"].parse({"path": "/x"})) == msgspec.to_builtins(
+        table["index"].parse({"root": "/x"})
+    )
