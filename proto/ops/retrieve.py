@@ -32,7 +32,7 @@ MAX_WAIT_S = 600
 
 UNLIKELY = 0.05
 """Hits below it are left out of users' searches unless less is asked for: of right answers among the first ten, one in
-a hundred and fifty is below."""
+a hundred is below."""
 
 DOUBTFUL = 0.2
 """Where no hit reaches this, nothing relevant was found."""

@@ -127,7 +127,7 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
     agent: Annotated[str, Meta(max_length=256, description="Only turns recorded under this name of an agent")] = ""
     project: Annotated[str, Meta(max_length=1024, description="Only turns of this project")] = ""
     distinct: Annotated[bool, Meta(description="One hit a conversation: its best")] = False
-    min_score: MinScore = UNLIKELY
+    min_score: MinScore = 0.0
     max_tokens: (
         Annotated[
             int, Meta(ge=1, le=2**31, description="About how long the answer may be; the oldest turns are cut first")

@@ -9,6 +9,7 @@ against what was put into it: `check`.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -28,6 +29,9 @@ TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* 
 """The vowels of Thai and of Indian scripts are marks; without them a word would end at each."""
 
 _PROBES = 50
+
+_COMMON = 1000
+"""Pieces that hold a word, from which on it is not counted how many they are."""
 
 _INDEXED = (
     "SELECT item_id, groups.title || ' ' || groups.names, heading, text FROM items "
@@ -94,11 +98,20 @@ class Fts5:
             rows = self._db.execute(f"{sql} ORDER BY rank LIMIT ?", (*arguments, limit))
             return [(item_id, -rank) for item_id, rank in rows]
 
-    def held(self, query: str, items: Sequence[int]) -> tuple[int, dict[int, list[str]]]:
-        """How many words the query has, and for each of some items those that it holds."""
-        found = query_terms(query)
+    def weights(self, query: str) -> dict[str, float]:
+        """The words of a query, each with how much it says: its inverse document frequency, 0.1 at least."""
+        count = self._db.execute("SELECT coalesce(max(item_id), 0) FROM items").get
+        sql = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
         with _noticing_damage():
-            return len(found), {item: [term for term in found if _holds(self._db, item, term)] for item in items}
+            return {
+                term: max(0.1, math.log((count + 1) / (self._db.execute(sql, (_expression(term), _COMMON)).get + 0.5)))
+                for term in query_terms(query)
+            }
+
+    def held(self, terms: Iterable[str], items: Sequence[int]) -> dict[int, list[str]]:
+        """For each of some items those of `terms` that it holds."""
+        with _noticing_damage():
+            return {item: [term for term in terms if _holds(self._db, item, term)] for item in items}
 
 
 def _holds(db: apsw.Connection, item: int, term: str) -> bool:

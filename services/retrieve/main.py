@@ -46,9 +46,10 @@ from services.retrieve import own, store
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import VectorFeed, run_outbox
+from services.retrieve.patience import Patience
 from services.retrieve.queries import QueryVectors
 from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import Patience, QueryCall, search
+from services.retrieve.search import QueryCall, search
 from services.retrieve.segment import Limits
 from services.runtime.database import Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles

@@ -22,6 +22,7 @@ from services.retrieve.collection import Collection
 from services.retrieve.filters import allowed_items, compile_filters
 from services.retrieve.lexical import Fts5, WordsDamaged
 from services.retrieve.live_vectors import VectorsLoading
+from services.retrieve.patience import Patience
 from services.retrieve.relevance import falling, relevance
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
@@ -43,29 +44,6 @@ TOLD = 50
 
 _LOAD_WAIT_S = 2.0
 _LOADING = "vector: the vectors are still being loaded"
-
-
-class Patience:
-    """How long a search waits for the query's vector: in full, or briefly once that was waited for in vain.
-
-    Words answer in milliseconds; while the embedder hangs, not every search shall pay for it. Until it has answered
-    once it may be loading its model: the first searches wait for that, though not for the slowest.
-    """
-
-    FIRST_S, BRIEF_S, BRIEF_FOR_S = 2.0, 0.1, 5.0
-
-    def __init__(self, full_s: float) -> None:
-        self._full_s = full_s
-        self._most_s = min(self.FIRST_S, full_s)
-        self._brief_until = -np.inf
-
-    def timeout_s(self) -> float:
-        return min(self.BRIEF_S, self._full_s) if trio.current_time() < self._brief_until else self._most_s
-
-    def learn(self, answered: bool) -> None:
-        if answered:
-            self._most_s = self._full_s
-        self._brief_until = -np.inf if answered else trio.current_time() + self.BRIEF_FOR_S
 
 
 async def search(
@@ -122,8 +100,8 @@ class _Search:
         self.words_failed = False
         self.vector: list[tuple[int, float]] | None = None
         self.query: Matrix | None = None
-        self.words_asked = 0
-        """Words of the query, without those that tell nothing."""
+        self.weights: dict[str, float] | None = None
+        """The words of the query, and how much each says."""
         self.reranked: dict[int, float] = {}
         self.degraded: list[str] = [collection.refilling] if collection.refilling else []
 
@@ -262,12 +240,19 @@ class _Search:
         return Candidates(best, store.items(db, ids, self.texts), cosines, self._held(db, ids[:TOLD]))
 
     def _held(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[str]]:
+        words = Fts5(db)
         try:
-            self.words_asked, held = Fts5(db).held(self.params.query, ids)
+            if self.weights is None:
+                self.weights = words.weights(self.params.query)
+            return words.held(self.weights, ids)
         except WordsDamaged as error:
             self._words_failed(error)
             return {}
-        return held
+
+    def _share(self, held: Sequence[str]) -> float:
+        """Of what the words of the query say, as much as these do."""
+        weights = self.weights or {}
+        return sum(weights[term] for term in held) / sum(weights.values()) if weights else 0.0
 
     def _search_words_again(self, db: apsw.Connection, depth: int) -> None:
         try:
@@ -298,7 +283,7 @@ class _Search:
         return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, db))
 
     def _shares(self, db: apsw.Connection, items: Sequence[int]) -> dict[int, float]:
-        return {item: len(held) / max(1, self.words_asked) for item, held in self._held(db, items).items()}
+        return {item: self._share(held) for item, held in self._held(db, items).items()}
 
     def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
         """The best cosine of the rest of their group, for pieces without a vector."""
@@ -357,13 +342,13 @@ class _Search:
         words = dict(self.lexical or ())
         first = next((item for item in items if item in words and candidates.held.get(item)), None)
         # Of hits further down, the share of words that they hold is told by their scores.
-        share_of_one = 0.0 if first is None else len(candidates.held[first]) / self.words_asked / words[first]
+        share_of_one = 0.0 if first is None else self._share(candidates.held[first]) / words[first]
 
         def sure(item: int) -> float:
             if by_model and item in self.reranked:
                 return min(1.0, max(0.0, self.reranked[item]))
             if item in candidates.held:
-                share = len(candidates.held[item]) / max(1, self.words_asked)
+                share = self._share(candidates.held[item])
             else:
                 share = min(1.0, words.get(item, 0.0) * share_of_one)
             return relevance(candidates.cosines.get(item), share)

@@ -49,8 +49,9 @@ from services.rerank import main as cross_encoder
 from services.retrieve.collection import Collection
 from services.retrieve.main import Settings as RetrieveSettings
 from services.retrieve.outbox import VectorFeed
+from services.retrieve.patience import Patience
 from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import Patience, search
+from services.retrieve.search import search
 from services.retrieve.terms import indexed
 from services.runtime.models.device import Precision
 

@@ -22,7 +22,7 @@ def test_nearer_and_more_words_are_surer(cosine: float, share: float, more: floa
     ("cosine", "share", "least", "most"),
     [
         (0.15, 0.0, 0, UNLIKELY), (0.3, 0.0, 0, DOUBTFUL), (0.2, 0.15, 0, DOUBTFUL), (None, 0.1, 0, DOUBTFUL),
-        (0.5, 0.0, 0.3, 0.6), (0.2, 1.0, 0.6, 0.95), (0.6, 0.7, 0.95, 1), (None, 1.0, 0.95, 1), (None, 0.4, 0.3, 0.7),
+        (0.5, 0.0, 0.3, 0.6), (0.0, 1.0, 0.6, 0.95), (0.6, 0.7, 0.95, 1), (None, 1.0, 0.95, 1), (None, 0.3, 0.3, 0.7),
     ],
 )  # fmt: skip
 def test_scale(cosine: float | None, share: float, least: float, most: float) -> None:

@@ -16,7 +16,8 @@ from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where
 from services.retrieve.lexical import Fts5, WordsDamaged
-from services.retrieve.search import Patience, search
+from services.retrieve.patience import Patience
+from services.retrieve.search import search
 from services.retrieve.word_index import FoundWords
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened
 
@@ -294,7 +295,7 @@ async def test_one_word_of_many_does_not_put_a_note_before_the_nearest_in_meanin
 async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Fts5, query: str, items: Sequence[int]) -> tuple[int, dict[int, list[str]]]:
+    def fail(self: Fts5, terms: object, items: Sequence[int]) -> dict[int, list[str]]:
         raise WordsDamaged("database disk image is malformed")
 
     embedder = WordEmbedder()
