@@ -60,7 +60,7 @@ class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defa
 
 @tool.read("search_documents", surfaces=("knowledge", "core"), title="Search notes", deadline_s=30)
 class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
-    """Notes: search all Markdown notes by meaning and by words, best first, each with the passage that matched. Not
+    """Notes: find Markdown notes by meaning and by words, best notes first, each with the passage that matched. Not
     conversations (search), stored files (op search) or all at once (search_everything)."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
@@ -82,7 +82,7 @@ class NodeContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 @tool.read("read_node_content", surfaces=("knowledge", "core"), title="Read a note", deadline_s=30, text="text")
 class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
-    """Read a note's Markdown by its id, from its file: whole, or the `lines` or the `section` asked for. Ids are as
+    """Read a note, or one section (under a heading) or some `lines` of it, by the note's id, from its file. Ids are as
     search_documents answers them."""
 
     id: NodeId
@@ -279,7 +279,8 @@ _RANGES = (
 
 @tool.read("temporal_search", deadline_s=30)
 class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
-    """Search notes of a time (this week, 2024, a range), by the front matter's `date`, else the last change."""
+    """Search notes from a time (this week, January 2026, a range), by the front matter's `date`, else the last
+    change."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
     date_range: Annotated[str, Meta(min_length=1, max_length=128, description=_RANGES)]

@@ -291,5 +291,5 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @surfaceless_step.read("documents_verify", deadline_s=86_400, step="verify")
 class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):
-    """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow; for
-    doubts about damage."""
+    """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow: where
+    damage is feared."""

@@ -94,8 +94,8 @@ class Deletions(Outcomes, frozen=True, kw_only=True):
 
 @within.destroy("delete-files", idempotent=False, deadline_s=86_400)
 class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
-    """Delete files or folders on disk; a folder that is not empty only with `force`. They go to the trash, and
-    restore-files brings them back, unless `permanent: true` is answered. Stored documents: op delete."""
+    """Delete files or folders on disk, throw them away; a folder that is not empty only with `force`. They go to the
+    trash, and restore-files brings them back, unless `permanent: true` is answered. Stored documents: op delete."""
 
     paths: Annotated[list[Path], Meta(min_length=1, max_length=MAX_ITEMS, description="What to delete")]
     dry_run: DryRun = False

@@ -187,9 +187,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("plan-create", idempotent=False, deadline_s=30)
 class PlanCreate(Params[Plan], frozen=True, kw_only=True):
-    """Create a plan, a rule for files: entries from `sources` that meet `conditions` (image, size, time, path) get
-    `outcomes`, once or on each change. In a tool's arguments {{entry.path}}, {{entry.name}} and such stand for the
-    entry's. plan-execute begins it. Only to find: resource-search, query-create."""
+    """Create a plan, a rule that acts on files automatically: entries from `sources` that meet `conditions` (image,
+    video, size, time, path) get `outcomes` (into a group, any tool), once or for each new file. In a tool's arguments
+    {{entry.path}}, {{entry.name}} and such stand for the entry's. plan-execute begins it. Only to find: resource-
+    search."""
 
     name: PlanName
     sources: Sources
