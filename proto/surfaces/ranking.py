@@ -17,8 +17,8 @@ _NAMED = 2
 
 _STOP = frozenset(
     _WORD.findall(
-        "a about all an and are as at be before but by do does for from had has have how i if in into is it its me my no"
-        " not of on or our shall should so some that the their them then these they this those to was were what when"
+        "a about all an and are as at be before but by do does for from had has have how i if in into is it its me my"
+        " no not of on or our shall should so some that the their them then these they this those to was were what when"
         " where which who why will with would you your"
     )
 )
