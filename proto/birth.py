@@ -25,9 +25,6 @@ EXIT_OUT_OF_MEMORY = 76
 HEAPS = "MALLOC_ARENA_MAX"
 """The variable by which a process that starts is told its `machine.limit_heaps`."""
 
-PREPARED = b"prepared"
-"""From a standby, once: all is done that can be done ahead."""
-
 FilesOfOthers: TypeAlias = Literal["", "read", "write"]
 """What a process that root started may do with files that are not its own, within its walls."""
 

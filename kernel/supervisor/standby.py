@@ -1,8 +1,9 @@
 """Standbys: for each service that runs, a process forked ahead that takes its place within milliseconds of its death.
 
-It has done what can be done before it is known when it will be wanted (see `services.runtime.standby`): a restart takes
-14 to 28 ms instead of 63 to 146.  Where there is none that fits, the service is forked or started from nothing.  A
-service that is not called for a while has none until it is called again: it holds some 10 MB.
+It has done what can be done before it is known when it will be wanted (see `services.runtime.standby`): from a kill to
+the next answer it takes a tenth to a half of the time that it takes without (`scripts/bench kills`).  Where there is
+none that fits, the service is forked or started from nothing.  A service that is not called for a while has none until
+it is called again: it holds some 10 MB.
 """
 
 from __future__ import annotations
@@ -26,16 +27,13 @@ from kernel.supervisor.processes import STOPPED, Reaper, progress_of
 from kernel.supervisor.spawn import settle
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.zygote import Zygote, ZygoteDown
-from proto.birth import PREPARED, Birth, Wake
+from proto.birth import Birth, Wake
 
 AFTER_A_RESTART_S = 0.005
 """So that the calls that waited for the restart are answered first."""
 
 AGAIN_S = 30.0
 """After the death of a standby: it was killed for want of memory, or cannot live."""
-
-PREPARED_WITHIN_S = 2.0
-"""One that is still at it when it is wanted goes on as the service, unless it has taken this long: then it hangs."""
 
 OOM_SCORE_ADJ = 800
 """Out of memory, the first to go: it serves no call."""
@@ -52,10 +50,8 @@ class Standby:
         self.pidfd = os.pidfd_open(pid)
         self.woken = trio.Event()
         self._control = control
-        self._prepared = False
         self._birth = birth
         self._env = env
-        self._since = trio.current_time()
 
     def fits(self, birth: Birth, env: dict[str, str]) -> bool:
         """Whether it can be the generation that this certificate describes, and lives."""
@@ -64,7 +60,6 @@ class Standby:
         return (
             replace(self._birth, generation=birth.generation) == birth
             and self._env == env
-            and (self._prepared or trio.current_time() - self._since < PREPARED_WITHIN_S)
             and not dead.poll(0)
             and progress_of(self.pid)[0] != STOPPED
         )
@@ -83,9 +78,6 @@ class Standby:
         """Until it is woken or dead."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_woken, nursery.cancel_scope)
-            await trio.lowlevel.wait_readable(self._control)
-            with contextlib.suppress(OSError):
-                self._prepared = self._control.recv(len(PREPARED)) == PREPARED
             await trio.lowlevel.wait_readable(self.pidfd)
             nursery.cancel_scope.cancel()
 

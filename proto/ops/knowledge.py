@@ -37,6 +37,9 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
     snippet: Annotated[str, Meta(description="The passage that matched")]
     context: Annotated[str, Meta(description="Its headings and lines; of the best five also a language model's remark")]
+    path: Annotated[str, Meta(description="The note's file, relative to its root")] = ""
+    first_line: Annotated[int | None, Meta(description="Of the file, from 1, where the snippet begins")] = None
+    last_line: Annotated[int | None, Meta(description="Where it ends")] = None
 
 
 class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +51,7 @@ class SearchMetadata(msgspec.Struct, frozen=True, kw_only=True):
     analysis: Annotated[str | None, Meta(description="What the language model says of the results")]
     stages: Annotated[list[str], Meta(description="What truly ran: lexical, vector, rerank, sonar")]
     degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")]
+    hint: Annotated[str | None, Meta(description="How to ask more closely: the query names a time, say")] = None
 
 
 class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -273,7 +277,7 @@ class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 _RANGES = (
     "`2026-01-17`, `2026-01`, `2026`, `2026-01-01..2026-03-31` (either end may be left out), "
-    "`today`, `yesterday`, `this week`, `last month`, `last 7 days`; all in UTC"
+    "`September 2026`, `3 weeks ago`, `last month`, `last 7 days`; German too; all in UTC"
 )
 
 

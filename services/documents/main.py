@@ -6,16 +6,10 @@ It is ready once the databases are open; a text that is not indexed yet is searc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
 import trio
 
-from proto.operation import Params
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from services.documents.carrying import Carrying
 from services.documents.changing import Changing
 from services.documents.parts import Parts
@@ -55,16 +49,3 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """A file and a text, found in every way."""
-    (root / "a.py").write_text("def a():\n    return 1\n")
-    return (
-        DocumentsAdd(path=str(root)),
-        DocumentsAdd(name="b.txt", content="a text"),
-        DocumentsList(limit=10),
-        DocumentsGet(name="b.txt", include_content=True),
-        DocumentsGrep(pattern="return"),
-        DocumentsSearch(query="a text"),
-    )

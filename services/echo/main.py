@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
-from proto.operation import Params
 from proto.ops.echo import Echo, EchoParams
 from services.runtime.handlers import Context, Environment, Handlers
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """One call."""
-    return (EchoParams(message="1"),)
 
 
 @asynccontextmanager

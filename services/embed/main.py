@@ -102,7 +102,7 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
     return Loaded(files, fingerprint(files), tokenizer, encoder, canary, encoder.compute([canary])[0])
 
 
-def rehearse(root: Path, settings: Mapping[str, Any]) -> None:
+def prepare(settings: Mapping[str, Any]) -> None:
     """Import the model's code alone, as far as the zygote has not: its weights would be in memory twice."""
     with contextlib.suppress(ModelMissing, ValueError):
         files = resolve(str(settings.get("model", AUTO)))

@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import trio
 
 from proto.errors import Unavailable
-from proto.operation import Params
-from proto.ops.files.index import Index, ListJobs
-from proto.ops.files.reading import Inspect, Navigate
 from services.files.browse.indexing import Indexing
 from services.files.browse.reading import Reading
 from services.files.browse.space import Space
@@ -141,19 +136,6 @@ class Recovery:
             core.env.info(index=f"rebuilding: {core.database.rebuilt}")
             await steadily(core.env, "recovery", from_damage)
             core.env.info(index="")
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """A file in a folder is indexed, and looked at."""
-    folder = root / "folder"
-    folder.mkdir()
-    (folder / "file.txt").write_text("text")
-    return (
-        Index(root=str(root), async_=False, max_age=0),
-        ListJobs(limit=10),
-        Navigate(path=str(folder)),
-        Inspect(path=str(folder / "file.txt")),
-    )
 
 
 def handlers_of(

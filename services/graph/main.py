@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import apsw
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.operation import Params
 from proto.ops import graph as ops
 from services.graph import answers, store, walk
 from services.runtime.database import Database
@@ -34,12 +31,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
-
-
-def rehearse(root: Path, settings: Mapping[str, object]) -> Sequence[Params[Any]]:
-    """A note that points to another, and a look at its neighbours."""
-    note = ops.NodeState(id="a", edges=[ops.Outgoing(target="b", kind="LINKS")])
-    return (ops.GraphPut(corpus="notes", nodes=[note]), ops.GraphNeighbors(corpus="notes", id="a"), ops.GraphStats())
 
 
 class Waiting:

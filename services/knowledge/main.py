@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
 
 import trio
 
 from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.near import did_you_mean
-from proto.operation import Params
 from proto.ops import knowledge as ops
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
-from services.knowledge import edges, graph_feed, nodes
+from services.knowledge import edges, graph_feed, ids, nodes
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
@@ -35,7 +32,7 @@ from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
-from services.runtime.roots import Denied, OutsideRoots, Roots, printable
+from services.runtime.roots import Denied, OutsideRoots, printable
 
 SIMILAR_AT_LEAST = 0.8
 SIMILAR_LIMIT = 10
@@ -76,16 +73,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         database.close()
 
 
-def rehearse(root: Path, settings: Mapping[str, object]) -> Sequence[Params[Any]]:
-    """Look at a note and its links; whether the first scan is through by then makes no difference."""
-    note = root / "a.md"
-    note.write_text("# A\n\nSee [[b]].\n", encoding="utf-8")
-    files.read(str(note), Roots((root,)))
-    return (
-        ops.ReadNodeContent(id="a"), ops.ExploreLinks(id="a"), ops.KnowledgeStatus(), ops.ReadNodeContent(id="a")
-    )  # fmt: skip
-
-
 class Notes:
     """The operations on single notes, and on the index as a whole."""
 
@@ -103,14 +90,14 @@ class Notes:
             Unavailable: that takes longer than a moment.
         """
         listed = self._ingest.is_listed
-        node = await self._database.read(lambda db: nodes.find(db, id_))
+        node = await self._database.read(lambda db: nodes.sought(db, id_))
         if listed if node is None else node.title or not with_links:
             return node
         with trio.move_on_after(STARTUP_PATIENCE_S):
             async with self._ingest.passed:
                 while True:
                     listed = self._ingest.is_listed
-                    node = await self._database.read(lambda db: nodes.find(db, id_))
+                    node = await self._database.read(lambda db: nodes.sought(db, id_))
                     if listed if node is None else node.title or not with_links:
                         return node
                     await self._ingest.passed.wait()
@@ -144,7 +131,9 @@ class Notes:
         await self._node(params.id, with_links=True)
         out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
-            lambda db: edges.explore(db, params.id, params.relation, out=out, into=into, depth=params.depth)
+            lambda db: edges.explore(
+                db, ids.present(db, params.id), params.relation, out=out, into=into, depth=params.depth
+            )
         )
         if more:
             reached = f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach"

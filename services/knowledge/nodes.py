@@ -1,12 +1,10 @@
 """Notes in the database: their ids, their state, and how they come and go.
 
-An id is the file's base name.  It is given once and kept: through edits, restarts, and a move to another folder; a
-second file of the same base name gets an id made from its path, and keeps that even when the first is gone.
+Which id a note has is for `ids` to say.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,12 +12,10 @@ from dataclasses import dataclass
 
 import apsw
 
-from services.knowledge import edges
+from services.knowledge import edges, ids
 from services.knowledge.notes.files import Place, Stamp
-from services.knowledge.notes.links import slug
 from services.knowledge.notes.markdown import Note, stem
 
-MAX_ID_CHARS = 500
 MAX_DEPARTED = 10_000
 
 
@@ -70,29 +66,20 @@ def load(db: apsw.Connection) -> dict[Place, Known]:
 def arrive(
     db: apsw.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
 ) -> dict[Place, Known]:
-    """Give ids to new files: those that `moves` names keep the id they had elsewhere."""
-    given: dict[Place, Known] = {}
-    # An id that is free again may still be leaving: its old text is taken out before the new one is put.
-    # The note nearest to its root is the first of its name, whatever order a folder lists its entries in.
-    order = sorted(arrivals, key=lambda place: (roots.index(place.root), place.path.count("/"), place.path))
-    for place in sorted(order, key=lambda place: place not in moves):
-        id_ = moves.get(place) or _free_id(db, place)
+    """Take new files in; `moves` names the id that some had elsewhere.
+
+    Answers what is to be read: these, and the notes that have another id for their coming, or for what has gone.
+    """
+    there = {Place(root, path): id_ for id_, root, path in db.execute("SELECT id, root, path FROM node")}
+    wanted = ids.ids_of([*there, *arrivals], roots)
+    changed = {id_: wanted[place] for place, id_ in (*there.items(), *moves.items()) if wanted[place] != id_}
+    ids.rename(db, changed)
+    for place in arrivals:
+        id_ = wanted[place]
         db.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
         db.execute("DELETE FROM departed WHERE id=?", (id_,))
-        given[place] = Known(id_, None, None, 0, None)
-    return given
-
-
-def _free_id(db: apsw.Connection, place: Place) -> str:
-    path = place.path[:-3]
-    mark = hashlib.sha256(place.absolute.encode()).hexdigest()
-    short, long = slug(stem(place.path)), slug(path)
-    candidates = [short, long] if len(long) <= MAX_ID_CHARS else [short]
-    candidates += [f"{long[: MAX_ID_CHARS - 65]}-{mark[:length]}" for length in (8, 16, 64)]
-    for candidate in candidates:
-        if db.execute("SELECT 1 FROM node WHERE id=?", (candidate,)).fetchone() is None:
-            return candidate
-    raise AssertionError(f"two files with one path: {place.absolute}")
+    renamed = [place for place, id_ in there.items() if id_ in changed]
+    return {place: Known(wanted[place], None, None, 0, None) for place in (*arrivals, *renamed)}
 
 
 def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
@@ -152,7 +139,13 @@ def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
 
 
 def find(db: apsw.Connection, id_: str) -> Node | None:
+    """The note that has this id."""
     return next(_nodes(db, "WHERE id=?", (id_,)), None)
+
+
+def sought(db: apsw.Connection, id_: str) -> Node | None:
+    """The note that has this id, or had it."""
+    return find(db, ids.present(db, id_))
 
 
 def every(db: apsw.Connection) -> dict[str, Node]:

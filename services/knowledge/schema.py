@@ -1,21 +1,11 @@
-"""The database of notes, and how its ids outlive a damaged file.
-
-The database is derived from the files, except for the ids: which of two files of one name came first cannot be seen
-from the folders. So when a damaged file is begun again, the ids that can still be read in it are taken over; those
-notes are then found, read and linked as new ones.
-"""
+"""The database of notes; all of it is derived from the files, and a damaged one is begun again."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import apsw
-
-from services.runtime.database import Database, Kind, Schema, salvage
+from services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -93,7 +83,11 @@ END;
 INSERT INTO graph_outbox(id) SELECT id FROM node;
 """
 
-_log = logging.getLogger("linckia.knowledge")
+_FORMER = """
+-- Which note had an id once.
+CREATE TABLE former(id TEXT PRIMARY KEY, node TEXT NOT NULL);
+CREATE INDEX former_node ON former(node);
+"""
 
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
@@ -101,15 +95,8 @@ def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) ->
     return Database(path, SCHEMA, kind=Kind.DERIVED, readers=2, pragmas={"cache_size": -16384}, on_rebuilt=on_rebuilt)
 
 
-def recover_ids(db: apsw.Connection) -> None:
-    """Take over the ids of the newest damaged file beside a new database."""
-    for damaged in salvage.damaged_files(Path(db.filename))[-1:]:
-        rows: list[tuple[Any, ...]] = []
-        with contextlib.suppress(apsw.Error), salvage.opened(damaged) as old:
-            rows, _ = salvage.readable(old, "SELECT id, root, path FROM node", "rowid")
-        notes = dict.fromkeys(row for row in rows if all(isinstance(value, str) for value in row))
-        db.executemany("INSERT OR IGNORE INTO node(id, root, path) VALUES(?, ?, ?)", notes)
-        _log.warning("%d ids of notes are taken over from %s", len(notes), damaged)
-
-
-SCHEMA = Schema(version=2, tables=_TABLES + _GRAPH_OUTBOX, migrations={1: _GRAPH_OUTBOX}, begin=recover_ids)
+SCHEMA = Schema(
+    version=3,
+    tables=_TABLES + _GRAPH_OUTBOX + _FORMER,
+    migrations={1: _GRAPH_OUTBOX, 2: _FORMER},
+)

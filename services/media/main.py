@@ -6,10 +6,9 @@ import contextlib
 import datetime
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import apsw
 import msgspec
@@ -17,7 +16,6 @@ import trio
 from msgspec import Meta
 
 from proto.errors import InvalidParams, OperationError
-from proto.operation import Params
 from proto.ops.media import (
     THUMBNAIL,
     AllMetadata,
@@ -56,13 +54,6 @@ from services.runtime.roots import Roots
 
 _CONTENT = "SELECT hash, metadata, problem, used_at FROM content"
 _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([a-z0-9_]{1,40}\.jpg)")
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """A text, looked at and read."""
-    note = root / "note.txt"
-    note.write_text("text\n", encoding="utf-8")
-    return [MediaInspect(path=str(note)), MediaContent(path=str(note))]
 
 
 class Settings(msgspec.Struct, frozen=True):

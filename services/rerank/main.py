@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -18,7 +17,6 @@ import trio
 from msgspec import Meta
 
 from proto.errors import Unavailable
-from proto.operation import Params
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, resolve
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -91,12 +89,10 @@ def warm_up() -> None:
             importlib.import_module("transformers")
 
 
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
-    """Without a model: ask for it. With one: import its code alone, since its weights would be in memory twice."""
+def prepare(settings: Mapping[str, Any]) -> None:
+    """Import the model's code alone, if there is one: its weights would be in memory twice."""
     if (model := settings.get("model", AUTO)) not in (AUTO, NONE) or resolve(model) is not None:
         importlib.import_module("transformers")
-        return None
-    return (RerankModelParams(),)
 
 
 @contextlib.asynccontextmanager

@@ -10,25 +10,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import trio
 from msgspec import Meta
 
 from proto.errors import LinckiaError, Unavailable
-from proto.operation import Params
 from proto.ops.embed import EmbedResult, EmbedTexts
 from proto.ops.retrieve import (
     CollectionEpoch,
     CollectionStatus,
-    Fusion,
-    Group,
     GroupIds,
     Grouping,
-    Item,
     Neighbours,
     Pairs,
     RetrieveClusters,
@@ -344,14 +340,6 @@ class RetrieveService:
         if found is None or found.collection is not collection:
             found = self._nearby[collection.name] = GroupNeighbours(collection)
         return found
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """Put a note, and find it by its words."""
-    piece = Item(key="1", heading="Sea stars", text="A sea star grows back any arm that it has lost.", embed=False)
-    note = Group(id="a", title="Sea stars", items=[piece])
-    search = RetrieveSearch(collection="notes", query="what grows back an arm", fusion=Fusion(method="lexical"))
-    return (RetrievePut(collection="notes", groups=[note]), search, RetrieveStatus(collection="notes"), search)
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@
 
 What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
 orderly end. A handler is cancelled when its caller cancels, disconnects or runs out of time. A module may also have
-`warm_up` and `rehearse`, which take work out of a restart: see `WarmUp` and `Rehearse`.
+`warm_up` and `prepare`, which take work out of a restart: see `WarmUp` and `Prepare`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -272,15 +272,10 @@ Python alone: compile patterns, fill caches. No thread, no file or descriptor le
 for a fork would copy their state and not their threads.
 """
 
-Rehearse = Callable[[Path, Mapping[str, Any]], Sequence[Params[Any]] | None]
-"""What a service's module may have as `rehearse`, so that the first calls after a restart cost what later ones do.
+Prepare = Callable[[Mapping[str, Any]], None]
+"""What a service's module may have as `prepare`: called with the service's settings in a process that waits to take the
+place of one that dies, for what takes long and is the same for each start, such as an import or a pattern compiled.
 
-A standby, a process that waits to take the place of one that dies, opens the service on an empty data folder, makes
-the calls that `rehearse` answers, in their order, and ends the service again. The first argument is the one root of
-that rehearsal, an empty folder to put files into; the second are the service's settings. Everything is thrown away
-afterwards; no other service is there, and no caller sees the answers, failures included.
-
-Answer the calls that clients make most, and before them what these need to find something. Answer None where opening
-the service costs more than milliseconds or a megabyte (a model): then only the loop and the link are rehearsed, as
-they are for a service without `rehearse`.
+Nothing of the data or the roots, which belong to the generation that lives, and no model, which would be in memory
+twice.
 """

@@ -25,13 +25,13 @@ import trio
 
 from proto import ops
 from proto.birth import Birth, read_birth
-from proto.link import LinkClosed, SocketLink, socket_pair
+from proto.link import LinkClosed, SocketLink
 from proto.machine import give_back_at_rest
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 from services.runtime.memory import bound_files, bound_memory, end_out_of_memory
 from services.runtime.privileges import KernelGone, die_with, require_parent
 from services.runtime.sandbox import confine
-from services.runtime.standby import SocketPair, stand_by
+from services.runtime.standby import stand_by
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -62,8 +62,6 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
         data_dir = Path(birth.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         info: dict[str, str] = {}
-        # Not later: behind the walls a service makes no socket of its own.
-        stage = socket_pair() if standby else None
         bound_memory(birth)
         bound_files(birth)
         if birth.confinement is not None:
@@ -73,7 +71,7 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
             _log.info("confined by %s", info["confined"])
             # A change of user cut the tie for a moment.
             require_parent(birth.parent_pid)
-        trio.run(_main, birth, fd, handoff_fd, module, info, stage)
+        trio.run(_main, birth, fd, handoff_fd, module, info, standby)
     except* (LinkClosed, KernelGone):
         _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
         code = EXIT_KERNEL_GONE
@@ -86,10 +84,10 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
 
 
 async def _main(
-    birth: Birth, fd: int, handoff_fd: int | None, module: ModuleType, info: dict[str, str], stage: SocketPair | None
+    birth: Birth, fd: int, handoff_fd: int | None, module: ModuleType, info: dict[str, str], standby: bool
 ) -> None:
-    if stage is not None:
-        if (woken := await stand_by(birth, fd, module, stage)) is None:
+    if standby:
+        if (woken := await stand_by(birth, fd, module)) is None:
             return
         birth, fd, handoff_fd = woken
         _name_log(birth)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, cast
 
 import apsw
@@ -15,7 +14,6 @@ from msgspec import Meta, Raw
 
 from proto.errors import InvalidParams, OperationError
 from proto.frames import Written
-from proto.operation import Params
 from proto.ops.transcripts import (
     DeletedTurns,
     ForestStats,
@@ -26,7 +24,6 @@ from proto.ops.transcripts import (
     TranscriptDelete,
     TranscriptHistories,
     TranscriptHistory,
-    TranscriptIngest,
     TranscriptNode,
     TranscriptStats,
 )
@@ -96,7 +93,7 @@ def redactor_of(settings: Settings) -> Redactor | None:
     return _made(tuple(settings.redact_skip), tuple(settings.redact_rules))
 
 
-# Compiled in the rehearsal, and reused when the service starts: the longest step of its start.
+# Compiled by `prepare`, and reused when the service starts: the longest step of its start.
 @functools.lru_cache(maxsize=1)
 def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
     rules = []
@@ -131,12 +128,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             await trio.to_thread.run_sync(database.close)
 
 
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]] | None:
-    """A turn that is posted, and looks at it."""
-    request = {"model": "m", "messages": [{"role": "user", "content": "What is this?"}]}
-    response = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "A rehearsal."}}]}
-    body = msgspec.json.encode({"provider": "openai", "request": request, "response": response})
-    return (TranscriptIngest(body=body), TranscriptHistories(limit=1), TranscriptStats())
+def prepare(settings: Mapping[str, Any]) -> None:
+    """Compile what is masked."""
+    redactor_of(read_settings(settings))
 
 
 class Conversations:

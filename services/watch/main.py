@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import apsw
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.operation import Params
 from proto.ops import watch as ops
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.roots import Roots
@@ -30,15 +27,6 @@ MAX_PROBLEMS = 100
 
 Key = tuple[str, str]
 """Caller and name of a subscription."""
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """A folder with a file in it, from the subscription to its first change."""
-    (root / "folder").mkdir()
-    (root / "folder/file").touch()
-    first = ops.WatchSubscribe(name="rehearsal", paths=[str(root)])
-    changes = [ops.WatchChanges(subscription="rehearsal", after=after, wait_s=1.0) for after in (0, 1)]
-    return [first, *changes, ops.WatchStatus()]
 
 
 @contextlib.asynccontextmanager

@@ -6,16 +6,14 @@ Failures carry the JSON-RPC codes of `proto.ops.yaml`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, TypeVar, TypeVarTuple
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, TypeVar, TypeVarTuple
 
 import msgspec
 import trio
 from msgspec import Meta
 
 from proto.errors import OperationError
-from proto.operation import Params
 from proto.ops.yaml import (
     AppendEdit,
     CommentEdit,
@@ -122,13 +120,6 @@ def warm_up() -> None:
     tree = read_tree(_SAMPLE)
     set_at(set_at(tree, "a.b[0]", "2"), "c.d", "new")
     get_at(tree, "a")
-
-
-def rehearse(root: Path, settings: Mapping[str, Any]) -> Sequence[Params[Any]]:
-    """Read the small document, and change it."""
-    (root / "sample.yaml").write_text(_SAMPLE, encoding="utf-8")
-    get = NoyalibGet(file="sample.yaml", path="a.b")
-    return (get, NoyalibSet(file="sample.yaml", path="a.b[0]", value="2"), get)
 
 
 _SAMPLE = """# sample

@@ -54,7 +54,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str
     size: int
     tags: list[str]
-    line_number: Annotated[int | None, Meta(description="Where the passage stands, with `line_numbers`")] = None
+    first_line: Annotated[int | None, Meta(description="Line of the text, from 1, where the snippet begins")] = None
+    last_line: Annotated[int | None, Meta(description="Where it ends; of HTML there are no lines")] = None
+    line_number: Annotated[int | None, Meta(description="The same as first_line, with `line_numbers`")] = None
     matches: Annotated[
         list[MatchedLine], Meta(description="With `line_numbers` or `context`: lines with its words")
     ] = []

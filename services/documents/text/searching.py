@@ -136,7 +136,7 @@ def _hit(hit: Hit, prefix: str) -> Scored:
 def _cut(text: str, terms: list[str]) -> tuple[str, int]:
     """About `SNIPPET_CHARS` of a text, from the line on where the most terms are near; and which line that is."""
     if len(text) <= SNIPPET_CHARS:
-        return text.strip("\n"), 0
+        return text, 0
     folded = text.casefold() if len(text.casefold()) == len(text) else text.lower()
     places = sorted(place for term in terms for place in _places(folded, term))
     best, most = 0, 0
@@ -147,7 +147,9 @@ def _cut(text: str, terms: list[str]) -> tuple[str, int]:
     start = text.rfind("\n", 0, best) + 1 if best else 0
     if best - start > SNIPPET_CHARS // 2:
         start = best - 60
-    return text[start : start + SNIPPET_CHARS].strip("\n"), text.count("\n", 0, start)
+    said = text[start : start + SNIPPET_CHARS]
+    start += len(said) - len(said.lstrip("\n"))
+    return said.strip("\n"), text.count("\n", 0, start)
 
 
 def _places(text: str, term: str) -> list[int]:
@@ -175,16 +177,18 @@ def _documents(
         if passage is None:
             passage, first = best_passage(db, codec, one.object, terms)
         text, line = _cut(passage, terms)
+        at = first + line if first else None
         matches = _matches(db, codec, one.object, terms, params.context) if (
             params.line_numbers or params.context) else []  # fmt: skip
         page += [
             Found(
                 id=holder.id, hash=holder.hash, title=holder.name, path=holder.path, name=holder.name,
                 score=round(one.score, 6), snippet=text, mime_type=holder.mime_type, size=holder.size, tags=holder.tags,
-                line_number=first + line if params.line_numbers and first and not holder.mime_type.startswith(
-                    "text/html") else None, matches=matches,
+                first_line=where, last_line=None if where is None else where + text.count("\n"),
+                line_number=where if params.line_numbers else None, matches=matches,
             )
             for holder in rows.holding(db, one.object, conditions, params.limit - len(page))
+            for where in [None if holder.mime_type.startswith("text/html") else at]
         ]  # fmt: skip
     return sum(counts.values()), page
 

@@ -111,6 +111,8 @@ class Index:
             if nodes.setting(db, _VERSION) != version:
                 db.execute("UPDATE node SET hash=NULL")
                 nodes.set_setting(db, _VERSION, version)
+                # Those of an earlier version may have other ids.
+                nodes.arrive(db, (), {}, self._roots)
             return nodes.load(db)
 
         generation = self._database.generation
@@ -148,12 +150,14 @@ class Index:
             return nodes.arrive(db, changes.arrived, moved, self._roots)
 
         given = await self._database.write(change)
+        renamed = given.keys() & self.known.keys()
+        self.pending |= dict.fromkeys(sorted(renamed))
         for place in changes.gone:
             del self.known[place]
             self.pending.pop(place, None)
             self.failed.pop(place, None)
         self.known.update(given)
-        self.leaving = self.leaving or bool(changes.gone)
+        self.leaving = self.leaving or bool(changes.gone or renamed)
 
     async def step(self) -> bool:
         """Do one piece of work; answers whether there was any."""

@@ -35,6 +35,10 @@ _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
 _BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _FRAGMENT = re.compile(r"#\S")
+_NO_ID = re.compile(r"[\x00-,./:-`{-\x7f]")
+_JOINER = "\u200d"
+"""Between the pictures that one emoji is made of."""
+
 _BACKTICKS = re.compile(r"`+")
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 
@@ -53,8 +57,17 @@ class Reference:
 
 
 def slug(name: str) -> str:
-    """A name as an id: lower-cased, every character outside `a-z0-9-` turned into `-`."""
-    return re.sub(r"[^a-z0-9-]", "-", name.lower())
+    """A name as an id: lower-cased, every character of ASCII outside `a-z0-9-` turned into `-`, and so is whatever is
+    no letter, digit or picture of another script."""
+    ascii_alone = _NO_ID.sub("-", unicodedata.normalize("NFC", name.lower()))
+    if ascii_alone.isascii():
+        return ascii_alone
+    return "".join(each if each.isascii() or _is_kept(each) else "-" for each in ascii_alone)
+
+
+def _is_kept(character: str) -> bool:
+    kind = unicodedata.category(character)
+    return kind[0] in "LMN" or kind in ("So", "Sk") or character == _JOINER
 
 
 def name_key(name: str) -> str:
@@ -126,8 +139,7 @@ def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
         path = text if text.lower().endswith(".md") else text + ".md"
         yield Reference(kind, path_key(os.path.join(place.root, os.path.dirname(place.path), path)), name_key(text))
         return
-    # Names in other scripts all become the same row of dashes: they are not found by id.
-    yield Reference(kind, name_key(text), slug(text.removesuffix(".md")) if text.isascii() else "")
+    yield Reference(kind, name_key(text), slug(text.removesuffix(".md")))
 
 
 def _linked(destination: str, place: Place) -> Iterator[Reference]:

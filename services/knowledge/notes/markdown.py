@@ -68,7 +68,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
     if front.lines:
         source = normal.split("\n", front.lines)[1 : front.lines - 1]
         if any(line.strip() for line in source):
-            head = Section("\n".join(source), 0, (Part(1, front.lines, ()),))
+            head = Section("\n".join(source), 0, (Part(2, front.lines - 1, ()),))
     return Note(
         title=title,
         sections=tuple(cut([""] * before + lines, blocks, title, measure)),

@@ -17,7 +17,7 @@ from proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, Retr
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
-from services.knowledge.notes.dates import date_range, rfc3339
+from services.knowledge.notes.dates import date_range, range_in, rfc3339
 from services.knowledge.notes.links import clean_tags
 from services.knowledge.search import gaps, passages, topics
 from services.knowledge.search.refinement import Refiner
@@ -69,7 +69,7 @@ class Search:
         return ops.SearchDocumentsResult(
             results=results,
             left_out=len(refined) - len(results),
-            metadata=msgspec.structs.replace(metadata, degraded=degraded),
+            metadata=msgspec.structs.replace(metadata, degraded=degraded, hint=_hint(params)),
         )
 
     @handles(ops.TemporalSearch)
@@ -79,7 +79,7 @@ class Search:
         except (ValueError, OverflowError) as error:
             raise InvalidParams(
                 f"parameter `date_range`: {error}; give 2026-01-17, 2026-01, 2026, 2026-01-01..2026-03-31, "
-                "or words such as `last 7 days`",
+                "or words such as `last 7 days`, `September 2026`, `letzte Woche`",
                 field="date_range",
             ) from None
         asked = ops.SearchDocuments(query=params.query, limit=params.limit, since=since, until=until)
@@ -158,7 +158,7 @@ class Search:
     async def suggest_reading(self, params: ops.SuggestReading, ctx: Context) -> ops.ReadingList:
         if not params.context.strip():
             raise InvalidParams("parameter `context` is blank; say what is being worked on", field="context")
-        node = await self._database.read(lambda db: nodes.find(db, params.context.strip()))
+        node = await self._database.read(lambda db: nodes.sought(db, params.context.strip()))
         query, beside = params.context, None
         if node is not None:
             place, beside = node.place, node.id
@@ -205,6 +205,20 @@ class Search:
             left_out=len(notes) - held,
             degraded=degraded,
         )
+
+
+def _hint(params: ops.SearchDocuments) -> str | None:
+    """Where the query names a time that nothing else states: how to have the notes of that time alone."""
+    if params.since is not None or params.until is not None:
+        return None
+    named = range_in(params.query, time.time())
+    if named is None:
+        return None
+    said, (since, until) = named
+    times = ", ".join(
+        f"`{name}` {value}" for name, value in (("since", rfc3339(since)), ("until", rfc3339(until))) if value
+    )
+    return f"notes of all times were searched; for {said!r} alone: {times}, or temporal_search with that date_range"
 
 
 @dataclass(slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from proto.errors import InvalidParams
 from proto.ops.knowledge import Instant, SearchDocuments, SearchHit
-from proto.ops.retrieve import Filter, Hit, Value
+from proto.ops.retrieve import Filter, Hit
 from services.knowledge.notes.dates import instant
 from services.knowledge.notes.links import clean_tags
 
@@ -76,25 +76,61 @@ def within(hits: Sequence[SearchHit], max_tokens: int) -> list[SearchHit]:
 
 
 def hit(found: Hit, query: str, source: str) -> SearchHit:
-    """A hit of the search as the answer has it."""
-    passage = best_passage(found.text, query)
+    """A hit of the search as the answer has it: the passage of its text that says most, and where that stands."""
+    passage, heading, begin, end = best_passage(found.text, query), found.heading, 1, 1
+    first, last = found.item_metadata.get("first"), found.item_metadata.get("last")
+    numbered = isinstance(first, int) and isinstance(last, int)
+    if isinstance(first, int) and isinstance(last, int):
+        begin, end = first, last
+        parts = found.item_metadata.get("parts")
+        if passage.matched and isinstance(parts, list):
+            # A text has as many line breaks as its lines say.
+            line = first + found.text.count("\n", 0, passage.at)
+            begin, end, heading = next(
+                (part for part in map(_part, parts) if part[0] <= line <= part[1]), (begin, end, heading)
+            )
+        passage = passage.within(found.text, begin - first, end - first)
+        begin_of = first + found.text.count("\n", 0, passage.start)
+    path = found.group_metadata.get("path")
     return SearchHit(
         id=found.group,
         score=found.score,
         preview=found.title,
         source=source,
         snippet=passage.text,
-        context=context(found.heading, found.item_metadata, found.text, passage),
+        context=_stated(heading, begin, end) if numbered else heading,
+        path=path if isinstance(path, str) else "",
+        first_line=begin_of if numbered else None,
+        last_line=begin_of + found.text.count("\n", passage.start, passage.end) if numbered else None,
     )
+
+
+def _part(stated: str) -> tuple[int, int, str]:
+    first, last, path = stated.split(":", 2)
+    return int(first), int(last), path
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A cut of a text, and where it starts there; `matched` is whether a word of the query is in it."""
+    """A cut of a text, from `start` to `end` there.
+
+    `matched` is whether a word of the query is in it, `at` where the best of them begin.
+    """
 
     text: str
     start: int
+    end: int
+    at: int
     matched: bool
+
+    def within(self, text: str, first: int, last: int) -> Passage:
+        """The same, cut from these lines (from 0, inclusive) of `text` alone."""
+        starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
+        begin, end = starts[max(0, min(first, len(starts) - 2))], starts[max(1, min(last + 1, len(starts) - 1))] - 1
+        if begin <= self.start and self.end <= end:
+            return self
+        cut = _cut(text[begin:end], self.at - begin, matched=self.matched)
+        return Passage(cut.text, cut.start + begin, cut.end + begin, self.at, self.matched)
 
 
 def best_passage(text: str, query: str) -> Passage:
@@ -137,39 +173,21 @@ def _stem(word: str) -> str:
 
 def _cut(text: str, around: int, *, matched: bool) -> Passage:
     """About `SNIPPET_CHARS` of `text` with `around` near their start, from word to word."""
-    if len(text) <= SNIPPET_CHARS:
-        return Passage(text.strip(), around, matched)
-    start = max(0, min(around - 60, len(text) - SNIPPET_CHARS))
-    if start:
-        # A line's beginning is the best place to start, a word's the next.
-        line = text.rfind("\n", max(0, start - 40), around) + 1
-        space = text.find(" ", start, around) + 1
-        start = line or space or start
-    end = min(len(text), start + SNIPPET_CHARS)
-    if end < len(text):
-        end = max(text.rfind(" ", start, end), text.rfind("\n", start, end), start + SNIPPET_CHARS // 2)
-    cut = text[start:end].strip()
-    return Passage(("… " if start else "") + cut + (" …" if end < len(text) else ""), max(start, around), matched)
-
-
-def context(heading: str, metadata: Mapping[str, Value], text: str, passage: Passage) -> str:
-    """Heading path and lines of the passage, `Guide > Install (lines 10-24)`.
-
-    Of a section that was put together: of the part with the passage, or of all where no word of the query matched.
-    """
-    first, last, parts = metadata.get("first"), metadata.get("last"), metadata.get("parts")
-    if not isinstance(first, int) or not isinstance(last, int):
-        return heading
-    if passage.matched and isinstance(parts, list):
-        passed = text.count("\n", 0, passage.start)
-        for part in parts:
-            begin, end, path = part.split(":", 2)
-            lines = int(end) - int(begin) + 1
-            if passed < lines or part is parts[-1]:
-                return _stated(path, int(begin), int(end))
-            # The parts stand one blank line apart.
-            passed -= lines + 1
-    return _stated(heading, first, last)
+    start, end = 0, len(text)
+    if len(text) > SNIPPET_CHARS:
+        start = max(0, min(around - 60, len(text) - SNIPPET_CHARS))
+        if start:
+            # A line's beginning is the best place to start, a word's the next.
+            line = text.rfind("\n", max(0, start - 40), around) + 1
+            space = text.find(" ", start, around) + 1
+            start = line or space or start
+        end = min(len(text), start + SNIPPET_CHARS)
+        if end < len(text):
+            end = max(text.rfind(" ", start, end), text.rfind("\n", start, end), start + SNIPPET_CHARS // 2)
+    said = text[start:end].strip()
+    begin = text.find(said, start)
+    shown = ("… " if start else "") + said + (" …" if end < len(text) else "")
+    return Passage(shown, begin, begin + len(said), around, matched)
 
 
 def _stated(path: str, first: int, last: int) -> str:

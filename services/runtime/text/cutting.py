@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,10 +33,11 @@ KEPT_CHARS = 64
 """Of a run of data; a query for it is looked up by so many."""
 
 _RUN = re.compile(r"[A-Za-z0-9+/=_-]{60,}")
-_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[a-z0-9])|(?<=[0-9])(?=[A-Za-z])")
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
+_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
 _CHANGES = 0.25
-"""From one of small letters, capitals and digits to another, for each character: of base64 0.6, of hexadecimal digits
-0.5, of a name or a path less than 0.2."""
+"""From a small letter to a capital, or between letters and digits, for each character: of base64 0.4, of hexadecimal
+digits 0.5, of a name or a path less than 0.2."""
 
 _MARK = "…[{} characters of data left out]"
 _MARKED = re.compile(rf"[A-Za-z0-9+/=_-]{{{KEPT_CHARS}}}…\[\d+ characters of data left out\]")
@@ -87,10 +89,11 @@ class Block(NamedTuple):
 def cut(lines: Sequence[str], blocks: Sequence[Block], title: str, measure: Measure) -> list[Section]:
     """The text as pieces that the model reads whole under `title`; lines outside of all blocks are left out."""
     budget = functools.lru_cache(256)(functools.partial(_budget, title, measure))
+    text = _Lines(lines, measure)
     pieces = (
         Section(unit.text, unit.tokens, (Part(unit.first + 1, unit.last + 1, path),))
         for path, run in _runs(blocks)
-        for unit in _split(lines, run, budget(path), measure)
+        for unit in text.split(run, budget(path))
     )
     return _merged(pieces, budget, round(measure.window * SHORT_SHARE))
 
@@ -121,18 +124,22 @@ def without_data(lines: Sequence[str]) -> tuple[list[str], int]:
             if not _is_data(run[0]):
                 return run[0]
             left += len(run[0])
-            return run[0][:KEPT_CHARS] + _MARK.format(len(run[0]) - KEPT_CHARS) if len(run[0]) > KEPT_CHARS else ""
+            more = len(run[0]) - KEPT_CHARS
+            return run[0][:KEPT_CHARS] + _MARK.format(more) if more > 0 else run[0]
 
         short = _RUN.sub(shorten, line) if len(line) >= KEPT_CHARS - 4 else line
-        alone = left and left >= len(line.strip(" \t\"',;\\>"))
+        alone = bool(left) and left >= len(line.strip(" \t\"',;\\>"))
         kept.append("" if alone and inside else short)
-        inside = bool(alone)
-        total += left
+        total += left if kept[-1] != line else 0
+        inside = alone
     return kept, total
 
 
 def _is_data(run: str) -> bool:
     sample = run[:2000]
+    # A digest is something to be found.
+    if len(run) <= KEPT_CHARS and _HEXADECIMAL.fullmatch(run):
+        return False
     return sample.isdigit() or len(_CHANGE.findall(sample)) >= _CHANGES * len(sample)
 
 
@@ -156,6 +163,10 @@ def _runs(blocks: Sequence[Block]) -> Iterator[tuple[tuple[str, ...], list[Block
         yield tuple(title for _, title in stack), run
 
 
+_UNEVEN = 1.1
+"""How much longer than the average a unit may be: it ends with a line or a sentence."""
+
+
 class _Unit(NamedTuple):
     """Lines (from 0, inclusive), or a piece of one, as text with `last - first` line breaks."""
 
@@ -176,62 +187,61 @@ class _Unit(NamedTuple):
         return _Unit(first, last, self.tokens, self.text[start:end])
 
 
-def _split(lines: Sequence[str], run: Sequence[Block], budget: int, measure: Measure) -> Iterator[_Unit]:
-    """The blocks of one heading as units of at most `budget` tokens."""
-    head = _whole(lines, run[0], measure) if run[0].level else None
-    if head is not None and head.tokens > budget // 2:
-        head = None
-    taken = head
-    # A heading alone says nothing: it stays with the text that follows it.
-    least = budget - (head.tokens if head is not None else 0)
-    for unit in (unit for block in run[head is not None :] for unit in _units(lines, block, least, measure)):
-        if taken is not None and taken.tokens + unit.tokens > budget:
-            yield taken.trimmed()
-            taken = unit
-        else:
-            taken = unit if taken is None else taken.and_then(unit)
-    if taken is not None and taken.text.strip():
-        yield taken.trimmed()
+class _Lines:
+    """The lines of a text, each with its tokens, its end included."""
 
+    def __init__(self, lines: Sequence[str], measure: Measure) -> None:
+        self._lines = lines
+        self._measure = measure
+        # A line of pages is counted when it is cut.
+        self._long = 8 * measure.window
+        self._sizes = [
+            0 if not line.strip() else measure(f"{line}\n") if len(line) <= self._long else len(line) // 4
+            for line in lines
+        ]
 
-def _whole(lines: Sequence[str], block: Block, measure: Measure) -> _Unit:
-    end = min(block.end, len(lines))
-    text = "\n".join(lines[block.first : end])
-    return _Unit(block.first, end - 1, measure(text), text)
+    def split(self, run: Sequence[Block], budget: int) -> Iterator[_Unit]:
+        """The blocks of one heading as units of at most `budget` tokens, and of about the same size."""
+        head = self._unit(run[0].first, run[0].end) if run[0].level else None
+        if head is not None and head.tokens > budget // 2:
+            head = None
+        # A heading alone says nothing: it stays with the text that follows it.
+        budget -= head.tokens if head is not None else 0
+        rest = run[head is not None :]
+        total = sum(sum(self._sizes[block.first : block.end]) for block in rest)
+        limit = min(budget, math.ceil(_UNEVEN * total / max(1, math.ceil(total / budget))))
+        taken: _Unit | None = None
+        for unit in (unit for block in rest for unit in self._units(block, limit)):
+            if taken is not None and taken.tokens + unit.tokens > limit:
+                yield (taken if head is None else head.and_then(taken)).trimmed()
+                taken, head = unit, None
+            else:
+                taken = unit if taken is None else taken.and_then(unit)
+        last = taken if head is None else head if taken is None else head.and_then(taken)
+        if last is not None and last.text.strip():
+            yield last.trimmed()
 
+    def _unit(self, first: int, end: int) -> _Unit:
+        end = min(end, len(self._lines))
+        return _Unit(first, end - 1, sum(self._sizes[first:end]), "\n".join(self._lines[first:end]))
 
-def _size(line: str, budget: int, measure: Measure) -> int:
-    """Tokens of a line with its end; more than `budget` where it is too long to be counted."""
-    if not line.strip():
-        return 0
-    return measure(f"{line}\n") if len(line) <= 8 * budget else budget + 1
-
-
-def _units(lines: Sequence[str], block: Block, budget: int, measure: Measure) -> Iterator[_Unit]:
-    """A block in units of at most `budget` tokens, cut where it shows least."""
-    start, total = block.first, 0
-    sizes: list[int] = []
-
-    def unit(end: int) -> _Unit:
-        return _Unit(start, end - 1, sum(sizes[: end - start]), "\n".join(lines[start:end]))
-
-    for number in range(block.first, min(block.end, len(lines))):
-        line = lines[number]
-        size = _size(line, budget, measure)
-        while sizes and total + size > budget:
-            end = number if size > budget else _best_break(lines, start, number)
-            if any(sizes[: end - start]):
-                yield unit(end)
-            sizes = sizes[end - start :]
-            start, total = end, sum(sizes)
-        if size > budget:
-            yield from _bites(number, line, budget, measure)
-            start, total = number + 1, 0
-        else:
-            sizes.append(size)
+    def _units(self, block: Block, limit: int) -> Iterator[_Unit]:
+        """A block in units of at most `limit` tokens, cut where it shows least."""
+        start, total = block.first, 0
+        for number in range(block.first, min(block.end, len(self._lines))):
+            size = self._sizes[number]
+            while start < number and total + size > limit:
+                end = number if size > limit else _best_break(self._lines, start, number)
+                if any(self._sizes[start:end]):
+                    yield self._unit(start, end)
+                start = end
+                total = sum(self._sizes[start:number])
             total += size
-    if any(sizes):
-        yield unit(start + len(sizes))
+            if size > limit:
+                yield from _bites(number, self._lines[number], limit, self._measure)
+                start, total = number + 1, 0
+        if total:
+            yield self._unit(start, block.end)
 
 
 def _best_break(lines: Sequence[str], start: int, end: int) -> int:

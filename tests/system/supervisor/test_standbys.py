@@ -29,7 +29,7 @@ async def standby_of(rig: Rig) -> int:
 
 
 async def prepared(rig: Rig) -> int:
-    """Once it waits, with its rehearsal behind it; its pid."""
+    """Once it waits; its pid."""
     pid = await standby_of(rig)
     await until(lambda: rig.log().count("waits for its turn") >= rig.report().generation)
     return pid

@@ -67,7 +67,7 @@ def test_a_damaged_source_is_kept_and_the_backup_named(data: Path, tmp_path: Pat
 
 
 def test_secrets_are_for_their_owner_and_what_died_leaves_nothing(data: Path) -> None:
-    left = ["kernel.sock", "tokens.json.new", "backup.staging/services/x", "services/yaml/tmp/linckia-rehearsal-1/a"]
+    left = ["kernel.sock", "tokens.json.new", "backup.staging/services/x", "services/yaml/tmp/left/a"]
     for each in left:
         (data / each).parent.mkdir(parents=True, exist_ok=True)
         (data / each).write_text("left")

@@ -14,7 +14,6 @@ from proto.errors import InvalidParams
 from proto.ops.files.reading import DbDiagnose, Inspect, Navigate, SessionInfo, SessionSetPreferences
 from proto.validation import validate
 from services.files.index.listing import birth_ns
-from services.files.main import rehearse
 from services.files.store.database import open_database
 from services.files.times import rfc3339
 from tests.unit.files.rig import files_service, index
@@ -175,11 +174,3 @@ def test_database_that_is_as_it_should_be_is_opened_without_a_write(tmp_path: Pa
         with database.reader() as db:
             assert db.execute("SELECT path FROM folder ORDER BY id").fetchall() == [("",), ("/",)]
         database.close()
-
-
-async def test_calls_of_the_rehearsal_are_answered(tmp_path: Path) -> None:
-    root, data = tmp_path / "root", tmp_path / "data"
-    root.mkdir()
-    async with files_service(data, root) as bench:
-        for params in rehearse(root, {}):
-            await bench.call(params)

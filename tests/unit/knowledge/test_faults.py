@@ -119,7 +119,7 @@ async def test_search_that_begins_again_while_it_runs_gets_all_notes_again(tmp_p
 
 
 async def give_ids(folder: Path, root: Path, search: MemorySearch) -> dict[str, str]:
-    """Two files of one name, of which the second to come would be the first of a walk; their ids by path."""
+    """Two files of one name, of which the second to come is the nearer to the root; their ids by path."""
     write(root, "deep/down/note.md", "# One\n\nzebra")
     async with notes_service(folder, root, search=search) as bench:
         await settled(bench, 1)
@@ -147,7 +147,7 @@ async def settled_again(bench: Bench, notes: int) -> None:
 async def test_damaged_page_rebuilds_the_database_and_keeps_the_ids(tmp_path: Path, table: str) -> None:
     folder, root, search = tmp_path / "data", tmp_path / "root", MemorySearch()
     ids = await give_ids(folder, root, search)
-    assert (ids["deep/down/note.md"], ids["note.md"]) == ("note", "note-" + ids["note.md"][5:])
+    assert (ids["deep/down/note.md"], ids["note.md"]) == ("deep-down-note", "note")
     path = folder / "knowledge/notes.db"
     *_, last = pages_of(path, table)
     damage_page(path, last)

@@ -184,6 +184,7 @@ def test_database_of_the_version_before_is_brought_up_and_told_as_a_whole(tmp_pa
         for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='trigger'").fetchall():
             db.execute(f"DROP TRIGGER {name}")
         db.execute("DROP TABLE graph_outbox")
+        db.execute("DROP TABLE former")
         db.execute("INSERT INTO node(id, root, path) VALUES('a', '/r', 'a.md')")
         db.execute("PRAGMA user_version=1")
     store = open_database(path)

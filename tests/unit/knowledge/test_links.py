@@ -60,7 +60,8 @@ def test_tags_come_from_front_matter_comments_and_marks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "id_"), [("My Note_v2", "my-note-v2"), ("a.b", "a-b"), ("Grüße", "gr--e"), ("x--y", "x--y"), ("Ä", "-")]
+    ("name", "id_"),
+    [("My Note_v2", "my-note-v2"), ("a.b", "a-b"), ("Grüße!", "grüße-"), ("x--y", "x--y"), ("Ä。", "ä-")],
 )
 def test_id_is_the_lower_cased_name_with_dashes(name: str, id_: str) -> None:
     assert slug(name) == id_

@@ -10,7 +10,7 @@ import string
 import pytest
 
 from proto.errors import InvalidParams
-from services.transcripts.main import read_settings, redactor_of
+from services.transcripts.main import _made, prepare, read_settings, redactor_of
 from services.transcripts.redaction import RULES, Redactor, make_rule
 
 _chance = random.Random(5)
@@ -186,8 +186,12 @@ def test_a_setting_that_is_wrong_is_named(settings: dict[str, object], said: str
         redactor_of(read_settings(settings))
 
 
-def test_what_was_compiled_for_the_rehearsal_serves_the_same_settings_and_no_others() -> None:
+def test_what_a_standby_has_compiled_serves_the_same_settings_and_no_others() -> None:
     given = {"redact_rules": [{"name": "employee", "pattern": r"\bEMP-\d{6}\b"}]}
+    prepare(given)
+    made = _made.cache_info().misses
+    assert redactor_of(read_settings(given)) is not None
+    assert _made.cache_info().misses == made
     assert redactor_of(read_settings(given)) is redactor_of(read_settings(given))
     other = redactor_of(read_settings({**given, "redact_skip": ["github-token"]}))
     assert other is not None

@@ -1,0 +1,80 @@
+"""The ids of notes: which follow from the files that there are, in whatever order they came.
+
+An id is the file's base name. Of several files of one base name the nearest to its root has it, and the others have ids
+made from their paths. So a file that comes or goes may change the id of another one: what has become of an id is kept,
+and a former id leads to its note for as long as no other note has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import apsw
+
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.links import slug
+from services.knowledge.notes.markdown import stem
+
+MAX_ID_CHARS = 500
+MAX_FORMER = 100_000
+
+
+def ids_of(places: Iterable[Place], roots: Sequence[str]) -> dict[Place, str]:
+    """The id of each of all notes."""
+    order = {root: number for number, root in enumerate(roots)}
+    nearest = sorted(places, key=lambda place: (order.get(place.root, len(order)), place.path.count("/"), place.path))
+    holders: dict[str, Place] = {}
+    for place in nearest:
+        holders.setdefault(slug(stem(place.path)), place)
+    given = {place: id_ for id_, place in holders.items()}
+    taken = set(holders)
+    for place in nearest:
+        if place not in given:
+            given[place] = id_ = next(each for each in _from_path(place) if each not in taken)
+            taken.add(id_)
+    return given
+
+
+def _from_path(place: Place) -> Iterable[str]:
+    long = slug(place.path[:-3])
+    if len(long) <= MAX_ID_CHARS:
+        yield long
+    mark = hashlib.sha256(place.absolute.encode("utf-8", "surrogateescape")).hexdigest()
+    for length in (8, 16, 64):
+        yield f"{long[: MAX_ID_CHARS - 65]}-{mark[:length]}"
+
+
+def rename(db: apsw.Connection, changed: dict[str, str]) -> None:
+    """Give notes other ids, by their present ones; their texts are then to be read and put again."""
+    # An id may pass from one note to another: all of them are let go first.
+    for before, after in changed.items():
+        _move(db, before, f"\0{after}")
+    for before, after in changed.items():
+        _move(db, f"\0{after}", after)
+        db.execute("UPDATE former SET node=? WHERE node=?", (f"\0{after}", before))
+        db.execute("INSERT OR REPLACE INTO graph_outbox(id) VALUES(?), (?)", (before, after))
+    for before, after in changed.items():
+        db.execute("UPDATE former SET node=? WHERE node=?", (after, f"\0{after}"))
+        remember(db, before, after)
+        db.execute("INSERT OR REPLACE INTO leaving SELECT ? WHERE ? NOT IN (SELECT id FROM node)", (before, before))
+
+
+def remember(db: apsw.Connection, before: str, after: str) -> None:
+    """The note `after` was `before` once."""
+    db.execute("INSERT OR REPLACE INTO former(id, node) VALUES(?, ?)", (before, after))
+    db.execute("DELETE FROM former WHERE rowid <= (SELECT max(rowid) FROM former) - ?", (MAX_FORMER,))
+
+
+def present(db: apsw.Connection, id_: str) -> str:
+    """The id of the note that has this one, or had it; itself where there is none."""
+    query = "SELECT node FROM former WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE id=?1)"
+    found: str | None = db.execute(query, (id_,)).get
+    return id_ if found is None else found
+
+
+def _move(db: apsw.Connection, before: str, after: str) -> None:
+    db.execute("UPDATE node SET id=?, hash=NULL WHERE id=?", (after, before))
+    db.execute("UPDATE name SET id=? WHERE id=?", (after, before))
+    db.execute("UPDATE edge SET src=? WHERE src=?", (after, before))
+    db.execute("UPDATE edge SET dst=? WHERE dst=? AND fixed=0", (after, before))
