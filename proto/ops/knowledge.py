@@ -13,12 +13,15 @@ import msgspec
 from msgspec import Meta
 
 from proto.frames import Backlog
+from proto.front import SERVICE as FRONT
 from proto.operation import OPERATOR, Family, Params, Resource, Role
+from proto.ops.completing import Completing
 from proto.ops.graph import Direction
 
 tool = Family("knowledge", surfaces=("knowledge",))
 resource = Family("knowledge", role=Role.RESOURCE, surfaces=("knowledge",))
 operator = Family("knowledge", callers=(OPERATOR,))
+completing = Family("knowledge", role=Role.INTERNAL, surfaces=("knowledge",), callers=(FRONT,))
 
 NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, as search_documents answers")]
 Instant: TypeAlias = str | int | float
@@ -194,6 +197,24 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
 )
 class KnowledgeStatsSummary(Params[StatsSummary], frozen=True, kw_only=True):
     """Numbers of nodes, edges and vectors of the notes, and their size on disk."""
+
+
+@resource.read(
+    "knowledge_note",
+    deadline_s=30,
+    text="text",
+    completion="knowledge_names",
+    resource=Resource(uri="amalfa://notes/{id}", name="note", mime_type="text/markdown"),
+)
+class KnowledgeNote(Params[NodeContent], frozen=True, kw_only=True):
+    """A note's Markdown, by its id."""
+
+    id: NodeId
+
+
+@completing.read("knowledge_names", deadline_s=5)
+class KnowledgeNames(Completing, Params[list[str]], frozen=True, kw_only=True):
+    """Ids of notes that hold what is typed, for the argument `id`."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
