@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel.catalog import ENTRIES
+from proto.front import SERVICE as FRONT
 from tests.system.running import REPOSITORY, RunningKernel, running
 
 NODE = "22"
@@ -33,8 +34,8 @@ class Front:
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     root = tmp_path_factory.mktemp("root")
     options = ("--http", "127.0.0.1:0", "--with", "tests.conformance")
-    # All but those that load torch, whose operations only services call.
-    services = [entry.service for entry in ENTRIES if entry.spec.zygote != "torch"]
+    # All but those that load torch, whose operations only services call; no front dies here, so it needs no zygote.
+    services = [entry.service for entry in ENTRIES if entry.spec.zygote != "torch" and entry.service != FRONT]
     with running(tmp_path_factory.mktemp("data"), [root], options=options, services=services) as kernel:
         url = kernel.status()["http_url"]
         assert url is not None

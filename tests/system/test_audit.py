@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernel.audit import Entry, entries, files_of, path_of
-from tests.system.cli.clients import data_directory, linckia, stdio_client
+from tests.system.cli.clients import command, data_directory, stdio_client
 from tests.system.running import RunningKernel, polls, running
 
 
@@ -65,7 +65,7 @@ def test_changes_of_clients_and_of_the_operator_are_recorded_and_reads_are_not(
     assert not recorded(kernel, operation="noyalib_get")
     kernel.call("noyalib_set", {"file": file, "path": "retries", "value": "5"})
     assert wait_for(kernel, who="operator").peer == ""
-    shown = linckia(kernel.data_dir, "audit", "--who", "stdio", "--operation", "noyalib_*", "--failed", "--json")
+    shown = command(kernel.data_dir, "audit", "--who", "stdio", "--operation", "noyalib_*", "--failed", "--json")
     assert [json.loads(line)["outcome"] for line in shown.stdout.splitlines()] == ["operation"]
 
 
@@ -102,7 +102,7 @@ def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file
                 break
         assert state["problem"].endswith("audit.jsonl: File too large")
         assert state["waiting"] >= 1
-        assert "audit.jsonl: File too large" in linckia(kernel.data_dir, "status").stdout
+        assert "audit.jsonl: File too large" in command(kernel.data_dir, "status").stdout
         kernel.call("noyalib_set", {"file": file, "path": "during", "value": "2"})
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
@@ -114,6 +114,6 @@ def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file
 
 
 def test_it_is_read_when_no_kernel_runs_and_says_where_none_is(tmp_path: Path) -> None:
-    nothing = linckia(tmp_path, "audit")
+    nothing = command(tmp_path, "audit")
     assert nothing.returncode == 1
     assert "nothing was recorded" in nothing.stderr

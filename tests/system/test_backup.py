@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import io
 import json
 import os
 import signal
@@ -22,8 +21,8 @@ import pytest
 import trio
 
 from kernel.backup.stores import walk
-from kernel.cli.__main__ import main
 from kernel.control.client import CallFailed
+from tests.system.cli.clients import command as in_this_process
 from tests.system.ingesting import turn
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, polls, running
 
@@ -179,10 +178,10 @@ def stopped_in_the_copy(data: Path, to: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def snapshots(to: Path, data: Path | None = None) -> list[str]:
-    """Oldest first; those of one data directory where it is named.  Asked for in this process: to start one is slow."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main(["backup", "--list", str(to), "--json"]) == 0
-    return [each["snapshot"] for each in json.loads(said.getvalue()) if data is None or each["data_dir"] == str(data)]
+    """Oldest first; those of one data directory where it is named."""
+    said = in_this_process(to, "backup", "--list", str(to), "--json")
+    assert said.returncode == 0, said.stderr
+    return [each["snapshot"] for each in json.loads(said.stdout) if data is None or each["data_dir"] == str(data)]
 
 
 def test_a_backup_in_a_storm_is_the_ledger_of_its_moment(kernel: RunningKernel, place: Path) -> None:
@@ -293,5 +292,4 @@ def test_backups_on_a_schedule(kernel: RunningKernel, place: Path) -> None:
 
 def doctored(data: Path, *options: str) -> str:
     """What doctor finds; its exit code says that something is bad."""
-    asked = command("doctor", "--json", *options, "--data", data)
-    return subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+    return in_this_process(data, "doctor", "--json", *options).stdout

@@ -8,8 +8,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +15,15 @@ from typing import Any
 import pytest
 
 from kernel.control.client import CallFailed
-from tests.system.running import REPOSITORY, RunningKernel, running
+from tests.system.cli.clients import command
+from tests.system.running import RunningKernel, running
 
 SERVICES = ["documents", "transcripts", "files", "retrieve", "watch"]
 
 
 def linckia(data: Path, *arguments: str, code: int = 0) -> str:
     """What the command says, on both streams."""
-    command = [sys.executable, "-P", "-m", "kernel.cli", *arguments, "--data", str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    done = command(data, *arguments)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

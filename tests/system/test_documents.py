@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from kernel.control.client import CallFailed
+from tests.system.cli.clients import command
 from tests.system.documents_kills import Acknowledged, check, kill_at_random_points
 from tests.system.running import REPOSITORY, RunningKernel, running
 from tests.unit.documents.test_texts import pdf
@@ -43,36 +44,36 @@ def linckia(kernel: RunningKernel, *words: str, stdin: bytes = b"") -> subproces
 
 
 def test_people_store_list_read_grep_and_restore(kernel: RunningKernel, root: Path) -> None:
-    tree = root / "people"
+    data, tree = kernel.data_dir, root / "people"
     tree.mkdir()
     (tree / "a.txt").write_text("first line\nneedle here\nlast line\n")
     (tree / "b.bin").write_bytes(bytes(range(256)) * 8)
-    done = linckia(kernel, "add", str(tree), "--collection", "people", "--label", "one")
+    done = command(data, "add", str(tree), "--collection", "people", "--label", "one")
     assert done.returncode == 0, done.stderr
-    assert b"2 files" in done.stdout
-    assert b"\x1b" not in done.stdout + done.stderr, "colours are for terminals"
+    assert "2 files" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr, "colours are for terminals"
     assert linckia(kernel, "add", "--name", "piped.txt", stdin=b"from a pipe\n").returncode == 0
-    listed = json.loads(linckia(kernel, "ls", str(tree), "--json").stdout)
+    listed = json.loads(command(data, "ls", str(tree), "--json").stdout)
     assert [one["name"] for one in listed["documents"]] == ["a.txt", "b.bin"]
-    assert linckia(kernel, "ls", "--paths", "--collection", "people").stdout.decode().split() == [
+    assert command(data, "ls", "--paths", "--collection", "people").stdout.split() == [
         str(tree / "a.txt"), str(tree / "b.bin"),
     ]  # fmt: skip
     assert linckia(kernel, "cat", "b.bin").stdout == bytes(range(256)) * 8
-    assert linckia(kernel, "cat", listed["documents"][0]["hash"][:10]).stdout.startswith(b"first line")
-    assert linckia(kernel, "grep", "-C", "1", "need.e", str(tree)).stdout.decode().splitlines() == [
+    assert command(data, "cat", listed["documents"][0]["hash"][:10]).stdout.startswith("first line")
+    assert command(data, "grep", "-C", "1", "need.e", str(tree)).stdout.splitlines() == [
         f"{tree}/a.txt-1-first line", f"{tree}/a.txt:2:needle here", f"{tree}/a.txt-3-last line",
     ]  # fmt: skip
-    assert linckia(kernel, "grep", "no such text anywhere").returncode == 1
-    (snapshot,) = json.loads(linckia(kernel, "snapshots", "--json").stdout)["snapshots"]
+    assert command(data, "grep", "no such text anywhere").returncode == 1
+    (snapshot,) = json.loads(command(data, "snapshots", "--json").stdout)["snapshots"]
     assert snapshot["label"] == "one"
-    restored = linckia(kernel, "restore", "--snapshot", snapshot["id"], str(root / "again"))
+    restored = command(data, "restore", "--snapshot", snapshot["id"], str(root / "again"))
     assert restored.returncode == 0, restored.stderr
     assert (root / "again" / "b.bin").read_bytes() == bytes(range(256)) * 8
-    assert linckia(kernel, "restore", str(root / "again")).returncode == 2
-    missing = linckia(kernel, "cat", "nothing-of-this-name")
-    assert (missing.returncode, missing.stdout) == (1, b"")
-    assert b"nothing-of-this-name" in missing.stderr
-    doctor = json.loads(linckia(kernel, "doctor", "--verify", "--json").stdout)
+    assert command(data, "restore", str(root / "again")).returncode == 2
+    missing = command(data, "cat", "nothing-of-this-name")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "nothing-of-this-name" in missing.stderr
+    doctor = json.loads(command(data, "doctor", "--verify", "--json").stdout)
     assert [one["verdict"] for one in doctor if one["what"] == "documents"] == ["ok"]
 
 

@@ -20,7 +20,7 @@ from pydantic import AnyUrl
 
 from kernel.audit import Entry, entries, files_of
 from tests.issuer import AUDIENCE, Issuer
-from tests.system.cli.clients import data_directory, linckia
+from tests.system.cli.clients import command, data_directory
 from tests.system.running import RunningKernel, polls, running
 
 SETTINGS = """
@@ -291,7 +291,7 @@ def test_the_flood_of_one_subject_leaves_another_ones_calls_alone(
 def test_a_token_has_a_rate_of_its_own_and_the_kernels_own_has_none(
     kernel: RunningKernel, file: dict[str, str]
 ) -> None:
-    made = linckia(kernel.data_dir, "token", "create", "slow", "--surface", "yaml", "--rate", "1/h burst 2")
+    made = command(kernel.data_dir, "token", "create", "slow", "--surface", "yaml", "--rate", "1/h burst 2")
     assert made.returncode == 0, made.stderr
     slow = made.stdout.strip()
     assert [is_done(ask(kernel, slow, **file)) for _ in range(4)] == [True, True, False, False]
@@ -299,8 +299,8 @@ def test_a_token_has_a_rate_of_its_own_and_the_kernels_own_has_none(
     own = kernel.status()["token"]
     assert all(is_done(ask(kernel, own, **file)) for _ in range(60))
     for options, why in ((["--rate", "often"], "600/min"), (["--rate", "0/s"], "600/min")):
-        refused = linckia(kernel.data_dir, "token", "create", "other", *options)
+        refused = command(kernel.data_dir, "token", "create", "other", *options)
         assert (refused.returncode, why in refused.stderr) == (2, True)
-    taken = linckia(kernel.data_dir, "token", "create", "operator")
+    taken = command(kernel.data_dir, "token", "create", "operator")
     assert (taken.returncode, "audit log" in taken.stderr) == (2, True)
-    assert '"rate": "1/h burst 2"' in linckia(kernel.data_dir, "token", "list", "--json").stdout
+    assert '"rate": "1/h burst 2"' in command(kernel.data_dir, "token", "list", "--json").stdout

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from kernel.cli.__main__ import main
+from tests.system.cli.clients import command
 from tests.system.running import RunningKernel
 from tests.unit.front.wire import META, MODERN
 
 
 def token_command(kernel: RunningKernel, *arguments: str) -> str:
-    """What `linckia token …` prints, done in this process, since starting one takes longer than what it does."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert main(["token", *arguments, "--data", str(kernel.data_dir)]) == 0
-    return printed.getvalue()
+    """What `linckia token …` prints."""
+    done = command(kernel.data_dir, "token", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def create(kernel: RunningKernel, name: str, *limits: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kernel.cli.__main__ import main
 from kernel.control.client import Client, ControlError, NoKernel
 from tests.system.running import REPOSITORY
 
@@ -26,6 +28,24 @@ TIMEOUT_S = 60.0
 
 def environment(data_dir: Path, **variables: str) -> dict[str, str]:
     return {**os.environ, "LINCKIA_DATA": str(data_dir), **variables}
+
+
+def command(data_dir: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """As `linckia`, in this process: to start another takes longer than most commands do."""
+    streams = [io.BytesIO(stdin.encode()), io.BytesIO(), io.BytesIO()]
+    given, out, err = (io.TextIOWrapper(stream, encoding="utf-8", write_through=True) for stream in streams)
+    before, sys.stdin = sys.stdin, given
+    os.environ["LINCKIA_DATA"] = str(data_dir)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = main(arguments)
+            except SystemExit as wrong_usage:
+                code = int(wrong_usage.code or 0)
+    finally:
+        sys.stdin = before
+        del os.environ["LINCKIA_DATA"]
+    return subprocess.CompletedProcess(arguments, code, *(stream.getvalue().decode() for stream in streams[1:]))
 
 
 def linckia(data_dir: Path, *arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:

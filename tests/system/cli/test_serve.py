@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cli.clients import LINCKIA, TIMEOUT_S, data_directory, environment, linckia
+from tests.system.cli.clients import LINCKIA, TIMEOUT_S, command, data_directory, environment, linckia
 from tests.system.running import RunningKernel, running
 
 
@@ -34,7 +34,7 @@ def test_call_prints_the_result_as_json(kernel: RunningKernel, data: Path) -> No
 
 
 def test_call_reads_its_parameters_from_stdin(kernel: RunningKernel, data: Path) -> None:
-    done = linckia(data, "call", "mcp.echo", "-", stdin='{"message": "piped"}')
+    done = command(data, "call", "mcp.echo", "-", stdin='{"message": "piped"}')
     assert json.loads(done.stdout) == {"message": "piped"}
 
 
@@ -51,39 +51,39 @@ def test_call_reads_its_parameters_from_stdin(kernel: RunningKernel, data: Path)
 def test_a_call_that_fails_says_why_on_stderr_and_exits_with_1(
     kernel: RunningKernel, data: Path, arguments: tuple[str, ...], words: str
 ) -> None:
-    done = linckia(data, "call", *arguments)
+    done = command(data, "call", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_status_shows_every_service(kernel: RunningKernel, data: Path) -> None:
-    done = linckia(data, "status")
+    done = command(data, "status")
     assert done.returncode == 0
-    names = [service["name"] for service in json.loads(linckia(data, "status", "--json").stdout)["services"]]
+    names = [service["name"] for service in json.loads(command(data, "status", "--json").stdout)["services"]]
     assert "echo" in names
     assert all(any(line.startswith(name) for line in done.stdout.splitlines()) for name in names)
 
 
 def test_status_tells_what_a_day_brings(kernel: RunningKernel, data: Path) -> None:
-    lines = linckia(data, "status", "--trends").stdout.split("\n\n")[1].splitlines()
+    lines = command(data, "status", "--trends").stdout.split("\n\n")[1].splitlines()
     assert lines[0].split() == ["SERVICE", "DEATHS/DAY", "STORE", "GROWTH/DAY", "DAYS"]
     assert any(line.split()[:2] == ["yaml", "0.0"] for line in lines)
-    told = json.loads(linckia(data, "status", "--json").stdout)["trends"]
+    told = json.loads(command(data, "status", "--json").stdout)["trends"]
     assert {one["name"] for one in told} >= {"echo", "yaml"}
 
 
 def test_a_service_is_restarted_stopped_and_started_by_hand(kernel: RunningKernel, data: Path) -> None:
     before = kernel.service("echo")["generation"]
-    assert linckia(data, "restart", "echo").returncode == 0
+    assert command(data, "restart", "echo").returncode == 0
     assert kernel.service("echo")["generation"] == before + 1
-    assert linckia(data, "stop", "echo").returncode == 0
-    done = linckia(data, "call", "mcp.echo", '{"message": "x"}')
+    assert command(data, "stop", "echo").returncode == 0
+    done = command(data, "call", "mcp.echo", '{"message": "x"}')
     assert done.returncode == 1
     assert "echo is stopped" in done.stderr
     assert "linckia status" in done.stderr
-    assert linckia(data, "start", "echo").returncode == 0
-    assert linckia(data, "call", "mcp.echo", '{"message": "x"}').returncode == 0
+    assert command(data, "start", "echo").returncode == 0
+    assert command(data, "call", "mcp.echo", '{"message": "x"}').returncode == 0
 
 
 def test_a_second_kernel_of_the_same_data_directory_is_refused(kernel: RunningKernel, data: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_second_kernel_of_the_same_data_directory_is_refused(kernel: RunningKe
 
 
 def test_the_kernels_log_is_one_json_object_a_line(kernel: RunningKernel, data: Path) -> None:
-    done = linckia(data, "logs", "-n", "3")
+    done = command(data, "logs", "-n", "3")
     entries = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(entries) == 3
     assert all({"time", "level", "logger", "message"} <= set(entry) for entry in entries)
@@ -106,7 +106,7 @@ def test_what_is_written_to_a_followed_log_is_shown(kernel: RunningKernel, data:
     try:
         assert follower.stdout is not None
         follower.stdout.readline()
-        assert linckia(data, "restart", "echo").returncode == 0
+        assert command(data, "restart", "echo").returncode == 0
         while "echo" not in json.loads(follower.stdout.readline())["message"]:
             pass
     finally:
@@ -115,7 +115,7 @@ def test_what_is_written_to_a_followed_log_is_shown(kernel: RunningKernel, data:
 
 
 def test_doctor_finds_the_running_kernel(kernel: RunningKernel, data: Path) -> None:
-    findings = {finding["what"]: finding for finding in json.loads(linckia(data, "doctor", "--json").stdout)}
+    findings = {finding["what"]: finding for finding in json.loads(command(data, "doctor", "--json").stdout)}
     assert str(kernel.process.pid) in findings["kernel"]["found"]
     assert findings["torch"]["verdict"] == "ok"
 
@@ -127,7 +127,7 @@ def test_it_ends_in_order_with_exit_code_0_and_leaves_no_process(tmp_path: Path,
     with running(tmp_path / "data", services=services, all_ready=False) as kernel:
         pids = [service["pid"] for service in kernel.status()["services"] if service["pid"]]
         if end == "stop":
-            assert linckia(tmp_path / "data", "stop").returncode == 0
+            assert command(tmp_path / "data", "stop").returncode == 0
         else:
             kernel.process.send_signal(signal.Signals[end])
         assert kernel.process.wait(TIMEOUT_S) == 0
