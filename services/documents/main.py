@@ -40,6 +40,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             background.start_soon(patiently, env, "indexing", parts.indexing.run)
             background.start_soon(parts.search.run)
             background.start_soon(parts.search.watch_epoch, parts.feed.epoch)
+            background.start_soon(parts.feed.cut_again, parts.search.hurry)
             background.start_soon(parts.graph.run)
             background.start_soon(parts.graph.watch_epoch, parts.graph_feed.epoch)
             background.start_soon(follower.run)

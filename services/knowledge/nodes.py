@@ -217,5 +217,7 @@ def setting(db: apsw.Connection, name: str) -> str | None:
     return value
 
 
-def set_setting(db: apsw.Connection, name: str, value: str) -> None:
-    db.execute("INSERT OR REPLACE INTO setting VALUES(?, ?)", (name, value))
+def set_setting(db: apsw.Connection, name: str, value: str | None) -> None:
+    """None removes it."""
+    db.execute("DELETE FROM setting WHERE name=?", (name,))
+    db.execute("INSERT INTO setting SELECT ?1, ?2 WHERE ?2 IS NOT NULL", (name, value))

@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 
 from services.knowledge import nodes
-from services.knowledge.notes import markdown
+from services.knowledge.ingest import index
 from services.knowledge.notes.files import Stamp
 from services.knowledge.schema import open_database as open_notes
 from services.retrieve import lexical, store
 from services.retrieve.lexical import Fts5, row_of
 from services.retrieve.schema import SCHEMA
 from services.retrieve.vectors import Matrix
+from services.runtime.models.measure import measure
 
 DIMENSIONS = 384
 VOCABULARY = 30_000
@@ -136,7 +137,7 @@ def fill_knowledge(path: Path, root: str, paths: list[str]) -> None:
         Path(file).write_text(f"# Note {n}\n")
         rows.append((f"note-{n}", root, below, f"hash {n}", 0, *Stamp.of(os.stat(file)), f"Note {n}", 1.7e9 + n))
     with closing(open_notes(path)) as database, database.transaction() as db:
-        nodes.set_setting(db, "markdown_version", str(markdown.VERSION))
+        nodes.set_setting(db, index.VERSION, index.version(measure({})))
         db.executemany(
             "INSERT INTO node (id, root, path, hash, lead, size, mtime_ns, ctime_ns, inode, title, date) "
             f"VALUES ({', '.join('?' * 11)})",

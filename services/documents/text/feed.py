@@ -2,19 +2,31 @@
 
 Every change leaves the content's number in an outbox.  Each content is stated as it is now: its passages, and the tags
 and places of the documents that hold it.  Where texts would be cut in other places than they were, since the model
-reads less or more, all contents are stated again once nothing else waits; until then the search serves what it has.
+reads less or more, all contents are stated again once nothing else waits, as fast as their vectors come: the search
+serves what it has until then.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import apsw
+import trio
 
 from proto.ops.documents.reading import CORPUS
-from proto.ops.retrieve import MAX_WAIT_S, Group, Item, RetrieveDelete, RetrieveEpoch, RetrieveGroups, RetrievePut
+from proto.ops.retrieve import (
+    MAX_WAIT_S,
+    Group,
+    Item,
+    RetrieveDelete,
+    RetrieveEpoch,
+    RetrieveGroups,
+    RetrievePut,
+    RetrieveStatus,
+)
 from services.documents.add.add import Adding
 from services.documents.store import rows, texts
 from services.documents.store.compress import Codec
@@ -52,6 +64,8 @@ class SearchFeed:
         self._adding = adding
         self._store = store
         self._codec = codec
+        self._is_cut = False
+        """Whether all contents are in the search as they would be cut now."""
 
     @property
     def prefix(self) -> str:
@@ -83,7 +97,20 @@ class SearchFeed:
     async def take(self) -> Due | None:
         """The next contents of the outbox."""
         await self._adding.give_way()
-        return await self._store.read(self._take)
+        due = await self._store.read(self._take)
+        if due is None and not self._is_cut:
+            held = await self._env.call(RetrieveStatus(collection=CORPUS))
+            if held.vectors and held.vectors_waiting - held.vectors_failed > cutting.AHEAD:
+                return None
+            due = await self._store.read(self._cut_again)
+            self._is_cut = due is None
+        return due
+
+    async def cut_again(self, hurry: Callable[[], None]) -> None:
+        """Have the contents stated again that were cut in another way; ends once all are."""
+        while not self._is_cut:
+            await trio.sleep(cutting.AGAIN_S)
+            hurry()
 
     async def deliver(self, due: Due) -> bool:
         """Put and delete; both may be done twice."""
@@ -121,7 +148,7 @@ class SearchFeed:
             numbers.append(number)
             if size > BATCH_BYTES:
                 break
-        return Due(tuple(numbers), groups, gone) if numbers else self._cut_again(db)
+        return Due(tuple(numbers), groups, gone) if numbers else None
 
     def _cut_again(self, db: apsw.Connection) -> Due | None:
         """The next contents whose passages may be others by now."""

@@ -17,7 +17,7 @@ import apsw
 import trio
 
 from proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
-from proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut, Value
+from proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut, RetrieveStatus, Value
 from services.knowledge import nodes
 from services.knowledge.ingest.walking import Changes, Walk
 from services.knowledge.nodes import Known, Update
@@ -43,9 +43,14 @@ MAX_LONE_FAILURES = 8
 
 TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
 
-_VERSION = "markdown_version"
+VERSION, _CUT_AFTER = "markdown_version", "cut_after"
 
 _log = logging.getLogger("linckia.knowledge")
+
+
+def version(measured: Measure) -> str:
+    """Under another one the same file would make another note; under the setting `VERSION`."""
+    return f"{markdown.VERSION}.{cutting.VERSION}.{measured.signature}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,9 @@ class Index:
         self.failed: dict[Place, Failed] = {}
         self.leaving = True
         """Whether the search may still hold notes that are gone."""
+        self.cut_after: str | None = None
+        """Of the notes that are to be read again, which serve as they are until then, the id that was the last to be;
+        None: there is none."""
         self.reconciled = False
         """Whether the ids of both sides were compared since the search was last away."""
 
@@ -107,12 +115,13 @@ class Index:
         measured = self._measure = await trio.to_thread.run_sync(measure, self._env.settings)
 
         def start(db: apsw.Connection) -> dict[Place, Known]:
-            version = f"{markdown.VERSION}.{cutting.VERSION}.{measured.signature}"
-            if nodes.setting(db, _VERSION) != version:
-                db.execute("UPDATE node SET hash=NULL")
-                nodes.set_setting(db, _VERSION, version)
+            before, now = nodes.setting(db, VERSION), version(measured)
+            if before != now:
+                nodes.set_setting(db, VERSION, now)
+                nodes.set_setting(db, _CUT_AFTER, None if before is None else "")
                 # Those of an earlier version may have other ids.
                 nodes.arrive(db, (), {}, self._roots)
+            self.cut_after = nodes.setting(db, _CUT_AFTER)
             return nodes.load(db)
 
         generation = self._database.generation
@@ -168,7 +177,28 @@ class Index:
         elif self.pending:
             await self._batch()
         else:
+            return self.cut_after is not None and await self._cut_again(self.cut_after)
+        return True
+
+    async def _cut_again(self, after: str) -> bool:
+        """Take up the next notes that another version has read, or for another model; answers whether it did.
+
+        Not while the vectors of the ones before are to come: of those that wait for that, the old ones are found.
+        """
+        held = await self._env.call(RetrieveStatus(collection=COLLECTION))
+        if held.vectors and held.vectors_waiting - held.vectors_failed > cutting.AHEAD:
             return False
+        there = sorted((known.id, place) for place, known in self.known.items() if known.id > after)[:BATCH_FILES]
+        last = there[-1][0] if there else None
+
+        def change(db: apsw.Connection) -> None:
+            nodes.put_again(db, (id_ for id_, _ in there))
+            nodes.set_setting(db, _CUT_AFTER, last)
+
+        await self._database.write(change)
+        self.cut_after = last
+        self.known |= {place: Known(id_, None, None, 0, None) for id_, place in there}
+        self.pending |= dict.fromkeys(place for _, place in there)
         return True
 
     async def _reconcile(self) -> None:

@@ -28,6 +28,7 @@ from services.runtime.handlers import Environment
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.roots import is_below
 from services.runtime.storage import FULL_PAUSE_S
+from services.runtime.text import cutting
 
 QUIET_S, DEBOUNCE_S = 0.25, 1.0
 """A file is looked at once nothing has changed for the one, or the other after the first change."""
@@ -252,6 +253,8 @@ class Ingest:
         until = min(self._next_scan, self._look_at, *(each.retry_at for each in self.index.failed.values()))
         if self.index.has_work:
             until = min(until, max(self._retry_at, trio.current_time()))
+        elif self.index.cut_after is not None:
+            until = min(until, max(self._retry_at, trio.current_time() + cutting.AGAIN_S))
         with trio.move_on_at(max(until, self._full_until)):
             await self._wake.wait()
 

@@ -1,1 +1,1 @@
-"""What services make of texts alike: blocks of Markdown, pieces that a model reads whole, names of files as words."""
+"""What services make of texts alike: blocks of Markdown, and pieces that a model reads whole."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 import trio
 
@@ -15,6 +16,7 @@ from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch, SearchType
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.documents.sessions import SessionStart, SessionStop, SessionWatch
+from proto.ops.retrieve import RetrievePut
 from services.decode.main import open_service as open_decode
 from services.documents import sessions
 from services.documents.add.add import Adding, add_changes
@@ -272,3 +274,64 @@ async def test_what_the_search_service_is_told_of_while_it_answers_is_found_all_
         await until(fed)
         told.set()
     assert found == ["arms.txt"]
+
+
+async def test_hits_carry_the_lines_of_their_snippets_and_are_found_by_their_folders(tmp_path: Path) -> None:
+    text = (
+        "\n\n\nimport os\n\n\n" + "\n\n".join(f"def f{n}(a):\n    return a + {n}" for n in range(300)) + "\nzebra = 1\n"
+    )
+    async with documents(tmp_path, {"retrieve": open_retrieve}) as bench:
+        await add_text(bench, "pumps/drive.py", text)
+
+        async def fed() -> bool:
+            return (await bench.call(DocumentsStatus())).search_waiting == 0
+
+        for waited in (False, True):
+            if waited:
+                await until(fed)
+            for query in ("zebra", "f250", "import os", "pumps"):
+                (hit,) = (await bench.call(DocumentsSearch(query=query))).results
+                assert hit.first_line is not None
+                assert hit.last_line is not None
+                lines = text.split("\n")[hit.first_line - 1 : hit.last_line]
+                # It may end within a line.
+                assert "\n".join(lines).startswith(hit.snippet.rstrip("\n"))
+                assert hit.snippet.count("\n") == len(lines) - 1
+
+
+async def test_contents_that_were_cut_in_another_way_are_told_again_and_serve_meanwhile(tmp_path: Path) -> None:
+    put: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def counting(env: Environment) -> AsyncIterator[Handlers]:
+        async with open_retrieve(env) as handlers:
+            params, handle = handlers.by_name["retrieve_put"]
+
+            async def count(asked: RetrievePut, ctx: Context) -> object:
+                put.extend(group.id for group in asked.groups)
+                return await handle(asked, ctx)
+
+            handlers.by_name["retrieve_put"] = (params, count)
+            yield handlers
+
+    path = tmp_path / "data/documents/packs.db"
+    told = 40
+
+    async def cut() -> bool:
+        with contextlib.closing(apsw.Connection(str(path))) as db:
+            cut = db.execute("SELECT value FROM setting WHERE name = 'cut'").get
+        return len(put) >= told and cut not in ("", "another", None)
+
+    for turn in range(3):
+        async with documents(tmp_path, {"retrieve": counting}) as bench:
+            if not turn:
+                for number in range(40):
+                    await add_text(bench, f"{number}.txt", f"the zebra of number {number}")
+            assert "0.txt" in await searched(bench, "number 0")
+            await until(cut)
+        # Told once each, and once more after the first turn alone.
+        assert len(put) == told
+        if not turn:
+            told = 80
+            with contextlib.closing(apsw.Connection(str(path))) as db:
+                db.execute("UPDATE setting SET value = 'another' WHERE name = 'cut'")

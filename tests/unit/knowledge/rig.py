@@ -6,10 +6,13 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from proto.errors import LinckiaError
+from proto.operation import Params
+from proto.ops import collections
 from proto.ops.knowledge import KnowledgeStatus, KnowledgeStatusResult
 from proto.ops.retrieve import (
     CollectionEpoch,
@@ -58,6 +61,7 @@ class MemorySearch:
         self.asked_pairs: list[RetrievePairs] = []
         self.most_pairs = 100_000
         self.searches: list[RetrieveSearch] = []
+        self.vectors_waiting = 0
         self.refuse: Callable[[list[str]], LinckiaError | None] = lambda ids: None
 
     def begin_again(self) -> None:
@@ -117,7 +121,7 @@ class MemorySearch:
         items = [item for group in self.groups.values() for item in group.items]
         return CollectionStatus(
             collection=params.collection, groups=len(self.groups), items=len(items),
-            vectors=sum(item.embed for item in items), vectors_waiting=0, fingerprint=None,
+            vectors=sum(item.embed for item in items), vectors_waiting=self.vectors_waiting, fingerprint=None,
             size_bytes=1024 * 1024, index="none",
         )  # fmt: skip
 
@@ -181,6 +185,14 @@ class MemorySearch:
         for id_, group in sorted(self.groups.items()):
             by_word.setdefault(group.title.split()[0], []).append(id_)
         return Grouping(clusters=sorted(by_word.values(), key=lambda ids: (-len(ids), ids)), groups=len(self.groups))
+
+    async def on_clients_collection(self, params: Params[Any], ctx: Context) -> object:
+        raise AssertionError(f"notes have nothing to do with {params}")
+
+
+for _declared in vars(collections).values():
+    if isinstance(_declared, type) and issubclass(_declared, Params) and _declared is not Params:
+        handles(_declared)(MemorySearch.on_clients_collection)
 
 
 def likeness(first: Group, second: Group) -> float:

@@ -18,6 +18,9 @@ from proto.ops.knowledge import (
     ReadNodeContent,
     SearchDocuments,
 )
+from services.knowledge.main import open_service as open_knowledge
+from services.retrieve.main import open_service as open_retrieve
+from tests.in_process import services_in_process
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
 
 
@@ -101,7 +104,7 @@ async def test_ids_keep_their_script_and_ids_of_before_lead_there(tmp_path: Path
         await held(search, ids)
         assert await links(bench, "über-äpfel") == [("CITES", "会议记录")]
     # As an earlier version had named it.
-    (path,) = (tmp_path / "data").rglob("notes.db")
+    path = tmp_path / "data/knowledge/notes.db"
     with contextlib.closing(apsw.Connection(str(path))) as db:
         for table, column in (("node", "id"), ("name", "id"), ("edge", "src"), ("edge", "dst")):
             db.execute(f"UPDATE {table} SET {column} = '----' WHERE {column} = '会议记录'")
@@ -210,3 +213,50 @@ async def test_file_that_shrinks_or_grows_during_the_ingest_ends_up_as_it_is(tmp
         await settled(bench, 1)
         await settled(bench, 1)
         assert search.groups["a"].items[0].text == "version 59"
+
+
+async def test_notes_of_another_cut_serve_until_the_vectors_of_those_before_are_there(
+    tmp_path: Path, root: Path
+) -> None:
+    search = MemorySearch()
+    for number in range(100):
+        write(root, f"n{number}.md", f"# N {number}\n\n{'The zebra walks. ' * 5}")
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 100)
+        assert len(search.put_ids) == 100
+    path = tmp_path / "data/knowledge/notes.db"
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.execute("UPDATE setting SET value = '4.1.another-model-246' WHERE name = 'markdown_version'")
+    search.vectors_waiting = 10_000
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        answer = await bench.call(SearchDocuments(query="zebra", limit=200))
+        assert (len(answer.results), answer.metadata.degraded) == (100, [])
+        await settled(bench, 100)
+        assert len(search.put_ids) == 100
+        search.vectors_waiting = 0
+        with trio.fail_after(20):
+            while len(search.put_ids) < 200:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        await until(bench, lambda status: status.pending == 0)
+    async with notes_service(tmp_path / "data", root, search=search) as bench:
+        await settled(bench, 100)
+    assert len(search.put_ids) == 200
+
+
+async def test_a_note_is_found_by_its_file_its_folder_and_its_front_matter(tmp_path: Path, root: Path) -> None:
+    write(root, "guides/pump-manual.md", "---\nauthor: Ober\n---\n# Start\n\n\n\nTurn it on.\n\nThen the zebra lamp.")
+    write(root, "other.md", "# Other\n\nNothing.")
+    services = {"retrieve": open_retrieve, "knowledge": open_knowledge}
+    async with services_in_process(services, tmp_path / "data", roots=[root]) as bench:
+        await settled(bench, 2)
+        for query in ("pump-manual", "manual", "guides", "Ober", "zebra"):
+            (hit,) = (await bench.call(SearchDocuments(query=query))).results
+            assert (hit.id, hit.path) == ("pump-manual", "guides/pump-manual.md")
+            assert hit.first_line is not None
+            assert hit.last_line is not None
+            lines = (root / hit.path).read_text().split("\n")[hit.first_line - 1 : hit.last_line]
+            assert hit.snippet == "\n".join(lines)
+        said = (await bench.call(SearchDocuments(query="zebra last week"))).metadata.hint
+        assert said is not None
+        assert "'last week'" in said
+        assert (await bench.call(SearchDocuments(query="zebra"))).metadata.hint is None
