@@ -268,6 +268,9 @@ class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
     execution_limit: Annotated[int, Meta(ge=1, le=10_000, description="Executions to answer at most")] = 10
 
 
+_AS_CREATED = Meta(extra_json_schema={"x-form-of": "plan-create"})
+
+
 @tool.destroy("plan-update", idempotent=True, deadline_s=60)
 class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     """Change a plan: what is named replaces what was, the rest stays. `status` pauses, disables or resumes it. Forms
@@ -277,9 +280,9 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     description: Description | None = None
     mode: Mode | None = None
     status: Annotated[PlanStatus | None, Meta(description="active, paused or disabled")] = None
-    sources: Sources | None = None
-    conditions: Conditions | None = None
-    outcomes: Outcomes | None = None
+    sources: Annotated[Sources | None, _AS_CREATED] = None
+    conditions: Annotated[Conditions | None, _AS_CREATED] = None
+    outcomes: Annotated[Outcomes | None, _AS_CREATED] = None
     clear_conditions: Annotated[bool, Meta(description="Take the conditions away: all entries are meant then")] = False
 
 
