@@ -169,7 +169,7 @@ ENTRIES = (
     # A million vectors with their text are 2 GB; the page cache does not count. A search is work for one core, in many
     # small steps: more than eight at once would only make all of them late. Three more wait for a collection that is
     # begun again.
-    Entry(_spec("retrieve", 8 * GIB, zygote="vectors", in_flight=11)),
+    Entry(_spec("retrieve", 8 * GIB, zygote="vectors", in_flight=11), cuts_texts=True),
     Entry(
         _model_spec("embed"),
         reads_models=True,

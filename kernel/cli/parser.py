@@ -238,6 +238,14 @@ fish:  linckia completion fish > ~/.config/fish/completions/linckia.fish
 """
 
 
+MODELS_EPILOG = """\
+examples:
+  linckia models                               those known to be good, and which are here
+  linckia models get bge-small-en-v1.5         download one; interrupted, it goes on where it was
+  linckia models use bge-small-en-v1.5         use it: for searching or for reranking, whichever it is made for
+"""
+
+
 SERVICE_EPILOG = """\
 examples:
   linckia service install ~/notes              a unit of yours, started at your log-in
@@ -252,6 +260,11 @@ def _machine(command: AddCommand) -> None:
     doctor.add_argument("--verify", action="store_true", help=verify)
     repair = "also put right what can be: damaged indexes, modes of files with secrets, what dead processes left"
     doctor.add_argument("--repair", action="store_true", help=repair)
+
+    models = command("models", "models", "models for search and reranking: list, download, use", MODELS_EPILOG)
+    models.add_argument("action", choices=("list", "get", "use"), nargs="?", default="list", help="default: list")
+    models.add_argument("name", metavar="NAME", nargs="?", help="as listed; for `use` also a folder, or an id")
+    add_json(models)
 
     completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

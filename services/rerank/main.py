@@ -101,7 +101,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     settings = env.settings_as(Settings)
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
-        env.info(model="none")
+        env.info(model="none", **({} if settings.model == NONE else {"remedy": "linckia models"}))
         yield Handlers(WithoutModel())
         return
     encoder = loaded.encoder

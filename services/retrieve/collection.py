@@ -41,6 +41,9 @@ SCRUB_WAIT_S = 30.0
 
 CHECKPOINT_PAUSE_S = 0.05
 
+GIVEN = "given:"
+"""The fingerprint of vectors that are given begins so."""
+
 MOST_HURRIED = 256
 """Groups whose vectors come before others'; of more, those that were asked for last."""
 
@@ -56,6 +59,7 @@ class Collection:
         limits: when vectors become segments.
         large_words: items from which tantivy is asked for words; None: never.
         on_rebuilt: called on trio's thread when the database was begun again.
+        kind: whether it can be fed again, or is the only copy of what clients gave.
 
     Raises:
         OperationError: the file cannot be opened, or the disk is full.
@@ -69,12 +73,13 @@ class Collection:
         limits: Limits = DEFAULT_LIMITS,
         large_words: int | None = None,
         on_rebuilt: Callable[[], object] | None = None,
+        kind: Kind = Kind.DERIVED,
     ) -> None:
         self.name = name
         path = folder / f"{name}.db"
         try:
             self._database = Database(
-                path, schema.SCHEMA, kind=Kind.DERIVED, readers=readers, pragmas=_PRAGMAS, on_rebuilt=on_rebuilt
+                path, schema.SCHEMA, kind=kind, readers=readers, pragmas=_PRAGMAS, on_rebuilt=on_rebuilt
             )
         except (apsw.Error, OSError) as error:
             raise OperationError(f"collection {name} cannot be opened: {error}") from error
@@ -142,6 +147,11 @@ class Collection:
         return None if self.vectors.model is None else self.vectors.model.fingerprint
 
     @property
+    def is_given(self) -> bool:
+        """Whether its vectors are given, and none is made here."""
+        return (self.fingerprint or "").startswith(GIVEN)
+
+    @property
     def vectors_awaited(self) -> str:
         """How many pieces wait for their vectors, and what for where that is known; empty where none does."""
         if not self.waiting:
@@ -165,8 +175,11 @@ class Collection:
 
     # Writing
 
-    async def put(self, groups: Sequence[Group]) -> Change:
+    async def put(self, groups: Sequence[Group], admit: Callable[[apsw.Connection], object] = lambda _: None) -> Change:
         """Set groups in one transaction; on disk and found by words when this returns.
+
+        Args:
+            admit: called before, in that transaction; what it raises leaves all as it was.
 
         Cancellation: before the transaction nothing is done, after its start it is done as a whole.
 
@@ -175,7 +188,12 @@ class Collection:
             DiskFull: nothing was changed.
         """
         store.check(groups)
-        change = await self.write(lambda db: store.put(db, groups), self._follow)
+
+        def put(db: apsw.Connection) -> Change:
+            admit(db)
+            return store.put(db, groups)
+
+        change = await self.write(put, self._follow)
         if change.waiting:
             if not self.waiting:
                 self.rate.begin()
@@ -185,7 +203,11 @@ class Collection:
 
     async def delete(self, ids: Sequence[str]) -> Change:
         """Remove groups in one transaction; found no more by any means when this returns."""
-        change = await self.write(lambda db: store.delete(db, ids), self._follow)
+        return await self.delete_chosen(lambda _: ids)
+
+    async def delete_chosen(self, choose: Callable[[apsw.Connection], Sequence[str]]) -> Change:
+        """The same with ids that are chosen in that transaction."""
+        change = await self.write(lambda db: store.delete(db, choose(db)), self._follow)
         self.waiting = change.waiting
         return change
 

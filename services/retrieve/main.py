@@ -13,8 +13,9 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import trio
 from msgspec import Meta
 
@@ -41,14 +42,17 @@ from proto.ops.retrieve import (
     SearchResult,
     Written,
 )
-from services.retrieve import store
+from services.retrieve import own, store
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
 from services.retrieve.outbox import VectorFeed, run_outbox
+from services.retrieve.queries import QueryVectors
 from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import Patience, search
+from services.retrieve.search import Patience, QueryCall, search
 from services.retrieve.segment import Limits
+from services.runtime.database import Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.models.measure import measure
 from services.runtime.storage import patiently
 
 _log = logging.getLogger("linckia.retrieve")
@@ -71,13 +75,27 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
         5_000
     )
     passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
+    embedder: Annotated[dict[str, Any], Meta(description="Settings of `embed`, by which texts are cut")] = (
+        msgspec.field(default_factory=dict)
+    )
+    collections: Annotated[int, Meta(ge=0, description="Collections that clients may create")] = 64
+    collection_documents: Annotated[int, Meta(ge=0, description="Documents in each of these")] = 100_000
+    collection_bytes: Annotated[int, Meta(ge=0, description="Bytes that each is given at most")] = 1 << 30
 
 
 class Collections:
-    """The collections of one folder by name, opened once each, and again where one was found damaged."""
+    """The collections of one folder by name, opened once each, and again where one was found damaged.
 
-    def __init__(self, env: Environment, settings: Settings) -> None:
+    Args:
+        files: what the names of their files are like, and `kind`, whether these can be fed again.
+    """
+
+    def __init__(
+        self, env: Environment, settings: Settings, files: re.Pattern[str] = _NAME, kind: Kind = Kind.DERIVED
+    ) -> None:
         self._env = env
+        self._files = files
+        self._kind = kind
         self._settings = settings
         self._folder: Path = env.data_dir
         self._readers = trio.CapacityLimiter(settings.readers)
@@ -89,14 +107,25 @@ class Collections:
     async def open_all(self) -> None:
         """Open what is there; one that cannot be opened is tried again by each call for it."""
         broken = []
-        for path in sorted(self._folder.glob("*.db")):
-            if _NAME.fullmatch(path.stem):
-                try:
-                    await self._open_one(path.stem)
-                except LinckiaError as error:
-                    broken.append(path.stem)
-                    _log.error("%s", error)
-        self._env.info(collections=", ".join(sorted(self._open)) or "none", broken=", ".join(broken))
+        for name in self.names():
+            try:
+                await self.find(name)
+            except LinckiaError as error:
+                broken.append(name)
+                _log.error("%s", error)
+        self._show()
+        self._env.info(**{self._label("broken"): ", ".join(broken)})
+
+    def names(self) -> list[str]:
+        """Of those that there are."""
+        return sorted(path.stem for path in self._folder.glob("*.db") if self._files.fullmatch(path.stem))
+
+    def _label(self, what: str) -> str:
+        return what if self._kind is Kind.DERIVED else f"{what} of clients"
+
+    def _show(self) -> None:
+        none = "none" if self._kind is Kind.DERIVED else ""
+        self._env.info(**{self._label("collections"): ", ".join(sorted(self._open)) or none})
 
     async def find(self, name: str, *, make: bool = False) -> Collection | None:
         """The collection; None where it was never written, unless it is to be made.
@@ -118,8 +147,16 @@ class Collections:
             opened = await self._open_one(name)
             if collection is not None:
                 collection.ended.set()
-        self._env.info(collections=", ".join(sorted(self._open)))
+        self._show()
         return opened
+
+    async def remove(self, name: str) -> bool:
+        """Close a collection that nothing uses and remove its files; whether there was one."""
+        async with self._opening:
+            if (collection := self._open.get(name)) is not None:
+                await self._close_one(collection)
+            self._show()
+            return await trio.to_thread.run_sync(own.remove_files, self._folder, name)
 
     async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T | None = None) -> T:
         """The answer of a collection, or `otherwise` where it was never written; with none it is made.
@@ -140,7 +177,7 @@ class Collections:
         settings = self._settings
         reopen = partial(self._env.background.start_soon, self._reopen, name)
         collection = await trio.to_thread.run_sync(
-            Collection, name, self._folder, self._readers, settings, settings.large_words, reopen
+            Collection, name, self._folder, self._readers, settings, settings.large_words, reopen, self._kind
         )
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
@@ -163,7 +200,8 @@ class Collections:
                     await self._wanted_or_calm(collection.vectors_wanted)
                     await self.patiently(collection, "vectors", collection.load)
                     nursery.start_soon(collection.vectors.keep, collection, partial(self._tell, collection, "index"))
-                    nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
+                    if not collection.is_given:
+                        nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
         finally:
             ended.set()
 
@@ -246,6 +284,7 @@ class RetrieveService:
         self._settings = settings
         self._collections = collections
         self._patience = Patience(settings.query_embed_s)
+        self._queries = QueryVectors()
         self._pace = Pace(settings.rerank_s)
         self._nearby: dict[str, GroupNeighbours] = {}
 
@@ -287,22 +326,32 @@ class RetrieveService:
 
     @handles(RetrieveSearch)
     async def search(self, params: RetrieveSearch, ctx: Context) -> SearchResult:
+        def find(collection: Collection) -> Awaitable[SearchResult]:
+            return self.find(collection, params, ctx)
+
+        return await self._collections.ask(params.collection, find, SearchResult(stages=["lexical"]))
+
+    async def find(
+        self, collection: Collection, params: RetrieveSearch, ctx: Context, given: QueryCall | None = None
+    ) -> SearchResult:
+        """Search one collection; with its query's vector `given`, nothing asks a model."""
+
         async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
             return await ctx.call(query, timeout_s=timeout_s)
 
         reranker: Reranker | LateReranker | None = None
-        if self._settings.rerank != "off":
+        if self._settings.rerank != "off" and not collection.is_given:
             of_kind = Reranker if self._settings.rerank == "auto" else LateReranker
             reranker = of_kind(ctx.call, self._pace)
-
-        async def find(collection: Collection) -> SearchResult:
-            rebuild = partial(self._collections.patiently, collection, "words", collection.rebuild_words)
-            repair = partial(self._env.background.start_soon, rebuild)
-            found = await search(collection, params, embed, self._patience, repair, reranker)
-            collection.hurry(hit.group for hit in found.hits if hit.vector is None)
-            return found
-
-        return await self._collections.ask(params.collection, find, SearchResult(stages=["lexical"]))
+        rebuild = partial(self._collections.patiently, collection, "words", collection.rebuild_words)
+        repair = partial(self._env.background.start_soon, rebuild)
+        known = given or self._queries.known(params.query, collection.fingerprint)
+        # What asks nobody says nothing of how quick the embedder is.
+        patience = self._patience if known is None else Patience(self._settings.query_embed_s)
+        vector = known or self._queries.by(embed, lambda: collection.fingerprint)
+        found = await search(collection, params, vector, patience, repair, reranker)
+        collection.hurry(hit.group for hit in found.hits if hit.vector is None)
+        return found
 
     @handles(RetrieveStatus)
     async def status(self, params: RetrieveStatus, ctx: Context) -> CollectionStatus:
@@ -347,11 +396,18 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once all databases are open."""
     settings = env.settings_as(Settings)
     collections = Collections(env, settings)
+    of_clients = Collections(env, settings, own.FILES, Kind.SOURCE)
     await collections.open_all()
-    env.at_rest(collections.give_back)
+    for each in (collections, of_clients):
+        env.at_rest(each.give_back)
     env.background.start_soon(collections.release)
+    # Nothing but a call for one of them waits for these, and that opens it.
+    env.background.start_soon(of_clients.open_all)
+    service = RetrieveService(env, settings, collections)
+    quota = own.Quota(settings.collections, settings.collection_documents, settings.collection_bytes)
     try:
-        yield Handlers(RetrieveService(env, settings, collections))
+        yield Handlers(service, own.OwnCollections(of_clients, service.find, quota, partial(measure, env.settings)))
     finally:
         with trio.CancelScope(shield=True):
             await collections.close()
+            await of_clients.close()

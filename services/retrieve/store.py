@@ -32,6 +32,12 @@ class Stored(NamedTuple):
     vector: bytes
 
 
+class Given(Item, frozen=True, kw_only=True):
+    """An item whose vector is given (of the current model, float16, little-endian) and not made here."""
+
+    vector: bytes
+
+
 class Change(msgspec.Struct):
     """What a write did, and what the vectors in memory must follow."""
 
@@ -158,8 +164,9 @@ def _put_group(
         else:
             item_id = _insert(db, group_id, position, item, content)
             rows.append(row_of(item_id, f"{group.title} {group.names}", item.heading, item.text))
-            if item.embed and model is not None and content in vectors:
-                stored = Stored(item_id, vectors[content])
+            vector = item.vector if isinstance(item, Given) else vectors.get(content)
+            if item.embed and model is not None and vector is not None:
+                stored = Stored(item_id, vector)
                 _keep(db, model, stored)
                 change.stored.append(stored)
             elif item.embed:
@@ -234,7 +241,8 @@ def _for_each(
 
 
 def _hash(title: str, item: Item) -> bytes:
-    content = msgspec.msgpack.encode((title, item.heading, item.text))
+    words = (title, item.heading, item.text)
+    content = msgspec.msgpack.encode((*words, item.vector) if isinstance(item, Given) else words)
     return hashlib.sha256(content).digest()
 
 

@@ -13,7 +13,7 @@ NAMES: dict[str, Any] = {
     "id": "zebra", "source": "zebra", "target": "zebra", "topic": "zebra", "document_name": "note.md", "hash": "0" * 64,
     "tags": ["stripes"], "date_range": "last year", "texts": ["zebra"], "jobId": "1", "steps": [{"op": "describe"}],
     "parent": "zebras", "child": "zebras", "metric": "size", "field": "name", "value": "note.md", "preferences": {},
-    "url": "http://localhost/zebra", "body": "{}",
+    "url": "http://localhost/zebra", "body": "{}", "collection": "zebras",
 }  # fmt: skip
 """Values of required parameters, whichever operation has them."""
 
@@ -66,6 +66,9 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "resource-time-range": {"name": "zebras", "field": "mtime"},
         "execute": {"operations": [{"op": "noyalib_set", "params": edit}]},
         "query": {"steps": [{"op": "noyalib_get", "params": {"file": f"{root}/plain.yaml", "path": "key"}}]},
+        "collection_upsert": {"collection": "zebras", "documents": [{"id": "a", "text": "zebra"}]},
+        "collection_search": {"collection": "zebras", "query": "zebra"},
+        "collection_delete": {"collection": "zebras", "ids": ["a"]},
         "transcript_ingest": {"provider": "openai", "request": {}, "response": {}},
         "session": {},
     }  # fmt: skip

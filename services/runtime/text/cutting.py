@@ -244,7 +244,7 @@ class _Lines:
                 total = sum(self._sizes[start:number])
             total += size
             if size > limit:
-                yield from _bites(number, self._lines[number], limit, self._measure)
+                yield from bites(number, self._lines[number], limit, self._measure)
                 start, total = number + 1, 0
         if total:
             yield self._unit(start, block.end)
@@ -261,7 +261,7 @@ def _best_break(lines: Sequence[str], start: int, end: int) -> int:
     return max(range(start + (end - start + 1) // 2, end + 1), key=weight) if end - start > 1 else end
 
 
-def _bites(number: int, line: str, budget: int, measure: Callable[[str], int]) -> Iterator[_Unit]:
+def bites(number: int, line: str, budget: int, measure: Callable[[str], int]) -> Iterator[_Unit]:
     """One long line in pieces that end with a sentence or a word where there is one, else anywhere."""
     start, guess = 0, 4 * budget
     while start < len(line):

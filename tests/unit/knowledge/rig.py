@@ -6,10 +6,13 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from proto.errors import LinckiaError
+from proto.operation import Params
+from proto.ops import collections
 from proto.ops.knowledge import KnowledgeStatus, KnowledgeStatusResult
 from proto.ops.retrieve import (
     CollectionEpoch,
@@ -182,6 +185,14 @@ class MemorySearch:
         for id_, group in sorted(self.groups.items()):
             by_word.setdefault(group.title.split()[0], []).append(id_)
         return Grouping(clusters=sorted(by_word.values(), key=lambda ids: (-len(ids), ids)), groups=len(self.groups))
+
+    async def on_clients_collection(self, params: Params[Any], ctx: Context) -> object:
+        raise AssertionError(f"notes have nothing to do with {params}")
+
+
+for _declared in vars(collections).values():
+    if isinstance(_declared, type) and issubclass(_declared, Params) and _declared is not Params:
+        handles(_declared)(MemorySearch.on_clients_collection)
 
 
 def likeness(first: Group, second: Group) -> float:

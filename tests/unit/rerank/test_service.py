@@ -71,7 +71,7 @@ async def test_without_a_model_it_is_ready_and_says_so_without_any_network(
         assert "linckia models get" in model.reason
         with pytest.raises(Unavailable, match="no reranking model"):
             await bench.call(RerankPairs(query="who", texts=["cats"]))
-        assert bench.running["rerank"].info == {"model": "none"}
+        assert bench.running["rerank"].info == {"model": "none", "remedy": "linckia models"}
 
 
 async def test_a_wrong_setting_is_named(tmp_path: Path) -> None:

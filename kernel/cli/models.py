@@ -1,0 +1,275 @@
+"""`linckia models`: the models that are known to be good; `get` downloads one, `use` has it used.
+
+Serving never downloads. What is fetched is one revision, safetensors and descriptions alone, into the cache that all
+programs share (`HF_HOME`); what an interrupted download left is gone on with, and each file is compared with its
+checksum, which is the name that the cache gives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import re
+import time
+import tomllib
+from pathlib import Path
+
+from kernel.cli import Failed, Usage
+from kernel.cli.terminal import show_answer, size
+from kernel.config import load
+from kernel.control.address import find_data_dir
+from kernel.control.client import CallFailed, Client, NoKernel
+from kernel.settings import ConfigError, Flags
+from proto.durable import replace_file
+from proto.json_types import JsonObject
+from proto.models import CROSS_ENCODER, EMBEDDER, KNOWN, PACKAGED, KnownModel, cached, known
+
+WANTED = ("*.json", "*.safetensors")
+UNWANTED = ("onnx/*", "openvino/*", "*/*.safetensors")
+"""The same weights in other forms."""
+
+ANSWER_S = 5.0
+"""How long the hub may take to say what it has."""
+
+_RESTARTS_S, _LOADS_S, _POLL_S = 1.0, 300.0, 0.1
+
+_HEADERS = ("NAME", "FOR", "WEIGHTS", "LANGUAGES", "LICENCE", "READS", "POOLING", "BEFORE QUERIES, PASSAGES", "")
+
+
+def models(arguments: argparse.Namespace) -> int:
+    """Raises Usage, Failed, CallFailed, OSError."""
+    if arguments.action == "list":
+        if arguments.name:
+            raise Usage("`linckia models list` takes no NAME")
+        listed = [_described(model) for model in KNOWN]
+        show_answer(arguments.json, listed, _HEADERS, [_row(model) for model in KNOWN])
+        return 0
+    if not arguments.name:
+        raise Usage(f"which one? `linckia models {arguments.action} NAME`, with a NAME that `linckia models` lists")
+    if arguments.action == "get":
+        return _get(_known(arguments.name))
+    return _use(arguments.name, find_data_dir(arguments.data, os.environ))
+
+
+def _described(model: KnownModel) -> dict[str, object]:
+    fields = {name: getattr(model, name) for name in model.__struct_fields__}
+    return fields | {"download_bytes": model.download_bytes, "here": _is_here(model)}
+
+
+def _row(model: KnownModel) -> list[str]:
+    before = f"{model.query_prefix!r}, {model.passage_prefix!r}" if model.query_prefix else "-"
+    return [
+        model.short_name,
+        "search" if model.service == EMBEDDER else "reranking",
+        size(model.download_bytes),
+        model.languages,
+        model.licence,
+        f"{model.max_tokens} tokens",
+        model.pooling or "-",
+        before,
+        "here" if _is_here(model) else "",
+    ]
+
+
+def _is_here(model: KnownModel) -> bool:
+    return model.name == PACKAGED or cached(model.name) is not None
+
+
+def _known(name: str) -> KnownModel:
+    if (model := known(name)) is None:
+        names = ", ".join(each.short_name for each in KNOWN)
+        raise Usage(
+            f"no model {name!r} is known; there are: {names}. Others: `hf download {name}`, then `linckia models use`"
+        )
+    return model
+
+
+def _get(model: KnownModel) -> int:
+    if model.name == PACKAGED:
+        print(f"{model.name} comes with the installation.")
+        return 0
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    import httpx2
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.file_download import repo_folder_name
+
+    hub = constants.ENDPOINT
+    try:
+        # Its own library would try again for half a minute.
+        httpx2.get(f"{hub}/api/models/{model.name}", timeout=ANSWER_S)
+        _fetch_weights(model, Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=model.name, repo_type="model"))
+        found = snapshot_download(
+            model.name, revision=model.revision, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED),
+            etag_timeout=ANSWER_S, token=False,
+        )  # fmt: skip
+    except OfflineModeIsEnabled:
+        raise Failed("HF_HUB_OFFLINE is set, so nothing is downloaded; unset it and try again") from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
+        raise Failed(
+            f"{model.name} could not be downloaded from {hub}: {_first_line(error)}. With the network (or a mirror in "
+            "HF_ENDPOINT) back, run the same command again: what has arrived is kept. Or copy the folder "
+            f"models--{model.name.replace('/', '--')} of another machine's cache into {constants.HF_HUB_CACHE}"
+        ) from None
+    folder = Path(found)
+    if damaged := [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_whole(path)]:
+        for path in damaged:
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+        names = ", ".join(path.name for path in damaged)
+        raise Failed(f"{names} arrived damaged and was removed; run the same command again")
+    lacking = [name for name in ("config.json", "tokenizer.json", "*.safetensors") if not list(folder.glob(name))]
+    if lacking:
+        raise Failed(f"{hub} has no {' and no '.join(lacking)} of {model.name} at {model.revision}")
+    print(f"{model.name} is in {folder}. `linckia models use {model.short_name}` has it used.")
+    return 0
+
+
+def _fetch_weights(model: KnownModel, place: Path) -> None:
+    """Put the large files where the hub's own library looks for them, which begins each again after a death.
+
+    Raises Failed, and whatever the library raises.
+    """
+    from huggingface_hub import HfApi, RepoFile, hf_hub_url
+    from huggingface_hub.file_download import http_get
+
+    blobs = place / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    for entry in HfApi(token=False).list_repo_tree(model.name, revision=model.revision):
+        if not isinstance(entry, RepoFile) or entry.lfs is None or not entry.path.endswith(".safetensors"):
+            continue
+        blob = blobs / entry.lfs.sha256
+        if blob.exists():
+            continue
+        partial = blob.with_name(f"{blob.name}.partial")
+        with partial.open("ab", buffering=0) as file:
+            url = hf_hub_url(model.name, entry.path, revision=model.revision)
+            begin = file.tell()
+            http_get(url, file, resume_size=begin, expected_size=entry.size, displayed_filename=entry.path)
+        if not _is_whole(partial, blob.name):
+            partial.unlink()
+            raise Failed(f"{entry.path} arrived damaged and was removed; run the same command again")
+        partial.rename(blob)
+
+
+def _first_line(error: Exception) -> str:
+    cause = error.__cause__ or error.__context__ or error
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".")
+
+
+def _is_whole(path: Path, checksum: str = "") -> bool:
+    """Whether a file of the cache is what its name there says: SHA-256 of large ones, git's own of others."""
+    checksum = checksum or path.resolve().name
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", checksum):
+        return True
+    digest = hashlib.sha256() if len(checksum) == 64 else hashlib.sha1(b"blob %d\0" % path.stat().st_size)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest() == checksum
+
+
+def _use(name: str, data_dir: Path) -> int:
+    service, name = _service_of(name)
+    path = data_dir / "linckia.toml"
+    before = path.read_text(encoding="utf-8") if path.exists() else None
+    after = with_setting(before or "", f"services.{service}", "model", name)
+    data_dir.mkdir(parents=True, exist_ok=True)
+    replace_file(path, after.encode())
+    try:
+        in_force = load(Flags(data_dir=str(data_dir)), os.environ).services.get(service, {}).get("model")
+        if in_force != name:
+            raise Failed(f"the environment says {in_force!r} for the model of {service}, and it goes before {path}")
+        _restart(data_dir, service)
+    except NoKernel:
+        print(f"{name} is used from the next start on ({path}).")
+        return 0
+    except (ConfigError, CallFailed, Failed) as error:
+        _put_back(path, before)
+        with contextlib.suppress(NoKernel):
+            _restart(data_dir, service)
+        raise Failed(f"{name} is not used, and all is as before: {error}") from None
+    print(f"{name} is used: {service} is ready with it.")
+    if service == EMBEDDER:
+        print("The vectors are computed again in the background; `linckia status` says how many still wait.")
+    return 0
+
+
+def _restart(data_dir: Path, service: str) -> None:
+    """Have the service start again, with its settings as they are now.  Raises NoKernel, CallFailed, Failed."""
+    with Client(data_dir) as client:
+        before = _state(client, service)
+        with contextlib.suppress(CallFailed):
+            # It waits until the service has started, or tried for a minute; what comes first is seen below.
+            client.call("kernel_restart", {"service": service}, timeout_s=_RESTARTS_S)
+        give_up_at = time.monotonic() + _LOADS_S
+        while time.monotonic() < give_up_at:
+            now = _state(client, service)
+            if _crashes(now) > _crashes(before):
+                raise Failed(f"{service} cannot start with it ({now['last_death']}); see `linckia logs {service}`")
+            if now["state"] == "ready" and now["generation"] > before["generation"]:
+                return
+            time.sleep(_POLL_S)
+    raise Failed(f"{service} has not loaded it within {_LOADS_S:.0f} s")
+
+
+def _crashes(state: JsonObject) -> int:
+    return sum(count for cause, count in state["deaths"].items() if cause != "stopped")
+
+
+def _state(client: Client, service: str) -> JsonObject:
+    status: JsonObject = client.call("kernel_status", {})
+    return next(each for each in status["services"] if each["name"] == service)
+
+
+def _put_back(path: Path, before: str | None) -> None:
+    if before is None:
+        path.unlink()
+    else:
+        replace_file(path, before.encode())
+
+
+def _service_of(name: str) -> tuple[str, str]:
+    """What a model is for, and its id or folder as the settings have it.  Raises Usage, Failed."""
+    if (model := known(name)) is not None:
+        if not _is_here(model):
+            raise Failed(f"{model.name} is not here yet: `linckia models get {model.short_name}` downloads it")
+        return model.service, model.name
+    folder = Path(name).expanduser()
+    place = folder.resolve() if folder.is_dir() else cached(name)
+    if place is None:
+        _known(name)
+        raise AssertionError(name)
+    try:
+        config = (place / "config.json").read_text(encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"{place} is no model: {error}") from None
+    return CROSS_ENCODER if "ForSequenceClassification" in config else EMBEDDER, str(place if folder.is_dir() else name)
+
+
+def with_setting(text: str, table: str, key: str, value: str) -> str:
+    """The TOML `text` with one setting changed and all else, comments too, as it was.  Raises Failed."""
+    # A string of JSON without control characters is one of TOML.
+    line = f'{key} = "{value}"'.replace("\\", "\\\\")
+    header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][^\n]*$", re.MULTILINE)
+    if (found := header.search(text)) is None:
+        changed = f"{text.rstrip()}\n\n[{table}]\n{line}\n".lstrip("\n")
+    else:
+        end = re.compile(r"^[ \t]*\[", re.MULTILINE).search(text, found.end())
+        body = text[found.end() : end.start() if end else len(text)]
+        there = re.compile(rf"^[ \t]*{re.escape(key)}[ \t]*=[^\n]*$", re.MULTILINE)
+        new = there.sub(lambda _: line, body, count=1) if there.search(body) else f"\n{line}{body}"
+        changed = text[: found.end()] + new + text[found.end() + len(body) :]
+    wanted = tomllib.loads(text)
+    into = wanted
+    for part in table.split("."):
+        into = into.setdefault(part, {})
+    into[key] = value
+    try:
+        if tomllib.loads(changed) == wanted:
+            return changed
+    except tomllib.TOMLDecodeError:
+        pass
+    raise Failed(f"linckia.toml is written in a way that this command does not change; write `{line}` into [{table}]")

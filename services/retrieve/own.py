@@ -1,0 +1,432 @@
+"""Collections that clients create: the same tables and indexes as those of the services, as the only copy of what is in
+them.
+
+Each is a database of its own, `own.NAME.db`, by which its name is kept apart from a service's. What a client is told of
+is on disk. A collection of vectors has a model that nobody computes (`given:DIMENSIONS`), so no text is embedded in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+import apsw
+import msgspec
+import numpy as np
+import trio
+
+from proto.durable import sync_folder
+from proto.errors import InvalidParams, OperationError
+from proto.ops import collections as ops
+from proto.ops.embed import EmbedResult, EmbedTexts, pack
+from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, SearchResult
+from services.retrieve import store
+from services.retrieve.collection import GIVEN, Collection
+from services.retrieve.filters import check_metadata, compile_filters
+from services.retrieve.search import QueryCall
+from services.runtime.handlers import Context, handles
+from services.runtime.models.measure import Measure
+from services.runtime.text.cutting import bites
+
+T = TypeVar("T")
+
+PREFIX = "own."
+FILES = re.compile(r"own\.[a-z][a-z0-9_-]{0,63}")
+
+_SHAPE, _BYTES = "own", "own_bytes"
+"""Keys of `meta`: that the collection was created, with the dimensions of its vectors, and what it holds."""
+
+Find = Callable[[Collection, RetrieveSearch, Context, QueryCall | None], Awaitable[SearchResult]]
+"""A search as the services have it; with the call that embeds the query, where that is another than usual."""
+
+
+class Quota(NamedTuple):
+    """What clients may store; documents and bytes are those of one collection."""
+
+    collections: int
+    documents: int
+    bytes: int
+
+
+class Opener(Protocol):
+    """Opens collections by the names of their files, and removes them: `main.Collections`."""
+
+    async def find(self, name: str, *, make: bool = False) -> Collection | None: ...
+
+    def names(self) -> list[str]: ...
+
+    async def remove(self, name: str) -> bool: ...
+
+
+class OwnCollections:
+    """The operations of `proto.ops.collections`."""
+
+    def __init__(self, opener: Opener, find: Find, quota: Quota, measure: Callable[[], Measure]) -> None:
+        self._measured = measure
+        self._opener = opener
+        self._find = find
+        self._quota = quota
+        self._creating = trio.Lock()
+        self._cutting = trio.CapacityLimiter(1)
+        self._using: Counter[str] = Counter()
+        self._leaving: set[str] = set()
+        self._freed = trio.lowlevel.ParkingLot()
+
+    @handles(ops.CollectionCreate)
+    async def create(self, params: ops.CollectionCreate, ctx: Context) -> ops.CollectionInfo:
+        name = params.collection
+        async with self._creating:
+            there = self._opener.names()
+            if PREFIX + name not in there and len(there) >= self._quota.collections:
+                most = f"the quota is {self._quota.collections} (services.retrieve.collections)"
+                raise OperationError(f"there are {len(there)} collections, and {most}; drop one that is not needed")
+            async with self._in_use(name):
+                collection = await self._opener.find(PREFIX + name, make=True)
+                assert collection is not None
+                dimensions = await collection.write(partial(_make, dimensions=params.dimensions))
+                if dimensions != params.dimensions:
+                    raise InvalidParams(
+                        f"parameter `dimensions`: collection {name!r} is there, and {_takes(dimensions)}",
+                        field="dimensions",
+                    )
+                if dimensions is not None:
+                    await collection.adopt(f"{GIVEN}{dimensions}", dimensions)
+                return await collection.read(partial(_info, name=name))
+
+    @handles(ops.CollectionListParams)
+    async def every(self, params: ops.CollectionListParams, ctx: Context) -> ops.CollectionList:
+        found = []
+        for each in self._opener.names():
+            with contextlib.suppress(InvalidParams):  # Dropped in this moment, or never quite created.
+                name = each.removeprefix(PREFIX)
+                found.append(await self._ask(name, partial(_info, name=name)))
+        quota = self._quota
+        return ops.CollectionList(
+            collections=found,
+            most_collections=quota.collections,
+            most_documents=quota.documents,
+            most_bytes=quota.bytes,
+        )
+
+    @handles(ops.CollectionCount)
+    async def count(self, params: ops.CollectionCount, ctx: Context) -> ops.CollectionCounted:
+        ids, arguments = _chosen(params.filters)
+        query = f"SELECT count(*) FROM ({ids})"
+        count = await self._ask(params.collection, lambda db: int(db.execute(query, arguments).get))
+        return ops.CollectionCounted(documents=count)
+
+    @handles(ops.CollectionUpsert)
+    async def upsert(self, params: ops.CollectionUpsert, ctx: Context) -> ops.CollectionUpserted:
+        async with self._opened(params.collection) as (collection, dimensions):
+            groups = await trio.to_thread.run_sync(self._groups, params.documents, dimensions, limiter=self._cutting)
+
+            counted: list[int] = []
+            change = await collection.put(groups, lambda db: counted.append(self._hold(db, params, dimensions)))
+            return ops.CollectionUpserted(
+                upserted=len(groups), documents=counted[-1], vectors_waiting=change.waiting
+            )  # fmt: skip
+
+    @functools.cached_property
+    def _measure(self) -> Measure:
+        return self._measured()
+
+    def _groups(self, documents: Sequence[ops.Document], dimensions: int | None) -> list[Group]:
+        """The documents as the search holds them; blocks.  Raises InvalidParams that names the field."""
+        _check_once([each.id for each in documents])
+        given = enumerate(documents)
+        if dimensions is not None:
+            return [_group(place, each, dimensions, [_given_piece(place, each, dimensions)]) for place, each in given]
+        return [_group(place, each, None, _pieces(place, each, self._measure)) for place, each in given]
+
+    def _hold(self, db: apsw.Connection, params: ops.CollectionUpsert, dimensions: int | None) -> int:
+        """Count what is put, inside its transaction; answers how many documents there are then.
+
+        Raises:
+            OperationError: it would be more than the quota.
+        """
+        name, ids = params.collection, [each.id for each in params.documents]
+        replaced, freed = _held(db, ids)
+        documents = _documents(db) + len(ids) - replaced
+        held = _bytes(db) - freed + sum(_size(each, dimensions) for each in params.documents)
+        for what, count, most in (
+            ("documents", documents, self._quota.documents),
+            ("bytes", held, self._quota.bytes),
+        ):
+            if count > most:
+                setting = f"services.retrieve.collection_{what}"
+                raise OperationError(
+                    f"collection {name!r} would hold {count:,} {what}, and the quota is {most:,} ({setting}); "
+                    "nothing was stored"
+                )
+        _remember(db, _BYTES, held)
+        return documents
+
+    @handles(ops.CollectionDocuments)
+    async def documents(self, params: ops.CollectionDocuments, ctx: Context) -> ops.CollectionPage:
+        ids, arguments = _chosen(params.filters)
+        among = f" AND id IN ({', '.join('?' * len(params.ids))})" if params.ids else ""
+        query = f"SELECT id FROM ({ids}) WHERE id > ?{among} ORDER BY id LIMIT ?"
+
+        def page(db: apsw.Connection) -> ops.CollectionPage:
+            found = [id_ for (id_,) in db.execute(query, (*arguments, params.after, *params.ids, params.limit + 1))]
+            documents = [_document(db, id_) for id_ in found[: params.limit]]
+            return ops.CollectionPage(documents=documents, more=len(found) > params.limit)
+
+        return await self._ask(params.collection, page)
+
+    @handles(ops.CollectionSearch)
+    async def search(self, params: ops.CollectionSearch, ctx: Context) -> ops.CollectionFound:
+        async with self._opened(params.collection) as (collection, dimensions):
+            embed: QueryCall | None = None
+            fusion = Fusion()
+            if dimensions is None and params.vector is not None:
+                raise InvalidParams(
+                    f"parameter `vector`: collection {params.collection!r} takes text; give `query`", field="vector"
+                )
+            if dimensions is not None:
+                embed = _given(params.vector, dimensions)
+                fusion = Fusion(method="lexical" if embed is None else "weighted" if params.query.strip() else "vector")
+            asked = RetrieveSearch(
+                collection=params.collection,
+                query=params.query,
+                limit=params.limit,
+                candidates=max(50, params.limit),
+                filters=params.filters,
+                fusion=fusion,
+            )
+            found = await self._find(collection, asked, ctx, embed)
+        hits = [
+            ops.CollectionHit(
+                id=hit.group, score=hit.score, similarity=hit.vector, text=hit.text, payload=hit.group_metadata
+            )
+            for hit in found.hits
+        ]  # fmt: skip
+        return ops.CollectionFound(hits=hits, stages=found.stages, degraded=found.degraded)
+
+    @handles(ops.CollectionDelete)
+    async def delete(self, params: ops.CollectionDelete, ctx: Context) -> ops.CollectionDeleted:
+        chosen, arguments = _chosen(params.filters)
+
+        counted: list[ops.CollectionDeleted] = []
+
+        def choose(db: apsw.Connection) -> Sequence[str]:
+            ids = [id_ for (id_,) in db.execute(chosen, arguments)] if params.filters else params.ids
+            gone, freed = _held(db, ids)
+            _remember(db, _BYTES, _bytes(db) - freed)
+            counted.append(ops.CollectionDeleted(deleted=gone, documents=_documents(db) - gone))
+            return ids
+
+        async with self._opened(params.collection) as (collection, _):
+            await collection.delete_chosen(choose)
+        return counted[-1]
+
+    @handles(ops.CollectionDrop)
+    async def drop(self, params: ops.CollectionDrop, ctx: Context) -> ops.CollectionDropped:
+        name = params.collection
+        async with self._creating:
+            self._leaving.add(name)
+            try:
+                while self._using[name]:
+                    await self._freed.park()
+                return ops.CollectionDropped(dropped=await self._opener.remove(PREFIX + name))
+            finally:
+                self._leaving.discard(name)
+
+    # What is open
+
+    @contextlib.asynccontextmanager
+    async def _in_use(self, name: str) -> AsyncIterator[None]:
+        """So that it is not dropped meanwhile."""
+        if name in self._leaving:
+            raise self._unknown(name)
+        self._using[name] += 1
+        try:
+            yield
+        finally:
+            self._using[name] -= 1
+            self._freed.unpark_all()
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, name: str) -> AsyncIterator[tuple[Collection, int | None]]:
+        """The collection and the dimensions of its vectors.  Raises InvalidParams: there is none of that name."""
+        async with self._in_use(name):
+            collection = await self._opener.find(PREFIX + name)
+            shape = None if collection is None else await collection.read(_shape)
+            if collection is None or shape is None:
+                raise self._unknown(name)
+            yield collection, shape[0]
+
+    async def _ask(self, name: str, question: Callable[[apsw.Connection], T]) -> T:
+        async with self._opened(name) as (collection, _):
+            return await collection.read(question)
+
+    def _unknown(self, name: str) -> InvalidParams:
+        there = ", ".join(each.removeprefix(PREFIX) for each in self._opener.names()) or "none"
+        return InvalidParams(f"parameter `collection`: there is no {name!r}; there are: {there}", field="collection")
+
+
+def _takes(dimensions: int | None) -> str:
+    return "takes text" if dimensions is None else f"takes vectors of {dimensions} numbers"
+
+
+# On one connection
+
+
+def _make(db: apsw.Connection, dimensions: int | None) -> int | None:
+    """The dimensions of the collection, which is made if there is none."""
+    if (shape := _shape(db)) is not None:
+        return shape[0]
+    if dimensions is not None:
+        # In the same transaction: nothing may be put without it.
+        store.adopt_model(db, f"{GIVEN}{dimensions}", dimensions)
+    _remember(db, _SHAPE, dimensions or 0)
+    _remember(db, _BYTES, 0)
+    return dimensions
+
+
+def _shape(db: apsw.Connection) -> tuple[int | None] | None:
+    """The dimensions; None where it was never quite created."""
+    stored = store.meta(db, _SHAPE)
+    return None if stored is None else (int(stored) or None,)
+
+
+def _remember(db: apsw.Connection, key: str, value: int) -> None:
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, str(value)))
+
+
+def _bytes(db: apsw.Connection) -> int:
+    return int(store.meta(db, _BYTES) or 0)
+
+
+def _documents(db: apsw.Connection) -> int:
+    return int(db.execute("SELECT count(*) FROM groups").get)
+
+
+def _info(db: apsw.Connection, name: str) -> ops.CollectionInfo:
+    shape = _shape(db)
+    return ops.CollectionInfo(
+        collection=name,
+        dimensions=shape[0] if shape is not None else None,
+        documents=_documents(db),
+        bytes=_bytes(db),
+        vectors_waiting=store.count_waiting(db),
+    )
+
+
+def _held(db: apsw.Connection, ids: Sequence[str]) -> tuple[int, int]:
+    """How many of these documents are there, and their bytes."""
+    size = "json_extract(CAST(items.metadata AS TEXT), '$.bytes')"
+    row: tuple[int, int] = db.execute(
+        f"SELECT count(DISTINCT groups.group_id), coalesce(sum({size}), 0) FROM groups "
+        "LEFT JOIN items ON items.group_id = groups.group_id WHERE id IN (SELECT value FROM json_each(?))",
+        (msgspec.json.encode(ids).decode(),),
+    ).get
+    return row
+
+
+def _chosen(filters: Sequence[Filter]) -> tuple[str, tuple[str | int | float, ...]]:
+    """A query for the ids of the documents that fit, and its arguments."""
+    if (where := compile_filters(filters)) is None:
+        return "SELECT id FROM groups", ()
+    return f"SELECT id FROM groups WHERE group_id IN ({where.groups})", where.arguments
+
+
+def _document(db: apsw.Connection, id_: str) -> ops.Document:
+    number, metadata = db.execute("SELECT group_id, metadata FROM groups WHERE id = ?", (id_,)).get
+    pieces = db.execute("SELECT text FROM items WHERE group_id = ? ORDER BY position", (number,))
+    return ops.Document(
+        id=id_,
+        text="".join(text for (text,) in pieces),
+        payload=msgspec.json.decode(metadata, type=store.Metadata),
+    )
+
+
+# What is given
+
+
+def _pieces(place: int, each: ops.Document, measure: Measure) -> list[Item]:
+    """Of a text, each as long as the model reads, and together all of it."""
+    if each.vector is not None:
+        raise _wrong(f"documents[{place}].vector", "the collection takes text, which is embedded here")
+    if not each.text.strip():
+        raise _wrong(f"documents[{place}].text", "is blank; say what is to be found")
+    cut = bites(0, each.text, measure.window, measure)
+    return [Item(key=str(n), text=piece.text) for n, piece in enumerate(cut)]
+
+
+def _given_piece(place: int, each: ops.Document, dimensions: int) -> Item:
+    field = f"documents[{place}].vector"
+    if each.vector is None:
+        raise _wrong(field, f"is not there; the collection {_takes(dimensions)}")
+    return store.Given(key="0", text=each.text, vector=_unit(each.vector, dimensions, field).astype("<f2").tobytes())
+
+
+def _group(place: int, each: ops.Document, dimensions: int | None, pieces: list[Item]) -> Group:
+    check_metadata(each.payload, f"documents[{place}].payload")
+    # What the document counts for stands with its first piece.
+    pieces[0] = msgspec.structs.replace(pieces[0], metadata={"bytes": _size(each, dimensions)})
+    return Group(id=each.id, items=pieces, metadata=each.payload)
+
+
+def _size(each: ops.Document, dimensions: int | None) -> int:
+    given = (each.id.encode(), each.text.encode("utf-8", "surrogatepass"), msgspec.json.encode(each.payload))
+    return sum(map(len, given)) + 2 * (dimensions or 0)
+
+
+def _unit(vector: Sequence[float], dimensions: int, field: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """As a vector of length 1.  Raises InvalidParams that names the field."""
+    if len(vector) != dimensions:
+        raise _wrong(field, f"has {len(vector)} numbers; the collection {_takes(dimensions)}")
+    given = np.array(vector, dtype=np.float64)
+    # Of the largest, so that the squares of very small or large ones are no nought and not infinite.
+    most = float(np.abs(given).max())
+    if not math.isfinite(most) or most == 0:
+        raise _wrong(field, "has no direction: a number in it is not finite, or all are 0")
+    given /= most
+    unit: np.ndarray[tuple[int], np.dtype[np.float32]] = (given / np.linalg.norm(given)).astype(np.float32)
+    return unit
+
+
+def _given(vector: Sequence[float] | None, dimensions: int) -> QueryCall | None:
+    """What answers a query's vector in the embedder's place."""
+    if vector is None:
+        return None
+    unit = _unit(vector, dimensions, "vector")
+
+    async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
+        await trio.lowlevel.checkpoint()
+        return EmbedResult(vectors=pack(unit[None, :]), fingerprint=f"{GIVEN}{dimensions}")
+
+    return embed
+
+
+def _check_once(ids: Sequence[str]) -> None:
+    for place, (id_, before) in enumerate(zip(ids, map(ids.index, ids), strict=True)):
+        if before != place:
+            raise _wrong(f"documents[{place}].id", f"{id_!r} stands twice, at {before} as well")
+
+
+def _wrong(field: str, why: str) -> InvalidParams:
+    return InvalidParams(f"parameter `{field}`: {why}", field=field)
+
+
+def remove_files(folder: Path, name: str) -> bool:
+    """Remove a closed collection's files, its database last; whether there was one.  Blocks."""
+    database = folder / f"{name}.db"
+    for path in folder.glob(f"{name}.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != database:
+            path.unlink(missing_ok=True)
+    there = database.exists()
+    database.unlink(missing_ok=True)
+    sync_folder(folder)
+    return there

@@ -1,0 +1,176 @@
+"""`linckia models` as a user runs it, with a hub on the loopback: downloaded whole or not at all, and then used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernel.cli import Failed
+from kernel.cli.models import with_setting
+from proto.models import KNOWN, known
+from tests.system.cli.clients import LINCKIA, TIMEOUT_S
+from tests.system.cli.hub import Hub, serving
+from tests.system.running import REPOSITORY, polls, running
+from tests.unit.rerank.tiny import save_cross_encoder
+
+NAME = "ms-marco-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_cross_encoder(tmp_path_factory.mktemp("published"))
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"the same in another form")
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    return folder
+
+
+@pytest.fixture
+def hub(published: Path) -> Iterator[Hub]:
+    with serving(published) as started:
+        yield started
+
+
+def environment(tmp_path: Path, endpoint: str) -> dict[str, str]:
+    return {
+        **os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_ENDPOINT": endpoint, "NO_PROXY": "127.0.0.1",
+        "LINCKIA_DATA": str(tmp_path / "data"), "HF_HUB_OFFLINE": "0", "LINCKIA_TOKEN": "off",
+    }  # fmt: skip
+
+
+def models(tmp_path: Path, endpoint: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*LINCKIA, "models", *words], env=environment(tmp_path, endpoint), cwd=REPOSITORY, capture_output=True,
+        text=True, timeout=4 * TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def snapshot(tmp_path: Path) -> Path:
+    model = known(NAME)
+    assert model is not None
+    return tmp_path / "hub" / "models--cross-encoder--ms-marco-MiniLM-L6-v2" / "snapshots" / model.revision
+
+
+def test_what_is_known_is_listed_with_what_one_chooses_by(tmp_path: Path) -> None:
+    listed = json.loads(models(tmp_path, "http://127.0.0.1:9", "--json").stdout)
+    assert [model["name"] for model in listed] == [model.name for model in KNOWN]
+    assert {model["service"] for model in listed} == {"embed", "rerank"}
+    assert all(len(model["revision"]) == 40 and model["licence"] and model["languages"] for model in listed)
+    assert [model["name"] for model in listed if model["here"]] == ["sentence-transformers/all-MiniLM-L6-v2"]
+    table = models(tmp_path, "http://127.0.0.1:9").stdout
+    assert all(model.short_name in table for model in KNOWN)
+
+
+def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path: Path, hub: Hub) -> None:
+    # Its library writes 10 MB at once.
+    weights = hub.files["model.safetensors"] = os.urandom(25_000_000)
+    hub.stalls_after = 22_000_000
+    command = [*LINCKIA, "models", "get", NAME]
+    first = subprocess.Popen(
+        command, env=environment(tmp_path, hub.url), cwd=REPOSITORY, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert hub.stalled.wait(TIMEOUT_S)
+    for _ in polls(TIMEOUT_S):
+        if any(path.stat().st_size for path in (tmp_path / "hub").rglob("*.partial")):
+            break
+    first.kill()
+    first.wait()
+    hub.stalls_after = None
+    hub.go_on.set()
+    assert not (snapshot(tmp_path) / "model.safetensors").exists()
+    done = models(tmp_path, hub.url, "get", NAME)
+    assert done.returncode == 0, done.stderr
+    assert (snapshot(tmp_path) / "model.safetensors").read_bytes() == weights
+    begins = [begin for name, begin in hub.begins if name == "model.safetensors"]
+    assert begins[0] == 0
+    assert begins[-1] >= 10_000_000
+    # Neither the same weights in another form nor a pickle.
+    assert not {name for name, _ in hub.begins} & {"onnx/model.onnx", "pytorch_model.bin"}
+
+
+def test_what_arrives_damaged_is_not_kept(tmp_path: Path, hub: Hub) -> None:
+    hub.flips = True
+    refused = models(tmp_path, hub.url, "get", NAME)
+    assert refused.returncode == 1
+    assert "model.safetensors arrived damaged and was removed" in refused.stderr
+    assert not (snapshot(tmp_path) / "model.safetensors").exists()
+    hub.flips = False
+    assert models(tmp_path, hub.url, "get", NAME).returncode == 0
+    assert (snapshot(tmp_path) / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+
+
+def test_without_a_hub_one_sentence_says_what_helps(tmp_path: Path, hub: Hub) -> None:
+    # Nothing listens on the discard port of the loopback.
+    away = models(tmp_path, "http://127.0.0.1:9", "get", NAME)
+    assert away.returncode == 1
+    assert "could not be downloaded from http://127.0.0.1:9" in away.stderr
+    assert "HF_ENDPOINT" in away.stderr
+    assert "Traceback" not in away.stderr + away.stdout
+    # Its own library would try six times.
+    assert "Retrying" not in away.stderr
+    del hub.files["tokenizer.json"]
+    partial = models(tmp_path, hub.url, "get", NAME)
+    assert partial.returncode == 1
+    assert "has no tokenizer.json" in partial.stderr
+    for words, said in (
+        (("get", "nonsense"), "no model 'nonsense' is known"), (("get",), "which one?"), (("use", "nonsense"), "known"),
+        (("use", "bge-small-en-v1.5"), "linckia models get bge-small-en-v1.5"), (("list", NAME), "takes no NAME"),
+    ):  # fmt: skip
+        refused = models(tmp_path, hub.url, *words)
+        assert refused.returncode in (1, 2)
+        assert said in refused.stderr
+
+
+def test_a_model_is_used_at_once_and_one_that_cannot_be_loaded_changes_nothing(tmp_path: Path, hub: Hub) -> None:
+    settings = tmp_path / "data" / "linckia.toml"
+    with running(tmp_path / "data", services=("rerank",), environment=environment(tmp_path, hub.url)) as kernel:
+        reason = kernel.call("rerank_model")["reason"]
+        assert "linckia models get" in reason
+        assert "maxsim" in reason
+        # It looks like one from outside, and its service refuses it.
+        wrong = save_cross_encoder(tmp_path / "wrong")
+        config = (wrong / "config.json").read_text()
+        (wrong / "config.json").write_text(
+            config.replace("BertForSequenceClassification", "NoForSequenceClassifications")
+        )
+        refused = models(tmp_path, hub.url, "use", str(wrong))
+        assert refused.returncode == 1
+        assert "is not used, and all is as before" in refused.stderr
+        assert not settings.exists()
+        assert not kernel.call("rerank_model")["available"]
+        assert models(tmp_path, hub.url, "get", NAME).returncode == 0
+        used = models(tmp_path, hub.url, "use", NAME)
+        assert used.returncode == 0, used.stderr
+        assert "is used: rerank is ready with it" in used.stdout
+        assert tomllib.loads(settings.read_text())["services"]["rerank"]["model"] == f"cross-encoder/{NAME}"
+        ranked = kernel.call("rerank_pairs", {"query": "who purr", "texts": ["cats purr", "dogs bark"]})
+        assert (ranked["model"], len(ranked["ranked"])) == (f"cross-encoder/{NAME}", 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", '[services.embed]\nmodel = "x"\n'),
+        ("roots = []  # none\n", 'roots = []  # none\n\n[services.embed]\nmodel = "x"\n'),
+        (
+            '[services.embed] # mine\nprecision = "fp32"\nmodel = "old" # why\n[http]\nport = 1\n',
+            '[services.embed] # mine\nprecision = "fp32"\nmodel = "x"\n[http]\nport = 1\n',
+        ),
+        ("[services.embed]\n[http]\nport = 1\n", '[services.embed]\nmodel = "x"\n[http]\nport = 1\n'),
+    ],
+)
+def test_a_setting_is_changed_and_all_else_stays(before: str, after: str) -> None:
+    assert with_setting(before, "services.embed", "model", "x") == after
+
+
+@pytest.mark.parametrize("text", ['services.embed.model = "y"\n', '[services]\nembed = { model = "y" }\n'])
+def test_settings_that_are_written_in_another_way_are_left_alone(text: str) -> None:
+    with pytest.raises(Failed, match="in a way that this command does not change"):
+        with_setting(text, "services.embed", "model", "x")
