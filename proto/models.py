@@ -102,13 +102,16 @@ def hub(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cached(model: str) -> Path | None:
-    """The folder of the model `model` (an id) in the local cache."""
+    """The folder of the model `model` (an id) in the local cache; None where it is not, or the cache cannot be read."""
     repository = hub() / ("models--" + model.replace("/", "--"))
     reference = repository / "refs" / "main"
     # A snapshot that was fetched by its commit has no reference; the newest is what its user meant.
-    wanted = reference.read_text().strip() if reference.is_file() else "*"
-    folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
-    return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
+    try:
+        wanted = reference.read_text().strip() if reference.is_file() else "*"
+        folders = [config.parent for config in repository.glob(f"snapshots/{wanted}/config.json")]
+        return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
+    except OSError:
+        return None
 
 
 def cross_encoder() -> str:

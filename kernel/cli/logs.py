@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import BinaryIO
 
 from kernel.cli import Failed, Usage
 from kernel.control.address import find_data_dir, last_lines, log_dir
+from proto.near import nearest
 
 POLL_S = 0.2
 """How often a followed file is looked at; inotify would need a dependency for the sake of eyes."""
@@ -27,9 +27,7 @@ def logs(arguments: argparse.Namespace) -> int:
     path = folder / f"{arguments.service}.log"
     there = sorted(entry.stem for entry in folder.glob("*.log"))
     if arguments.service not in there:
-        near = difflib.get_close_matches(arguments.service, there, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(there) or 'none yet'}"
-        raise Failed(f"no log of {arguments.service!r} in {folder}; {hint}")
+        raise Failed(f"no log of {arguments.service!r} in {folder}{nearest(arguments.service, there or ['none yet'])}")
     # Unchanged for programs; on a terminal, JSON lines are put in words.
     show = in_words if sys.stdout.isatty() else str
     for line in last_lines(path, arguments.lines):

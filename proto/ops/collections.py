@@ -34,6 +34,7 @@ class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
     documents: int
     bytes: Annotated[int, Meta(description="Of ids, texts, payloads and vectors that were given")]
     vectors_waiting: Annotated[int, Meta(description="Pieces of text that are not found by meaning yet")] = 0
+    trouble: Annotated[str, Meta(description="Why it cannot be read, and what to do; empty where it can")] = ""
 
 
 @tool.write("collection_create", idempotent=True, deadline_s=30, http=_post("create"))

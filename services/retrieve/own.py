@@ -24,7 +24,7 @@ import numpy as np
 import trio
 
 from proto.durable import sync_folder
-from proto.errors import InvalidParams, OperationError
+from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops import collections as ops
 from proto.ops.embed import EmbedResult, EmbedTexts, pack
 from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, SearchResult
@@ -104,10 +104,17 @@ class OwnCollections:
     @handles(ops.CollectionListParams)
     async def every(self, params: ops.CollectionListParams, ctx: Context) -> ops.CollectionList:
         found = []
-        for each in self._opener.names():
-            with contextlib.suppress(InvalidParams):  # Dropped in this moment, or never quite created.
-                name = each.removeprefix(PREFIX)
+        for name in (each.removeprefix(PREFIX) for each in self._opener.names()):
+            try:
                 found.append(await self._ask(name, partial(_info, name=name)))
+            except InvalidParams:
+                # Dropped in this moment, or never quite created.
+                continue
+            except LinckiaError as error:
+                trouble = error.failure.message
+                found.append(
+                    ops.CollectionInfo(collection=name, dimensions=None, documents=0, bytes=0, trouble=trouble)
+                )
         quota = self._quota
         return ops.CollectionList(
             collections=found,

@@ -144,6 +144,7 @@ def test_what_is_no_export_is_refused_and_nothing_is_overwritten(
     made: tuple[RunningKernel, Path], tmp_path: Path
 ) -> None:
     kernel, _ = made
+    sets = kernel.call("resource-set-list")["resource_sets"]
     (tmp_path / "mine").write_text("mine")
     assert "is there already" in linckia(kernel.data_dir, "export", str(tmp_path), code=1)
     assert "no export of Linckia" in linckia(kernel.data_dir, "import", str(tmp_path), code=2)
@@ -155,7 +156,7 @@ def test_what_is_no_export_is_refused_and_nothing_is_overwritten(
     assert "sets.jsonl, line 2" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
     (tmp_path / "files" / "sets.jsonl").write_text("[1]\n")
     assert "is not as its README.md says" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
-    assert [one["name"] for one in kernel.call("resource-set-list")["resource_sets"]] == ["above", "below"]
+    assert kernel.call("resource-set-list")["resource_sets"] == sets
     assert (tmp_path / "mine").read_text() == "mine"
 
 

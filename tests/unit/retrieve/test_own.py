@@ -272,3 +272,22 @@ async def test_a_long_text_is_cut_into_pieces_that_the_model_reads_and_given_bac
 def test_a_document_has_no_other_fields() -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `txt`"):
         msgspec.convert({"id": "a", "txt": "b"}, Document)
+
+
+async def test_a_damaged_collection_is_kept_and_named_and_the_others_are_as_they_were(tmp_path: Path) -> None:
+    async with retrieve(tmp_path) as bench:
+        for name in ("bad", "good"):
+            await bench.call(CollectionCreate(collection=name))
+            await bench.call(CollectionUpsert(collection=name, documents=[doc("a", "red apples")]))
+    file = tmp_path / "retrieve" / "own.bad.db"
+    file.write_bytes(b"no database at all" * 1000)
+    async with retrieve(tmp_path) as bench:
+        bad, good = (await bench.call(CollectionListParams())).collections
+        assert (bad.collection, bool(bad.trouble), good.documents, good.trouble) == ("bad", True, 1, "")
+        with pytest.raises(LinckiaError, match="bad"):
+            await bench.call(CollectionSearch(collection="bad", query="apples"))
+        assert await words(bench, "apples", "good") == ["a"]
+        # Perhaps it can be saved: nothing begins it again.
+        assert file.read_bytes().startswith(b"no database")
+        assert (await bench.call(CollectionDrop(collection="bad"))).dropped
+        assert [each.collection for each in (await bench.call(CollectionListParams())).collections] == ["good"]
