@@ -105,6 +105,8 @@ async def storm(
             record.lasted_s = record.at_s
             whole = await system.wait_ready(within_s=QUIET_S)
             further.append("whole again: never" if whole is None else f"whole again {whole:.1f} s after the last call")
+            indexed = await system.indexed(within_s=QUIET_S)
+            further.append("indexed: never" if indexed is None else f"indexed {indexed:.1f} s after that")
             for worker in workers:
                 await worker.compare(load.http[0])
             further.append(f"compared within {record.at_s - record.lasted_s:.1f} s")

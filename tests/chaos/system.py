@@ -125,6 +125,24 @@ class System:
             await trio.sleep(0.05)
         return None
 
+    async def indexed(self, *, within_s: float) -> float | None:
+        """How long it takes until every note is indexed as it is now; None where it takes longer."""
+
+        def waiting() -> bool:
+            try:
+                with Client(self.data) as client:
+                    found = client.call("knowledge_status", {}, timeout_s=10)
+                    return bool(found["pending"] or found["scanning"])
+            except (ControlError, OSError):
+                return True
+
+        began = trio.current_time()
+        while trio.current_time() - began < within_s:
+            if not await trio.to_thread.run_sync(waiting):
+                return trio.current_time() - began
+            await trio.sleep(0.1)
+        return None
+
     def measures(self) -> str:
         """The kernel's memory, descriptors and threads."""
         assert self.process is not None

@@ -24,6 +24,7 @@ from services.knowledge.nodes import Known, Update
 from services.knowledge.notes import files, markdown
 from services.knowledge.notes.files import Place, Stamp
 from services.knowledge.notes.markdown import Note
+from services.runtime import storage
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.models.measure import Measure, measure
@@ -37,7 +38,9 @@ BATCH_FILES = 64
 BATCH_BYTES = 2 * 1024 * 1024
 PATH_SEPARATOR = " > "
 
-RETRY_FILE_S = 60.0
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
+"""Until a file that could not be indexed is tried again; twice as long each time."""
+
 MAX_LONE_FAILURES = 8
 """With more notes refused one by one, the fault is not in the notes."""
 
@@ -58,6 +61,7 @@ class Failed:
     """A file that could not be indexed; tried again once it changes, or after `retry_at` on trio's clock."""
 
     reason: str
+    pause_s: float
     retry_at: float
     stamp: Stamp | None
 
@@ -87,6 +91,8 @@ class Index:
         self.pending: dict[Place, Stamp | None] = {}
         """Notes to be indexed, in this order, with the stamps that a walk saw."""
         self.failed: dict[Place, Failed] = {}
+        self._pauses: dict[Place, float] = {}
+        """Of files that are tried again: how long to wait if they fail once more."""
         self.leaving = True
         """Whether the search may still hold notes that are gone."""
         self.cut_after: str | None = None
@@ -136,6 +142,7 @@ class Index:
             if now >= failed.retry_at:
                 del self.failed[place]
                 self.pending[place] = failed.stamp
+                self._pauses[place] = min(LAST_RETRY_S, 2 * failed.pause_s)
 
     async def follow(self, changes: Changes, walk: Walk, *, first: bool) -> None:
         """Add the difference to the work, before what is there already, or after it where this is the `first` walk."""
@@ -238,7 +245,7 @@ class Index:
         wanted = {place: self.known[place] for place in itertools.islice(self.pending, BATCH_FILES)}
         assert self._measure is not None, "notes are known before they are read"
         batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, self._measure, limiter=self._turn)
-        retry_at = trio.current_time() + RETRY_FILE_S
+        now = trio.current_time()
         put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
         if updates:
@@ -246,9 +253,11 @@ class Index:
         if batch.failed:
             await self._database.write(lambda db: nodes.give_up(db, batch.failed))
         for place, reason in batch.failed.items():
-            self.failed[place] = Failed(reason, retry_at, self.pending.get(place))
+            pause_s = self._pauses.get(place, FIRST_RETRY_S)
+            self.failed[place] = Failed(reason, pause_s, now + pause_s, self.pending.get(place))
         for place in batch.read:
             self.pending.pop(place, None)
+            self._pauses.pop(place, None)
         unsure = (update for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None)
         self._look_again(update.place.absolute for update in unsure)
 
@@ -320,6 +329,9 @@ class _Batch:
         except FileNotFoundError:
             return
         except OSError as error:
+            if storage.starved_of(error):
+                # Nothing is wrong with the file: the next process reads it.
+                raise
             self.failed[place] = f"cannot be read: {error.strerror}"
             return
         except (OutsideRoots, files.TooLarge) as error:
