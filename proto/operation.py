@@ -142,7 +142,7 @@ class Options(TypedDict, total=False):
     http: Route
     once_with: Collection[str]
     asks: bool
-    completion: str
+    completion: str | None
     open_world: bool
     within_roots: bool
     is_exact: bool

@@ -144,7 +144,7 @@ class SearchCodebase(Params[PromptResult], frozen=True, kw_only=True):
     path: Annotated[str, Meta(max_length=4096, description="Only below this folder")] = ""
 
 
-@prompt.read("summarize_document", deadline_s=10, title="Summarize a document")
+@prompt.read("summarize_document", completion="documents_names", deadline_s=10, title="Summarize a document")
 class SummarizeDocument(Params[PromptResult], frozen=True, kw_only=True):
     """Summarize a stored document"""
 

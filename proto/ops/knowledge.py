@@ -13,12 +13,15 @@ import msgspec
 from msgspec import Meta
 
 from proto.frames import Backlog
+from proto.front import SERVICE as FRONT
 from proto.operation import OPERATOR, Family, Params, Resource, Role
+from proto.ops.completing import Completing
 from proto.ops.graph import Direction
 
 tool = Family("knowledge", surfaces=("knowledge",))
 resource = Family("knowledge", role=Role.RESOURCE, surfaces=("knowledge",))
 operator = Family("knowledge", callers=(OPERATOR,))
+completing = Family("knowledge", role=Role.INTERNAL, surfaces=("knowledge",), callers=(FRONT,))
 
 NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, as search_documents answers")]
 Instant: TypeAlias = str | int | float
@@ -64,7 +67,7 @@ class SearchDocumentsResult(msgspec.Struct, frozen=True, kw_only=True, omit_defa
 
 @tool.read("search_documents", surfaces=("knowledge", "core"), title="Search notes", deadline_s=30)
 class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
-    """Notes: search all Markdown notes by meaning and by words, best first, each with the passage that matched. Not
+    """Notes: find Markdown notes by meaning and by words, best notes first, each with the passage that matched. Not
     conversations (search), stored files (op search) or all at once (search_everything)."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
@@ -86,7 +89,7 @@ class NodeContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 @tool.read("read_node_content", surfaces=("knowledge", "core"), title="Read a note", deadline_s=30, text="text")
 class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
-    """Read a note's Markdown by its id, from its file: whole, or the `lines` or the `section` asked for. Ids are as
+    """Read a note, or one section (under a heading) or some `lines` of it, by the note's id, from its file. Ids are as
     search_documents answers them."""
 
     id: NodeId
@@ -196,6 +199,24 @@ class KnowledgeStatsSummary(Params[StatsSummary], frozen=True, kw_only=True):
     """Numbers of nodes, edges and vectors of the notes, and their size on disk."""
 
 
+@resource.read(
+    "knowledge_note",
+    deadline_s=30,
+    text="text",
+    completion="knowledge_names",
+    resource=Resource(uri="amalfa://notes/{id}", name="note", mime_type="text/markdown"),
+)
+class KnowledgeNote(Params[NodeContent], frozen=True, kw_only=True):
+    """A note's Markdown, by its id."""
+
+    id: NodeId
+
+
+@completing.read("knowledge_names", deadline_s=5)
+class KnowledgeNames(Completing, Params[list[str]], frozen=True, kw_only=True):
+    """Ids of notes that hold what is typed, for the argument `id`."""
+
+
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """Two notes that are close in meaning and not linked."""
 
@@ -283,7 +304,8 @@ _RANGES = (
 
 @tool.read("temporal_search", deadline_s=30)
 class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
-    """Search notes of a time (this week, 2024, a range), by the front matter's `date`, else the last change."""
+    """Search notes from a time (this week, January 2026, a range), by the front matter's `date`, else the last
+    change."""
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
     date_range: Annotated[str, Meta(min_length=1, max_length=128, description=_RANGES)]

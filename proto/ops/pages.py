@@ -51,7 +51,14 @@ def place(uri: str, params: Paged, count: int, total: int) -> Place:
 
 
 def resource(
-    name: str, uri: str, title: str, *, mime_type: str = JSON, deadline_s: float = 30, within_roots: bool = False
+    name: str,
+    uri: str,
+    title: str,
+    *,
+    mime_type: str = JSON,
+    deadline_s: float = 30,
+    within_roots: bool = False,
+    completion: str | None = None,
 ) -> Callable[[type[P]], type[P]]:
     """Declare the decorated `Params[Result]` as the resource `title` at `synthesis://` and `uri`, of the service that
     the operation's name begins with."""
@@ -62,7 +69,7 @@ def resource(
         service, _, _ = name.partition("_")
         declared = operation(
             name, service=service, access=Access.READ, deadline_s=deadline_s, role=Role.RESOURCE,
-            surfaces=("files",), resource=at, within_roots=within_roots,
+            surfaces=("files",), resource=at, within_roots=within_roots, completion=completion,
         )  # fmt: skip
         return declared(params)
 

@@ -166,8 +166,8 @@ class EverythingResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("search_everything", title="Search everything", deadline_s=30, surfaces=("knowledge", "core"))
 class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
-    """Everything: search conversations, notes and stored documents at once, each passage with where it is from. First
-    choice when the place is not known."""
+    """Everything: look everywhere at once, whether it was in a note, a chat (past conversation) or a stored file. Each
+    passage says where it is from; the first choice when the place is not known."""
 
     query: Query
     limit: Annotated[int, Meta(ge=1, le=200, description="Passages to answer at most")] = 10
@@ -228,7 +228,8 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True):
     is_exact=True,
 )
 class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
-    """Resume a past conversation: its messages up to a turn (`hash`, from search), as a model's API takes them."""
+    """Resume a past conversation, go on where it ended: its messages up to a turn (`hash`, from search), as a model's
+    API takes them."""
 
     hash: Hash
     form: Annotated[Form | None, Meta(description="The API to write for; by default that of its provider")] = None

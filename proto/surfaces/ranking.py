@@ -1,4 +1,4 @@
-"""Operations ranked by words: BM25 (Robertson and Zaragoza, 2009) over names, titles, descriptions and parameters."""
+"""Operations ranked by words: BM25 (Robertson and Zaragoza, 2009) over names, titles and descriptions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from proto.operation import Operation
 _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"[a-z]+|[0-9]+")
 _ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|ing|ed|es|s|e|y)$")
-_NAMED = 3
+_NAMED = 2
 """How often a word of the name counts beside one of the description."""
+
+_STOP = frozenset(
+    _WORD.findall(
+        "a about all an and are as at be before but by do does for from had has have how i if in into is it its me my"
+        " no not of on or our shall should so some that the their them then these they this those to was were what when"
+        " where which who why will with would you your"
+    )
+)
 
 
 def about(operation: Operation[object]) -> str:
@@ -23,9 +31,8 @@ def about(operation: Operation[object]) -> str:
 
 def searchable(name: str, operation: Operation[object]) -> str:
     """The text by which an operation is found."""
-    parameters = " ".join(operation.input_schema.get("properties", ()))
     named = f"{name} {operation.title} " * _NAMED
-    return f"{named}{' '.join(operation.description.split())} {parameters}"
+    return f"{named}{' '.join(operation.description.split())}"
 
 
 def ranked(words: str, operations: Mapping[str, Operation[object]]) -> list[str]:
@@ -48,4 +55,4 @@ def ranked(words: str, operations: Mapping[str, Operation[object]]) -> list[str]
 
 
 def _terms(text: str) -> Iterable[str]:
-    return (_ENDING.sub("", word) for word in _WORD.findall(text.lower()))
+    return (_ENDING.sub("", word) for word in _WORD.findall(text.lower()) if word not in _STOP)

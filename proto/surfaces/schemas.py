@@ -21,6 +21,9 @@ DRAWN = 450
 RESULT = 450
 """Characters of a result beyond which what is in its objects is told by its type alone."""
 
+FORM_OF = "x-form-of"
+"""In the schema of a parameter: the operation that lists its form."""
+
 _DEPTH = 8
 _LARGE = 1_000_000
 _PLAIN = frozenset({"enum", "const", "required", "format", "x-mcp-header", "uniqueItems", "exclusiveMinimum"})
@@ -35,7 +38,8 @@ def parameters(schema: JsonObject, names: Mapping[str, str] | None = None) -> Js
     for name, whole in schema.get("properties", {}).items():
         short = _short(whole, definitions, _DEPTH, explained=True)
         if len(msgspec.json.encode(short)) > DRAWN:
-            told = f"{whole.get('description', '')}: {_form(whole, definitions)}".removeprefix(": ")
+            form = f"as in {whole[FORM_OF]}" if FORM_OF in whole else _form(whole, definitions)
+            told = f"{short.get('description', '')}: {form}".removeprefix(": ")
             short = {"type": short["type"]} if "type" in short else {}
             short["description"] = told
         properties[named.get(name, name)] = short

@@ -104,7 +104,8 @@ def _update(db: apsw.Connection, params: DocumentsUpdate) -> UpdateResult:
         assert wanted is not None
         found = rows.named(db, wanted, ends=False)
         if not found:
-            raise OperationError(f"Document not found: no document with {field} {wanted[:200]!r}", field=field)
+            near = rows.nearest(db, wanted)
+            raise OperationError(f"Document not found: no document with {field} {wanted[:200]!r}{near}", field=field)
     values = pairs(params.metadata)
     updated = sum(describe(db, document.id, values, give=params.tags, take=params.remove_tags) for document in found)
     hashes = sorted({document.hash for document in found})[:MAX_HASHES]

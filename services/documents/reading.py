@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, LinckiaError
+from proto.ops.completing import NAMES_LIKE
 from proto.ops.documents.find import (
     DocumentsGraph,
     DocumentsGrep,
@@ -31,6 +32,7 @@ from proto.ops.documents.reading import (
     DocumentsList,
     DocumentsListCollections,
     DocumentsListSnapshots,
+    DocumentsNames,
     DocumentsStatus,
     DocumentsVerify,
     GetResult,
@@ -90,6 +92,13 @@ class Reading:
     @handles(DocumentsList)
     async def list_documents(self, params: DocumentsList, ctx: Context) -> ListResult:
         return await self._store.read(lambda db: _listed(db, params))
+
+    @handles(DocumentsNames)
+    async def names(self, params: DocumentsNames, ctx: Context) -> list[str]:
+        if params.argument != "document_name":
+            return []
+        query = f"SELECT DISTINCT name FROM document WHERE {NAMES_LIKE.format('name')}"
+        return await self._store.read(lambda db: [name for (name,) in db.execute(query, (params.value,))])
 
     @handles(DocumentsListCollections)
     async def list_collections(self, params: DocumentsListCollections, ctx: Context) -> CollectionsResult:

@@ -17,6 +17,7 @@ from pathlib import Path
 import apsw
 
 from proto.errors import OperationError
+from proto.near import did_you_mean
 from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
@@ -58,7 +59,8 @@ def _of_collection(db: apsw.Connection, name: str) -> list[_Wanted]:
     )
     listed: list[tuple[str, bytes, int]] = list(db.execute(query, found.values))
     if not listed:
-        raise OperationError(f"Collection not found: {name}", field="collection")
+        near = did_you_mean(name, (each for (each,) in db.execute("SELECT name FROM collection LIMIT 5000")))
+        raise OperationError(f"Collection not found: {name}{near}", field="collection")
     folders = [os.path.dirname(path) for path, _, _ in listed if path.startswith("/")]
     base = os.path.commonpath(folders).rstrip("/") + "/" if folders else "/"
     return [_Wanted(path.removeprefix(base), path, hash_, at_ns, 0o644) for path, hash_, at_ns in listed]

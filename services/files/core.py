@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """As they may be written."""
 
     ignore: Annotated[list[str], Meta(description="Patterns, as in .gitignore, of what the index leaves out")] = []
-    trash: Annotated[bool, Meta(description="Whether deleted files are kept, so that they can be restored")] = False
+    trash: Annotated[bool, Meta(description="Whether deleted files are kept, so that they can be restored")] = True
 
 
 def read_settings(table: Mapping[str, Any]) -> Settings:

@@ -86,6 +86,14 @@ def _more(operation: Operation[object], params: Params[object], body: JsonObject
     return more
 
 
+def _shorter_content(name: str, text: str, members: JsonObject) -> JsonObject:
+    """A content that is read by `offset` and `length`, cut, with how many of its bytes these are."""
+    if members.get(f"{name}_encoding") == "base64":
+        text = text[: len(text) // 4 * 4]
+        return {name: text, f"{name}_truncated": True, f"{name}_length": len(text) // 4 * 3}
+    return {name: text, f"{name}_truncated": True, f"{name}_length": len(text.encode())}
+
+
 class _Cut:
     """Cuts one value; `told` is what it left out, that of lists first."""
 
@@ -139,5 +147,5 @@ class _Cut:
             short[name] = self.value(members[name], room // (len(members) - n), where)
             room -= len(_encode(short[name])) + len(name) + 4
             if short[name] != members[name] and f"{name}_truncated" in members:
-                short[f"{name}_truncated"] = True
+                short |= _shorter_content(name, short[name], members)
         return {name: short[name] for name in members if name in short}

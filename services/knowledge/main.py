@@ -14,6 +14,7 @@ import trio
 from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.near import did_you_mean
 from proto.ops import knowledge as ops
+from proto.ops.completing import NAMES_LIKE
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, graph_feed, ids, nodes
@@ -123,6 +124,15 @@ class Notes:
         except (OSError, OutsideRoots, files.TooLarge) as error:
             raise OperationError(f"File cannot be read: {place.path}: {_why(error)}") from None
         return await trio.to_thread.run_sync(part, content.text, params.lines, params.section, limiter=self._reading)
+
+    @handles(ops.KnowledgeNote)
+    async def note(self, params: ops.KnowledgeNote, ctx: Context) -> ops.NodeContent:
+        return await self.read_node_content(ops.ReadNodeContent(id=params.id), ctx)
+
+    @handles(ops.KnowledgeNames)
+    async def names(self, params: ops.KnowledgeNames, ctx: Context) -> list[str]:
+        query = f"SELECT id FROM node WHERE {NAMES_LIKE.format('id')}"
+        return await self._database.read(lambda db: [id_ for (id_,) in db.execute(query, (params.value,))])
 
     @handles(ops.ExploreLinks)
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:

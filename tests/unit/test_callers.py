@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernel import catalog
 from kernel.cli.tools import callers
+from proto.front import SERVICE as FRONT
 from proto.operation import CLIENT, OPERATOR, Access, Operation, Params, Role, operation, operation_of
 from proto.ops import load
 
@@ -23,6 +24,9 @@ OUTSIDE = {CLIENT, OPERATOR, KERNEL}
 def called() -> Mapping[str, set[str]]:
     """By operation: the services whose code makes its parameters, outside the service that owns it."""
     by_operation: dict[str, set[str]] = defaultdict(set)
+    for op in load().values():
+        # Named by what it completes, and called by the front.
+        by_operation[op.completion or ""].add(FRONT)
     for entry in catalog.ENTRIES:
         for module in closure(entry.spec.module):
             for op in made(module):

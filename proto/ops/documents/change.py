@@ -45,10 +45,10 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
 
 
-@step.write("documents_add", title="Store a document", idempotent=True, deadline_s=86_400, step="add")
+@step.write("documents_add", title="Remember or store", idempotent=True, deadline_s=86_400, step="add")
 class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
-    """Store a file or folder below a root (`path`), or a text (`content` with `name`): remember it, keep its version.
-    A path that is there already gets the new content and keeps its tags. Notes (.md below the roots) are known
+    """Remember a text for later (`content` with `name`), or store a file or folder below a root (`path`), each version
+    of it. A path that is there already gets the new content and keeps its tags. Notes (.md below the roots) are known
     without; a URL is for download."""
 
     path: Annotated[str, Meta(max_length=4096, description="File or directory below a root")] | None = None
@@ -168,8 +168,8 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @step.write("documents_restore", title="Restore stored files", idempotent=True, deadline_s=86_400, step="restore")
 class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
-    """Write an earlier version back to disk: the stored files of a collection or snapshot, below `output_directory`.
-    Not for one document (get with outputPath) or the trash (restore-files)."""
+    """Restore an earlier version to disk: the stored files of a collection or snapshot, below `output_directory`. Not
+    for one document (get with outputPath) or the trash (restore-files)."""
 
     output_directory: Annotated[str, Meta(min_length=1, max_length=4096, description="Directory to write to")]
     collection: Collection | None = None

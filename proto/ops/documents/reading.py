@@ -13,12 +13,15 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
+from proto.front import SERVICE as FRONT
 from proto.operation import Family, Params, Role
+from proto.ops.completing import Completing
 
 SERVICE = "documents"
 SURFACES = ("documents",)
 
 step = Family(SERVICE, role=Role.STEP, surfaces=SURFACES)
+completing = Family(SERVICE, role=Role.INTERNAL, surfaces=SURFACES, callers=(FRONT,))
 surfaceless_step = Family(SERVICE, role=Role.STEP)
 
 CORPUS = "documents"
@@ -291,5 +294,10 @@ class VerifyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @surfaceless_step.read("documents_verify", deadline_s=86_400, step="verify")
 class DocumentsVerify(Params[VerifyResult], frozen=True, kw_only=True):
-    """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow; for
-    doubts about damage."""
+    """Verify the document store: read every stored content, compare it with its hash, check the databases. Slow: where
+    damage is feared."""
+
+
+@completing.read("documents_names", deadline_s=5)
+class DocumentsNames(Completing, Params[list[str]], frozen=True, kw_only=True):
+    """Names of documents that hold what is typed, for the argument `document_name`."""

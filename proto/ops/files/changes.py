@@ -86,16 +86,20 @@ class DeletionOutcome(Outcome, frozen=True, kw_only=True, rename="camel"):
     trash_id: Annotated[int | None, Meta(description="For restore-files, where deleted files are kept")] = None
 
 
+Permanent = Annotated[bool, Meta(description="Whether what is deleted is gone: the trash is off")]
+
+
 class Deletions(Outcomes, frozen=True, kw_only=True):
     """What became of each, in the order given."""
 
     results: list[DeletionOutcome]
+    permanent: Permanent = False
 
 
 @within.destroy("delete-files", idempotent=False, deadline_s=86_400)
 class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
-    """Delete files or folders on disk; a folder that is not empty only with `force`. They go to the trash, and
-    restore-files brings them back, unless `permanent: true` is answered. Stored documents: op delete."""
+    """Delete files or folders on disk, throw them away; a folder that is not empty only with `force`. They go to the
+    trash, and restore-files brings them back, unless `permanent: true` is answered. Stored documents: op delete."""
 
     paths: Annotated[list[Path], Meta(min_length=1, max_length=MAX_ITEMS, description="What to delete")]
     dry_run: DryRun = False
@@ -112,11 +116,12 @@ class Trashed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     deleted_at: Annotated[str, Meta(description="RFC 3339")]
 
 
-class TrashList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TrashList(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What is in the trash, newest first."""
 
     items: list[Trashed]
     total: int
+    permanent: Permanent = False
 
 
 @tool.read("list-trash", deadline_s=10)
@@ -146,6 +151,7 @@ class EmptiedTrash(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """What is gone for good."""
 
     deleted: int
+    permanent: Permanent = False
     failed: Annotated[int, Meta(description="Items that could not be deleted and stay in the trash")] = 0
     problems: Annotated[list[str], Meta(description="Why, for the first of them")] = []
 

@@ -115,7 +115,7 @@ class CancelledJob(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @tool.write("cancel-job", idempotent=False, deadline_s=60)
 class CancelJob(Params[CancelledJob], frozen=True, kw_only=True, rename="camel"):
-    """Cancel a scan begun by index; what it has found stays."""
+    """Cancel a job: stop a running scan begun by index; what it has found stays."""
 
     job_id: Annotated[JobId, Meta(description="The job, as `index` answered it")]
 

@@ -187,9 +187,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("plan-create", idempotent=False, deadline_s=30)
 class PlanCreate(Params[Plan], frozen=True, kw_only=True):
-    """Create a plan, a rule for files: entries from `sources` that meet `conditions` (image, size, time, path) get
-    `outcomes`, once or on each change. In a tool's arguments {{entry.path}}, {{entry.name}} and such stand for the
-    entry's. plan-execute begins it. Only to find: resource-search, query-create."""
+    """Create a plan, a rule that acts on files automatically: entries from `sources` that meet `conditions` (image,
+    video, size, time, path) get `outcomes` (into a group, any tool), once or for each new file. In a tool's arguments
+    {{entry.path}}, {{entry.name}} and such stand for the entry's. plan-execute begins it. Only to find: resource-
+    search."""
 
     name: PlanName
     sources: Sources
@@ -267,6 +268,9 @@ class PlanGet(Params[PlanDetails], frozen=True, kw_only=True):
     execution_limit: Annotated[int, Meta(ge=1, le=10_000, description="Executions to answer at most")] = 10
 
 
+_AS_CREATED = Meta(extra_json_schema={"x-form-of": "plan-create"})
+
+
 @tool.destroy("plan-update", idempotent=True, deadline_s=60)
 class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     """Change a plan: what is named replaces what was, the rest stays. `status` pauses, disables or resumes it. Forms
@@ -276,9 +280,9 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     description: Description | None = None
     mode: Mode | None = None
     status: Annotated[PlanStatus | None, Meta(description="active, paused or disabled")] = None
-    sources: Sources | None = None
-    conditions: Conditions | None = None
-    outcomes: Outcomes | None = None
+    sources: Annotated[Sources | None, _AS_CREATED] = None
+    conditions: Annotated[Conditions | None, _AS_CREATED] = None
+    outcomes: Annotated[Outcomes | None, _AS_CREATED] = None
     clear_conditions: Annotated[bool, Meta(description="Take the conditions away: all entries are meant then")] = False
 
 

@@ -12,13 +12,7 @@ from proto.ops.files.shared import Deleted, Description, EntryPage, Filter, Limi
 
 QueryName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a saved query")]
 
-Definition = Annotated[
-    Filter,
-    Meta(
-        description="What is looked for: kind, extension, path_contains, name_contains, min_size, max_size, min_mtime,"
-        " max_mtime, sort_by, sort_desc; what is not given is not asked"
-    ),
-]
+Definition = Annotated[Filter, Meta(description="What is looked for; what is not given is not asked")]
 
 
 class SavedQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +75,7 @@ class QueryUpdate(Params[SavedQuery], frozen=True, kw_only=True):
 
     name: QueryName
     description: Description | None = None
-    query: Definition | None = None
+    query: Annotated[Definition | None, Meta(extra_json_schema={"x-form-of": "query-create"})] = None
 
 
 @tool.destroy("query-delete", idempotent=False, deadline_s=10)

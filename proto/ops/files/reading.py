@@ -37,8 +37,8 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 @within.read("navigate", surfaces=("files", "core"), deadline_s=30)
 class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
-    """Browse a folder: list what is directly in it, as `ls` does, by name, size or time, page by page. Needs index
-    before. Details of one file: inspect; the largest below: top-files."""
+    """Browse a folder: list what is directly in it, as `ls` does, by name, largest or latest first, page by page.
+    Needs index before. Details of one file: inspect; the largest of all below: top-files."""
 
     path: Annotated[Path, Meta(description="Directory to list")]
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Entries at most")] = 100

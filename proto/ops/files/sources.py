@@ -40,7 +40,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("source-create", idempotent=False, deadline_s=30)
 class SourceCreate(Params[Source], frozen=True, kw_only=True):
-    """Follow a folder (`live`: each change is in the index at once, through any restart), or name one to be scanned by
+    """Follow a folder: keep the index in step with each change from now on (`live`), or name one to be scanned by
     source-start (`manual`). A single scan: index."""
 
     name: SourceName

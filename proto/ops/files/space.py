@@ -41,7 +41,7 @@ class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 @within.read("top-files", deadline_s=30)
 class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
-    """List the largest files below an indexed folder: what takes the space."""
+    """List the largest files below an indexed folder: what takes up the space on the disk."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     limit: Limit = 20
@@ -84,7 +84,7 @@ class DuplicateGroups(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 @within.read("find-duplicates", deadline_s=3600)
 class FindDuplicates(Params[DuplicateGroups], frozen=True, kw_only=True, rename="camel"):
-    """Find duplicate files (the same content) below an indexed folder, by size and hash; photos too. Similar notes:
+    """Find duplicate files (the same content) below an indexed folder, by size and hash; pictures too. Similar notes:
     find_gaps."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]

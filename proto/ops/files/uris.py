@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from proto.front import SERVICE as FRONT
 from proto.mcp import ResourceResult
-from proto.operation import Params
+from proto.operation import Family, Params, Role
+from proto.ops.completing import Completing
 from proto.ops.files.index import Job, JobId, JobList
 from proto.ops.files.plans import ExecutionRecord, PlanName
 from proto.ops.files.reading import InspectResult
@@ -16,6 +18,9 @@ from proto.ops.files.resources import Children, Metric, Parents, SumResult
 from proto.ops.files.sets import ResourceSet
 from proto.ops.files.shared import FileEntry, SetName
 from proto.ops.pages import Page, Paged, PageLimit, resource
+
+completing = Family("files", role=Role.INTERNAL, surfaces=("files",), callers=(FRONT,))
+SET_NAMES, PLAN_NAMES = "files_set_names", "files_plan_names"
 
 NodePath = Annotated[str, Meta(max_length=32768, description="Absolute path without its first slash")]
 
@@ -70,28 +75,28 @@ class Sets(Paged, Params[SetSummaries], frozen=True, kw_only=True):
     limit: PageLimit = 1000
 
 
-@resource("files_set", "resource-sets/{name}", "resource-set")
+@resource("files_set", "resource-sets/{name}", "resource-set", completion=SET_NAMES)
 class OneSet(Params[ResourceSet], frozen=True, kw_only=True):
     """A resource set by its name."""
 
     name: SetName
 
 
-@resource("files_set_entries", "resource-sets/{name}/entries", "resource-set-entries")
+@resource("files_set_entries", "resource-sets/{name}/entries", "resource-set-entries", completion=SET_NAMES)
 class SetEntries(Paged, Params[NodePage], frozen=True, kw_only=True):
     """The entries of a resource set itself, by path; `?offset=` and `?limit=` lead through them."""
 
     name: SetName
 
 
-@resource("files_set_children", "resource-sets/{name}/children", "resource-set-children")
+@resource("files_set_children", "resource-sets/{name}/children", "resource-set-children", completion=SET_NAMES)
 class SetChildren(Params[Children], frozen=True, kw_only=True):
     """The sets directly below a resource set."""
 
     name: SetName
 
 
-@resource("files_set_parents", "resource-sets/{name}/parents", "resource-set-parents")
+@resource("files_set_parents", "resource-sets/{name}/parents", "resource-set-parents", completion=SET_NAMES)
 class SetParents(Params[Parents], frozen=True, kw_only=True):
     """The sets directly above a resource set."""
 
@@ -115,14 +120,14 @@ class SetStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     extensions: Annotated[dict[str, int], Meta(description="Files by extension, the 20 most frequent")] = {}
 
 
-@resource("files_set_stats", "resource-sets/{name}/stats", "resource-set-stats")
+@resource("files_set_stats", "resource-sets/{name}/stats", "resource-set-stats", completion=SET_NAMES)
 class SetStats(Params[SetStatistics], frozen=True, kw_only=True):
     """A resource set in numbers."""
 
     name: SetName
 
 
-@resource("files_set_metric", "resource-sets/{name}/metrics/{metric}", "resource-set-metric")
+@resource("files_set_metric", "resource-sets/{name}/metrics/{metric}", "resource-set-metric", completion=SET_NAMES)
 class SetMetric(Params[SumResult], frozen=True, kw_only=True):
     """A metric (size, count, files or directories) over a resource set and those below it."""
 
@@ -188,7 +193,7 @@ class PlansRead(Paged, Params[PlanRecords], frozen=True, kw_only=True):
     """All plans."""
 
 
-@resource("files_plan", "plans/{name}", "plan")
+@resource("files_plan", "plans/{name}", "plan", completion=PLAN_NAMES)
 class PlanRead(Params[PlanRecord], frozen=True, kw_only=True):
     """A plan by its name."""
 
@@ -206,8 +211,18 @@ class ExecutionsRead(Paged, Params[ExecutionRecords], frozen=True, kw_only=True)
     """All executions of plans, latest first."""
 
 
-@resource("files_executions_of_plan", "plans/{name}/executions", "plan-execution-history")
+@resource("files_executions_of_plan", "plans/{name}/executions", "plan-execution-history", completion=PLAN_NAMES)
 class ExecutionsOfPlan(Paged, Params[ExecutionRecords], frozen=True, kw_only=True):
     """The executions of a plan, latest first."""
 
     name: PlanName
+
+
+@completing.read(SET_NAMES, deadline_s=5)
+class SetNames(Completing, Params[list[str]], frozen=True, kw_only=True):
+    """Names of resource sets that hold what is typed, for the argument `name`."""
+
+
+@completing.read(PLAN_NAMES, deadline_s=5)
+class PlanNames(Completing, Params[list[str]], frozen=True, kw_only=True):
+    """Names of plans that hold what is typed, for the argument `name`."""

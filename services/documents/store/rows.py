@@ -15,6 +15,7 @@ from typing import Any
 import apsw
 
 from proto.errors import InvalidParams, OperationError
+from proto.near import did_you_mean
 from proto.ops.documents.reading import Document, Scalar
 from services.documents.store import globs, schema
 
@@ -238,11 +239,19 @@ def pick(
         several = [row.path for row in rows]
         why = f"{len(rows)} documents have it", "give the whole path, or the hash"
     if not rows:
-        raise OperationError(f"Document not found: no document with {said}", field=field_)
+        near = "" if hash_ is not None else nearest(db, str(path if path is not None else name))
+        raise OperationError(f"Document not found: no document with {said}{near}", field=field_)
     if len({row.hash for row in rows}) > 1:
         listed = ", ".join(several[:5]) + ", …" * (len(several) > 5)
         raise OperationError(f"{said} is ambiguous: {why[0]} ({listed}); {why[1]}", field=field_)
     return rows
+
+
+def nearest(db: apsw.Connection, wanted: str) -> str:
+    """The end of a message about a path or a name that no document has: what may have been meant."""
+    column = "path" if "/" in wanted else "name"
+    query = f"SELECT DISTINCT {column} FROM document ORDER BY abs(length({column}) - ?), {column} LIMIT 5000"
+    return did_you_mean(wanted, (found for (found,) in db.execute(query, (len(wanted),))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import msgspec
 import zstandard
 
 from proto.errors import OperationError
+from proto.near import did_you_mean
 from proto.ops.documents.reading import Snapshot
 from services.documents.store import schema
 from services.documents.store.rows import instant
@@ -81,7 +82,8 @@ def find(db: apsw.Connection, id_: str) -> Snapshot:
         row = db.execute(f"{_COLUMNS} WHERE {condition}", (id_,)).fetchone()
         if row is not None:
             return _snapshot(*row)
-    raise OperationError(f"Snapshot not found: {id_}", field="snapshot_id")
+    labels = (label for (label,) in db.execute("SELECT DISTINCT label FROM snapshot WHERE label <> '' LIMIT 5000"))
+    raise OperationError(f"Snapshot not found: {id_}{did_you_mean(id_, labels)}", field="snapshot_id")
 
 
 def entries(db: apsw.Connection, id_: str) -> Iterator[Entry]:

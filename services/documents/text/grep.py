@@ -110,12 +110,21 @@ class _Grep:
 
     def run(self, until: float) -> None:
         """Take matches until the answer is full, or the time is."""
+        self._say_what_is_not_stored()
         for stored, text in texts.ahead(self._db, self._codec, self._candidates(), self._say):
             if time.monotonic() > until:
                 self.stopped = _Place(stored.id)
                 break
             if not self._look(stored, text):
                 break
+
+    def _say_what_is_not_stored(self) -> None:
+        for path in self._params.paths if self._params.cursor is None else ():
+            place = rows.Conditions()
+            rows.under(place, path)
+            if self._db.execute(f"SELECT 1 FROM document{place.where} LIMIT 1", place.values).fetchone() is None:
+                near = rows.nearest(self._db, path)
+                self._say(f"nothing is stored at or below {path[:200]!r}, and only what was added is searched{near}")
 
     def _say(self, what: str) -> None:
         if len(self.degraded) < MAX_SAID:

@@ -10,6 +10,7 @@ import apsw
 import msgspec
 
 from proto.mcp import BlobContents, ResourceResult, TextContents
+from proto.ops.completing import NAMES_LIKE, Completing
 from proto.ops.files import uris as ops
 from proto.ops.files.index import Job, JobList, JobProgress, JobStatus
 from proto.ops.files.reading import Inspect, InspectResult
@@ -100,6 +101,14 @@ class Uris(Family):
         found, _ = fitting(all_sets(db, params.limit, params.offset))
         total: int = fetch_value(db, "SELECT count(*) FROM resource_set")
         return ops.SetSummaries(resource_sets=found, **place("resource-sets", params, len(found), total))
+
+    @reads(ops.SetNames)
+    def set_names(self, db: apsw.Connection, params: ops.SetNames) -> list[str]:
+        return _names(db, "resource_set", params)
+
+    @reads(ops.PlanNames)
+    def plan_names(self, db: apsw.Connection, params: ops.PlanNames) -> list[str]:
+        return _names(db, "plan", params)
 
     @reads(ops.OneSet)
     def one_set(self, db: apsw.Connection, params: ops.OneSet) -> ResourceSet:
@@ -198,3 +207,8 @@ def _executions(db: apsw.Connection, uri: str, params: Paged, plan: str | None =
     found, _ = fitting(map(execution_of, fetch_all(db, query, (*bindings, params.limit, params.offset))))
     total: int = fetch_value(db, f"SELECT count(*) FROM execution {where}", bindings)
     return ops.ExecutionRecords(executions=found, **place(uri, params, len(found), total))
+
+
+def _names(db: apsw.Connection, table: str, params: Completing) -> list[str]:
+    query = f"SELECT name FROM {table} WHERE {NAMES_LIKE.format('name')}"
+    return [name for (name,) in fetch_all(db, query, (params.value,))] if params.argument == "name" else []

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import apsw
@@ -89,7 +90,11 @@ class Changing(Family):
             )
             for path, item in zip(params.paths, items, strict=True)
         ]
-        return _told(ops.Deletions, results, params.dry_run)
+        return _told(partial(ops.Deletions, permanent=self._is_permanent), results, params.dry_run)
+
+    @property
+    def _is_permanent(self) -> bool:
+        return not self._core.settings.trash
 
     @handles(ops.RestoreFiles)
     async def restore(self, params: ops.RestoreFiles, ctx: Context) -> ops.Relocations:
@@ -101,6 +106,9 @@ class Changing(Family):
             return by_path + [_restorable(db, "", each.trash_id, each.to) for each in params.items]
 
         items = await self._core.database.read(find)
+        for item in items:
+            if item.error is not None and self._is_permanent:
+                item.error += "; what is deleted now is gone: the setting `trash` of `[services.files]` is off"
         there = [item for item in items if item.error is None]
         await self._perform(there, params.dry_run, ctx)
         return _relocations([(item.source, item.target) for item in items], items, params.dry_run)
@@ -115,7 +123,8 @@ class Changing(Family):
             ops.Trashed(trash_id=id_, path=path, kind=schema.KINDS[kind], size=size, deleted_at=times.rfc3339(deleted))
             for id_, path, kind, size, deleted in rows
         )
-        return ops.TrashList(items=items, total=fetch_value(db, "SELECT count(*) FROM trash"))
+        total = fetch_value(db, "SELECT count(*) FROM trash")
+        return ops.TrashList(items=items, total=total, permanent=self._is_permanent)
 
     @handles(ops.EmptyTrash)
     async def empty_trash(self, params: ops.EmptyTrash, ctx: Context) -> ops.EmptiedTrash:
@@ -132,7 +141,9 @@ class Changing(Family):
         async with self._turn:
             ids = await self._core.database.read(query)
             problems = await trio.to_thread.run_sync(self._changes.empty, ids)
-        return ops.EmptiedTrash(deleted=len(ids) - len(problems), failed=len(problems), problems=problems[:20])
+        return ops.EmptiedTrash(
+            deleted=len(ids) - len(problems), failed=len(problems), problems=problems[:20], permanent=self._is_permanent
+        )
 
 
 async def rejoin(core: Core, trash_ids: Sequence[int]) -> None:

@@ -49,7 +49,7 @@ def find_indexed(
     db: apsw.Connection, roots: paths.FileRoots, given: str, field: str = "path", *, follow: bool = False
 ) -> tuple[str, Stored]:
     """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to. Raises
-    InvalidParams where it is not in the index, Denied where it may not be reached."""
+    InvalidParams where it is outside the roots or not in the index, Denied where it may not be reached."""
     path = paths.clean(given, field)
     roots.all.check(paths.to_os(path), field=field)
     found = find_scanned(db, path)
@@ -61,6 +61,7 @@ def find_indexed(
     if other is not None:
         return real, other
     if found is None:
+        roots.real(path, field)
         raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
     return path, found
 

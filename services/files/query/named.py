@@ -8,10 +8,12 @@ import apsw
 
 from proto.errors import InvalidParams
 from proto.mcp import RESOURCE_UPDATED, ResourceUpdated
+from proto.near import did_you_mean
 from services.files.store.sql import Row, fetch_all, fetch_one
 from services.runtime.handlers import Environment
 
 NAMED_IN_ERRORS = 20
+LOOKED_AT = 5000
 
 TABLES = {"query": "saved_query", "source": "source", "plan": "plan", "resource-set": "resource_set"}
 """By what clients call it."""
@@ -22,10 +24,11 @@ def find(db: apsw.Connection, kind: str, name: str, field: str = "name") -> Row:
     table = TABLES[kind]
     row = fetch_one(db, f"SELECT * FROM {table} WHERE name = ?", (name,))
     if row is None:
-        names = [row[0] for row in fetch_all(db, f"SELECT name FROM {table} ORDER BY name LIMIT {NAMED_IN_ERRORS + 1}")]
+        names = [row[0] for row in fetch_all(db, f"SELECT name FROM {table} ORDER BY name LIMIT {LOOKED_AT}")]
         more = ", …" if len(names) > NAMED_IN_ERRORS else ""
         there = ", ".join(names[:NAMED_IN_ERRORS]) + more if names else f"none; {kind}-create makes one"
-        raise InvalidParams(f"`{field}`: {kind} not found: {name[:200]!r}; there are: {there}", field=field)
+        near = did_you_mean(name, names)
+        raise InvalidParams(f"`{field}`: {kind} not found: {name[:200]!r}{near}; there are: {there}", field=field)
     return row
 
 

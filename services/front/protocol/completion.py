@@ -43,10 +43,11 @@ class Completer:
             raise InvalidParams(
                 f"{operation.name} has no argument `{argument}`; it has: {known}", field="argument.name"
             )
-        if operation.completion is None:
-            listed = listed_values(properties[argument], schema.get("$defs", {}))
+        listed = listed_values(properties[argument], schema.get("$defs", {}))
+        # A provider of a service that is not served is not in the table.
+        provider = self._table.get(operation.completion or "")
+        if listed or provider is None:
             return [v for v in listed if v.lower().startswith(value.lower())]
-        provider = self._table.find(operation.completion)
         params = provider.parse({"argument": argument, "value": value, "context": dict(context)})
         found = await self._dispatcher.call(provider, params, caller=SERVICE)
         return [str(v) for v in found] if isinstance(found, list) else []

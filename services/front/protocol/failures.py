@@ -70,8 +70,8 @@ def as_data(failure: Failure) -> JsonObject:
         data["field"] = failure.field
     if failure.retry_after_ms is not None:
         data["retryAfterMs"] = failure.retry_after_ms
-    if failure.code is not None:
-        data["code"] = failure.code
+    if (code := failure.code if failure.code is not None else _CODES.get(failure.kind)) is not None:
+        data["code"] = code
     if failure.data:
         data["details"] = dict(failure.data)
     return data

@@ -223,6 +223,23 @@ async def test_a_very_deep_directory_can_be_indexed_and_deleted(tmp_path: Path) 
         assert os.listdir(root) == []
 
 
+async def test_the_trash_is_on_and_where_it_is_off_every_answer_says_that_deleting_is_for_good(tmp_path: Path) -> None:
+    root, data = tmp_path / "root", tmp_path / "data"
+    small_tree(root)
+    async with files_service(data, root) as bench:
+        done = await bench.call(DeleteFiles(paths=[str(root / "b/three")]))
+        assert (done.permanent, (await bench.call(ListTrash())).permanent) == (False, False)
+        back = await bench.call(RestoreFiles(paths=[str(root / "b/three")]))
+        assert statuses(back.results) == ["success"]
+    async with files_service(data, root, trash=False) as bench:
+        for dry_run in (True, False):
+            assert (await bench.call(DeleteFiles(paths=[str(root / "b/three")], dry_run=dry_run))).permanent
+        assert (await bench.call(ListTrash())).permanent
+        assert (await bench.call(EmptyTrash(older_than_days=0))).permanent
+        back = await bench.call(RestoreFiles(paths=[str(root / "b/three")]))
+        assert "is off" in str(back.results[0].error)
+
+
 async def test_deleted_files_are_restored_from_the_trash(tmp_path: Path) -> None:
     root, data = tmp_path / "root", tmp_path / "data"
     small_tree(root)

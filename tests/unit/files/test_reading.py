@@ -71,7 +71,7 @@ async def test_what_cannot_be_listed_is_refused_with_the_reason(tmp_path: Path) 
         for path, why in (
             (f"{root}/b.txt", "is a file, not a directory"),
             (f"{root}/nothing", "is not in the index"),
-            (str(root), "is not in the index"),
+            (str(root), "is outside the roots"),
             ("b.txt", "is not an absolute path"),
         ):
             if path != str(root):

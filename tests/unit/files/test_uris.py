@@ -53,7 +53,7 @@ async def test_an_entry_is_read_by_the_uri_that_inspect_answers(tmp_path: Path) 
             assert await read(bench, inspected.resource_uri) == inspected
         with pytest.raises(InvalidParams, match="not in the index"):
             await read(bench, f"synthesis://nodes{root}/none")
-        with pytest.raises(InvalidParams, match="not in the index"):
+        with pytest.raises(InvalidParams, match="outside the roots"):
             await read(bench, "synthesis://nodes/")
 
 

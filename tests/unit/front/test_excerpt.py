@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
@@ -85,11 +86,21 @@ def test_a_text_that_is_cut_says_at_which_line_to_go_on(pad: Scratchpad) -> None
 
 
 def test_content_that_is_cut_is_said_to_be(pad: Scratchpad) -> None:
-    value: dict[str, Any] = {"hash": "ab", "content": "x" * 90_000, "content_truncated": False}
+    value: dict[str, Any] = {
+        "hash": "ab",
+        "content": "ä" * 90_000,
+        "content_truncated": False,
+        "content_length": 180_000,
+    }
     short = excerpt(TABLE["documents_get"], DocumentsGet(hash="ab"), value, None)
     assert isinstance(short, Excerpt)
     assert short["content_truncated"] is True
     assert value["content"].startswith(short["content"])
+    assert short["content_length"] == 2 * len(short["content"]) > 5_000
+    data = {**value, "content": base64.b64encode(bytes(90_001)).decode(), "content_encoding": "base64"}
+    cut = excerpt(TABLE["documents_get"], DocumentsGet(hash="ab"), data, None)
+    assert isinstance(cut, Excerpt)
+    assert len(base64.b64decode(cut["content"])) == cut["content_length"]
 
 
 async def test_what_is_kept_is_read_to_its_end_in_bounded_parts(pad: Scratchpad) -> None:

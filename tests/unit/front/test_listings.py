@@ -18,6 +18,7 @@ from proto.json_types import JsonObject
 from proto.operation import REFERENCES, SURFACES, Operation, Role
 from proto.surfaces import schemas
 from proto.surfaces.surface import Surface
+from proto.validation import json_schema
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import connected, gateway_in_process
 
@@ -92,8 +93,9 @@ def clients(table: ops.Table) -> list[Operation[object]]:
 def test_what_fits_the_whole_schema_fits_the_listed_one(table: ops.Table) -> None:
     """Values are made from the whole schemas: of each choice one, with all members and with those required alone."""
     for op in clients(table):
-        listed = jsonschema.Draft202012Validator(schemas.parameters(op.input_schema))
-        for value in examples(op.input_schema, op.input_schema.get("$defs", {}), 0):
+        whole = json_schema(op.params)
+        listed = jsonschema.Draft202012Validator(schemas.parameters(whole))
+        for value in examples(whole, whole.get("$defs", {}), 0):
             listed.validate(given(value))
         if op.output_schema is not None:
             short = jsonschema.Draft202012Validator(schemas.result(op.output_schema))

@@ -18,6 +18,7 @@ from proto.ops.yaml import NoyalibSet, SetEdit, YamlEdit
 from proto.target import described, names
 
 NAMELESS = {
+    "graph_epoch": "it waits for the graph as a whole",
     "kernel_backup": "to where the settings say",
     "kernel_shutdown": "there is one system",
     "kernel_tokens_changed": "the tokens are in their file",

@@ -1,0 +1,124 @@
+"""Whether an agent finds its tool: 40 tasks in words, each with the operation that it should begin with.
+
+The operations that clients may call are ranked by what they say of themselves: by words (BM25 over all of it, what
+`describe` with `words` answers) and by meaning (the packaged embedding model, the task against title and first
+sentence: what follows is of when *not* to use it, which vectors do not tell apart). A tool counts as found where it is
+among the first three.
+
+    scripts/bench manners [--show]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from proto import ops
+from proto.operation import Operation
+from proto.ops.embed import TextKind
+from proto.surfaces.ranking import about, ranked
+from proto.surfaces.steps import Steps
+from services.embed.weights import PACKAGED
+
+FIRST = 3
+WANTED = 38
+
+TASKS = (
+    ("restore yesterday's version of the stored folder", "restore"),
+    ("undelete the file that I deleted by mistake", "restore-files"),
+    ("which pictures of 2019 are duplicates", "find-duplicates"),
+    ("set the port in all compose files", "noyalib_set"),
+    ("what did we decide about the login in last week's chat", "transcripts_search"),
+    ("find my notes about kubernetes networking", "search_documents"),
+    ("was it a note, a chat or a file? look for the licence question everywhere", "search_everything"),
+    ("read the section on backups of the deploy guide note", "read_node_content"),
+    ("which stored source files contain the regular expression TODO.*urgent", "grep"),
+    ("what takes up all the space on this disk", "top-files"),
+    ("how much free space is left on the file systems", "disk-free"),
+    ("draw a picture of the disk usage of a folder", "disk-treemap"),
+    ("which folders grew since the scan of last month", "compare-scans"),
+    ("list what is in the folder Downloads, largest first", "navigate"),
+    ("when was this photo taken, show its EXIF metadata", "inspect"),
+    ("rename a hundred photos by their date", "rename-files"),
+    ("move the PDFs to another folder", "move-files"),
+    ("throw these temporary files away", "delete-files"),
+    ("free the space of the trash for good", "empty-trash"),
+    ("scan my home folder into the index", "index"),
+    ("how far has the scan come", "job-progress"),
+    ("stop the running scan", "cancel-job"),
+    ("keep the index in step with every change of a folder from now on", "source-create"),
+    ("each new video in Downloads shall go into a group by itself, automatically", "plan-create"),
+    ("make a named group of files for the holiday photos", "resource-set-create"),
+    ("sum up the size of all files in the group holiday", "resource-sum"),
+    ("save a query for large videos, to run it again later", "query-create"),
+    ("which notes link to this note", "explore_links"),
+    ("which notes are similar but lack a link between them", "find_gaps"),
+    ("add the tags draft and security to a Markdown file", "inject_tags"),
+    ("group all my notes into topics", "cluster_documents"),
+    ("what should I read before I begin to migrate the database", "suggest_reading"),
+    ("notes from January 2026 about the budget", "temporal_search"),
+    ("which functions call parse_config in the stored code", "graph"),
+    ("remember this text for later", "add"),
+    ("download a data set from a URL and check its checksum", "download"),
+    ("go on with the conversation of yesterday where it ended", "transcript_checkout"),
+    ("check a YAML file against its JSON Schema", "yaml_validate"),
+    ("append an item to a list in a YAML file", "yaml_append"),
+    ("which services have crashed and why", "kernel_status"),
+)  # fmt: skip
+"""What is to be done, and the step that should come first."""
+
+
+def operations() -> Mapping[str, Operation[object]]:
+    """All that clients may call, by the names of `describe`."""
+    steps = Steps("all", ops.load())
+    return {name: op for category, group in steps.by_category() if category != "session" for name, op in group.items()}
+
+
+def by_words(every: Mapping[str, Operation[object]]) -> list[list[str]]:
+    """The operations for each task, the most fitting first."""
+    return [ranked(task, every) for task, _ in TASKS]
+
+
+def by_meaning(every: Mapping[str, Operation[object]]) -> list[list[str]]:
+    """The same by the cosine of vectors of the packaged model."""
+    from services.embed.main import Settings, load
+
+    names = list(every)
+    with tempfile.TemporaryDirectory() as folder:
+        model = load(Settings(model=PACKAGED[1]), "cpu", Path(folder))
+        said = [f"{every[name].title}. {about(every[name])}" for name in names]
+        passages = model.tokenizer.encode(said, TextKind.PASSAGE).ids
+        queries = model.tokenizer.encode([task for task, _ in TASKS], TextKind.QUERY).ids
+        scores = model.encoder.compute(queries) @ model.encoder.compute(passages).T
+    return [[names[n] for n in np.argsort(-row)] for row in scores]
+
+
+def show(title: str, rankings: list[list[str]], *, each: bool) -> int:
+    """How many are found among the first; prints those that are not, or `each`."""
+    paired = list(zip(rankings, TASKS, strict=True))
+    places = [ranking.index(right) if right in ranking else None for ranking, (_, right) in paired]
+    found = sum(place is not None and place < FIRST for place in places)
+    print(f"{title:12} {found} of {len(TASKS)} among the first {FIRST}; {sum(place == 0 for place in places)} first")
+    for (ranking, (task, right)), place in zip(paired, places, strict=True):
+        if each or place is None or place >= FIRST:
+            print(f"    {'-' if place is None else place + 1:>3}  {right:22} {task}   [{', '.join(ranking[:FIRST])}]")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench manners", description=__doc__.splitlines()[0])
+    parser.add_argument("--show", action="store_true", help="print every task with what comes first")
+    each = parser.parse_args().show
+    every = operations()
+    print(f"{len(every)} operations, {len(TASKS)} tasks")
+    found = [show("by words", by_words(every), each=each), show("by meaning", by_meaning(every), each=each)]
+    sys.exit(0 if min(found) >= WANTED else 1)
+
+
+if __name__ == "__main__":
+    main()

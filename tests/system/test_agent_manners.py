@@ -1,0 +1,176 @@
+"""What an agent meets over stdio, as the README sets it up: few tools that reach everything, answers that are bounded
+and can be read to their end, answers that fit the schemas listed for them, names completed while they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema
+import pytest
+from mcp import StdioServerParameters, stdio_client
+from mcp.client import Client
+from mcp_types import PromptReference, ResourceTemplateReference
+
+from tests.system.running import RunningKernel, running
+from tests.system.test_reach import until_notes
+
+SERVICES = ("files", "compare", "watch", "documents", "knowledge", "retrieve", "graph", "yaml", "echo", "transcripts")
+LINES = 4000
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("root")
+    long = "".join(f"line {n} of the long note\n\n" for n in range(LINES // 2))
+    (made / "long-note.md").write_text(f"# Long\n{long}## Last part\nthe end of it\n")
+    (made / "other.md").write_text("# Other\nSee [[long-note]].\n")
+    (made / "a.yaml").write_text("server:\n  port: 1\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[RunningKernel]:
+    with running(tmp_path_factory.mktemp("data"), [root], services=SERVICES) as started:
+        until_notes(started, 2)
+        yield started
+
+
+def over_stdio(kernel: RunningKernel, *options: str) -> Any:
+    arguments = ["-P", "-m", "kernel.cli", "stdio", "--data", str(kernel.data_dir), *options]
+    return stdio_client(StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ)))
+
+
+async def answer(client: Client, tool: str, /, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content
+
+
+async def step(client: Client, op: str, /, **params: Any) -> Any:
+    return await answer(client, "query", steps=[{"op": op, "params": params}])
+
+
+def test_few_tools_are_listed_and_all_can_be_called(kernel: RunningKernel, root: Path) -> None:
+    async def main() -> None:
+        async with Client(over_stdio(kernel)) as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            assert len(tools) == 15
+            assert "find-duplicates" not in tools
+            # Found by words, called by name or as a step, under the common name of a parameter.
+            found = await step(client, "describe", words="which files are duplicates of one another")
+            assert "find-duplicates" in [each["op"] for each in found["ops"][:3]]
+            await answer(client, "index", path=str(root), **{"async": False})
+            assert (await answer(client, "find-duplicates", path=str(root)))["groups"] == []
+            assert "groups" in await step(client, "find-duplicates", path=str(root))
+
+    anyio.run(main)
+
+
+def test_a_long_note_is_read_to_its_end_through_query_in_bounded_answers(kernel: RunningKernel, root: Path) -> None:
+    async def main() -> None:
+        async with Client(over_stdio(kernel)) as client:
+            read, lines = "", ""
+            while True:
+                part = await step(client, "read_node_content", id="long-note", **({"lines": lines} if lines else {}))
+                assert len(json.dumps(part, ensure_ascii=False)) < 10_000
+                read += part["text"]
+                if "more" not in part:
+                    break
+                lines = part["more"]["go_on"]["lines"]
+            assert read == (root / "long-note.md").read_text()
+            section = await answer(client, "read_node_content", id="long-note", section="Last part")
+            assert section["text"] == "## Last part\nthe end of it\n"
+            wide = await answer(
+                client, "query", steps=[{"op": "read_node_content", "params": {"id": "long-note"}}], max_tokens=100_000
+            )
+            assert wide["text"] == read
+
+    anyio.run(main)
+
+
+def test_answers_fit_the_schemas_that_are_listed_for_them(kernel: RunningKernel, root: Path) -> None:
+    """As clients check them, which refuse what does not fit."""
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("index", {"root": str(root), "async": False, "force": True}),
+        ("navigate", {"path": str(root)}), ("inspect", {"path": str(root / "a.yaml")}), ("list-jobs", {}),
+        ("resource-set-create", {"name": "some"}),
+        ("resource-set-modify", {"name": "some", "operation": "add", "paths": [str(root / "a.yaml")]}),
+        ("resource-search", {"name": "some"}), ("resource-set-list", {}),
+        ("resource-sum", {"name": "some", "metric": "size"}),
+        ("plan-create", {"name": "tidy", "sources": [{"type": "filesystem.index", "config": {"path": str(root)}}],
+                         "conditions": {"type": "all", "conditions": [{"type": "size", "minSize": 1}]},
+                         "outcomes": [{"type": "selection_set", "selectionSetName": "some"}]}),
+        ("plan-list", {}), ("plan-get", {"name": "tidy"}), ("plan-update", {"name": "tidy", "status": "paused"}),
+        ("query-create", {"name": "big", "query": {"min_size": 1}}), ("query-list", {}),
+        ("query-execute", {"name": "big"}),
+        ("source-create", {"name": "s", "type": "manual", "path": str(root)}), ("source-list", {}), ("list-trash", {}),
+        ("delete-files", {"paths": [str(root / "never")]}), ("session-info", {}), ("disk-free", {}),
+        ("space-summary", {"path": str(root)}), ("top-directories", {"path": str(root)}), ("kernel_status", {}),
+        ("search_documents", {"query": "long note"}), ("read_node_content", {"id": "other"}),
+        ("read_node_content", {"id": "long-note"}), ("explore_links", {"id": "other"}), ("graph_stats", {}),
+        ("scratchpad_list", {}), ("list_directory_structure", {}), ("search", {"query": "anything"}),
+        ("search_everything", {"query": "note"}), ("noyalib_get", {"file": str(root / "a.yaml"), "path": "server"}),
+        ("yaml_validate", {"file": str(root / "a.yaml"), "schema": {"type": "object"}}), ("mcp.echo", {"message": "x"}),
+    ]  # fmt: skip
+
+    async def main() -> None:
+        async with Client(over_stdio(kernel, "--surface", "all")) as client:
+            listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+            for name, arguments in calls:
+                jsonschema.Draft202012Validator(listed[name].input_schema).validate(
+                    {("path" if key == "root" else key): value for key, value in arguments.items()}
+                )
+                schema = listed[name].output_schema
+                assert schema is not None, name
+                jsonschema.Draft202012Validator(schema).validate(await answer(client, name, **arguments))
+
+    anyio.run(main)
+
+
+def test_names_of_sets_plans_notes_and_documents_are_completed(kernel: RunningKernel) -> None:
+    async def main() -> None:
+        async with Client(over_stdio(kernel)) as client:
+            await answer(client, "resource-set-create", name="holiday photos")
+            plan = {"type": "query", "config": {"query": {"kind": "file"}}}
+            await answer(client, "plan-create", name="holiday plan", sources=[plan])
+            add = {"op": "add", "params": {"content": "text", "name": "holiday diary.txt"}}
+            await answer(client, "execute", operations=[add])
+            for ref, argument, typed, expected in (
+                (ResourceTemplateReference(uri="synthesis://resource-sets/{name}"), "name", "PHOTO", "holiday photos"),
+                (ResourceTemplateReference(uri="synthesis://plans/{name}"), "name", "hol", "holiday plan"),
+                (ResourceTemplateReference(uri="amalfa://notes/{id}"), "id", "long", "long-note"),
+                (PromptReference(name="summarize_document"), "document_name", "diary", "holiday diary.txt"),
+            ):
+                completed = await client.complete(ref, {"name": argument, "value": typed})
+                assert completed.completion.values == [expected]
+            note = await client.read_resource("amalfa://notes/other")
+            assert "See [[long-note]]" in str(note.contents)
+            # What clients of other systems send is taken.
+            assert "documents" in await step(client, "list", use_session=True)
+
+    anyio.run(main)
+
+
+def test_what_is_not_there_is_told_with_what_may_have_been_meant(kernel: RunningKernel, root: Path) -> None:
+    async def main() -> None:
+        async with Client(over_stdio(kernel)) as client:
+            await answer(client, "resource-set-create", name="winter pictures")
+            for name, arguments, said in (
+                ("read_node_content", {"id": "long-not"}, "Node not found. Did you mean long-note?"),
+                ("resource-set-get", {"name": "winter picture"}, "did you mean winter pictures?"),
+                ("navigate", {"path": "/etc"}, "outside the roots"),
+                ("navigate", {"path": 5}, "expected `string`, got `integer`"),
+            ):
+                result = await client.call_tool(name, arguments)
+                assert result.is_error
+                assert said in str(result.content[0])
+            grepped = await step(client, "grep", pattern="x", paths=[str(root / "never-added")])
+            assert "nothing is stored at or below" in grepped["degraded"][0]
+
+    anyio.run(main)
