@@ -76,7 +76,10 @@ class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
 class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):
     """How well each text matches the query."""
 
-    scores: Annotated[list[float], Meta(description="For each text, in [-1, 1]; comparable within one query only")]
+    scores: Annotated[
+        list[float],
+        Meta(description="In [-1, 1], of the texts from the first on that there was time for; within one query only"),
+    ]
 
 
 @internal.read("embed_maxsim", deadline_s=60)
@@ -84,7 +87,13 @@ class EmbedMaxSim(Params[MaxSimResult], frozen=True, kw_only=True):
     """Compare a query with texts token by token (late interaction): slower than vectors of whole texts, and finer."""
 
     query: Annotated[str, Meta(min_length=1, max_length=65536, description="What is asked")]
-    texts: Annotated[list[str], Meta(min_length=1, max_length=4096, description="What may answer it")]
+    texts: Annotated[
+        list[str], Meta(min_length=1, max_length=4096, description="What may answer it, the likeliest first")
+    ]
+    within_ms: (
+        Annotated[int, Meta(ge=1, description="As many of them as are done in that time, by the model's speed here")]
+        | None
+    ) = None
 
 
 class EmbedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -210,8 +210,18 @@ class EmbedService:
         self._late.admit(Lane.PROMPT, len(params.texts))
         query = (await self._tokenized([params.query], TextKind.QUERY)).ids[0]
         texts = await self._tokenized(params.texts, TextKind.PASSAGE, TextKind.QUERY)
-        scores = await self._late.compute([LatePair(query, ids) for ids in texts.ids], Lane.PROMPT)
+        ids = texts.ids if params.within_ms is None else self._in_time(texts.ids, params.within_ms / 1000)
+        scores = await self._late.compute([LatePair(query, each) for each in ids], Lane.PROMPT)
         return MaxSimResult(scores=scores[:, 0].tolist())
+
+    def _in_time(self, texts: Sequence[Ids], seconds: float) -> Sequence[Ids]:
+        """From the first on, as many as can be compared in that time after those that wait; one at least."""
+        left = self._late.tokens_per_s * seconds - self._late.waiting_tokens
+        for index, ids in enumerate(texts):
+            left -= len(ids)
+            if left < 0:
+                return texts[: max(1, index)]
+        return texts
 
     async def _tokenized(self, texts: Sequence[str], kind: TextKind, line: TextKind | None = None) -> Tokens:
         """

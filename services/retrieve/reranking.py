@@ -177,6 +177,8 @@ class LateReranker:
 
     stage = MAXSIM
     may_run = True
+    SHARE = 0.25
+    """Of the time there is, that the embedder plans for: the first searches do not know it, and others want theirs."""
 
     def __init__(self, call: Call, pace: Pace) -> None:
         self._call = call
@@ -187,10 +189,13 @@ class LateReranker:
         if self._pace.is_paused:
             return Order(degraded="it did not answer in time a moment ago")
         count = self._pace.portion(len(texts))
-        answer = await self._pace.asked(self._call, EmbedMaxSim(query=query, texts=list(texts[:count])))
+        within_ms = max(1, round(1000 * self._pace.within_s * self.SHARE))
+        asked = EmbedMaxSim(query=query, texts=list(texts[:count]), within_ms=within_ms)
+        answer = await self._pace.asked(self._call, asked)
         if isinstance(answer, str):
             return Order(degraded=answer)
         matched = answer.scores
+        count = len(matched)
         low, high = min(matched), max(matched)
         spread = (high - low) or 1.0
         blended = [(each - low) / spread / 2 + fused / 2 for each, fused in zip(matched, scores[:count], strict=True)]

@@ -22,3 +22,8 @@ async def test_late_interaction_prefers_texts_whose_words_answer_the_querys(tmp_
         again = (await bench.call(EmbedMaxSim(query=asked.query, texts=TEXTS[1:2]))).scores
         # A text's score does not depend on what else is in the batch.
         assert again[0] == pytest.approx(scores[1], abs=0.01)
+        # Long texts are more than can be compared in a millisecond, so the first ones are.
+        many = EmbedMaxSim(query=asked.query, texts=[*TEXTS, "word " * 200] * 20, within_ms=1)
+        in_time = (await bench.call(many)).scores
+        assert 1 <= len(in_time) < len(many.texts)
+        assert in_time[0] == pytest.approx(scores[0], abs=0.01)

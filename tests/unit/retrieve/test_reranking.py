@@ -274,6 +274,12 @@ async def test_late_interaction_that_comes_too_late_is_given_fewer_texts_and_by_
     assert max(asked[2:]) <= 22
 
 
+async def test_late_interaction_says_of_how_many_texts_the_embedder_had_time_for() -> None:
+    order = await LateReranker(ScriptedMaxSim(0.1, 0.9), Pace(2.0)).rank("q", ["a", "b", "c"], [1.0, 0.6, 0.0])
+    assert [each.index for each in order.ranked] == [1, 0]
+    assert order.degraded == "only the best 2 of 3 candidates could be read in time"
+
+
 async def test_a_search_by_late_interaction_says_so(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
