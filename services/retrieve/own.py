@@ -8,8 +8,6 @@ is on disk. A collection of vectors has a model that nobody computes (`given:DIM
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 import re
 import shutil
 from collections import Counter
@@ -20,21 +18,19 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import apsw
 import msgspec
-import numpy as np
 import trio
 
 from proto.durable import sync_folder
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops import collections as ops
-from proto.ops.embed import EmbedResult, EmbedTexts, pack
-from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch, SearchResult
+from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
 from services.retrieve import store
 from services.retrieve.collection import GIVEN, Collection
-from services.retrieve.filters import check_metadata, compile_filters
+from services.retrieve.filters import compile_filters
+from services.retrieve.own_documents import Documents, given_query, size_of, takes
 from services.retrieve.search import QueryCall
 from services.runtime.handlers import Context, handles
 from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import bites
 
 T = TypeVar("T")
 
@@ -70,7 +66,7 @@ class OwnCollections:
     """The operations of `proto.ops.collections`."""
 
     def __init__(self, opener: Opener, find: Find, quota: Quota, measure: Callable[[], Measure]) -> None:
-        self._measured = measure
+        self._documents = Documents(measure)
         self._opener = opener
         self._find = find
         self._quota = quota
@@ -94,7 +90,7 @@ class OwnCollections:
                 dimensions = await collection.write(partial(_make, dimensions=params.dimensions))
                 if dimensions != params.dimensions:
                     raise InvalidParams(
-                        f"parameter `dimensions`: collection {name!r} is there, and {_takes(dimensions)}",
+                        f"parameter `dimensions`: collection {name!r} is there, and {takes(dimensions)}",
                         field="dimensions",
                     )
                 if dimensions is not None:
@@ -133,25 +129,15 @@ class OwnCollections:
     @handles(ops.CollectionUpsert)
     async def upsert(self, params: ops.CollectionUpsert, ctx: Context) -> ops.CollectionUpserted:
         async with self._opened(params.collection) as (collection, dimensions):
-            groups = await trio.to_thread.run_sync(self._groups, params.documents, dimensions, limiter=self._cutting)
+            groups = await trio.to_thread.run_sync(
+                self._documents.groups, params.documents, dimensions, limiter=self._cutting
+            )
 
             counted: list[int] = []
             change = await collection.put(groups, lambda db: counted.append(self._hold(db, params, dimensions)))
             return ops.CollectionUpserted(
                 upserted=len(groups), documents=counted[-1], vectors_waiting=change.waiting
             )  # fmt: skip
-
-    @functools.cached_property
-    def _measure(self) -> Measure:
-        return self._measured()
-
-    def _groups(self, documents: Sequence[ops.Document], dimensions: int | None) -> list[Group]:
-        """The documents as the search holds them; blocks.  Raises InvalidParams that names the field."""
-        _check_once([each.id for each in documents])
-        given = enumerate(documents)
-        if dimensions is not None:
-            return [_group(place, each, dimensions, [_given_piece(place, each, dimensions)]) for place, each in given]
-        return [_group(place, each, None, _pieces(place, each, self._measure)) for place, each in given]
 
     def _hold(self, db: apsw.Connection, params: ops.CollectionUpsert, dimensions: int | None) -> int:
         """Count what is put, inside its transaction; answers how many documents there are then.
@@ -162,7 +148,7 @@ class OwnCollections:
         name, ids = params.collection, [each.id for each in params.documents]
         replaced, freed = _held(db, ids)
         documents = _documents(db) + len(ids) - replaced
-        held = _bytes(db) - freed + sum(_size(each, dimensions) for each in params.documents)
+        held = _bytes(db) - freed + sum(size_of(each, dimensions) for each in params.documents)
         for what, count, most in (
             ("documents", documents, self._quota.documents),
             ("bytes", held, self._quota.bytes),
@@ -199,7 +185,7 @@ class OwnCollections:
                     f"parameter `vector`: collection {params.collection!r} takes text; give `query`", field="vector"
                 )
             if dimensions is not None:
-                embed = _given(params.vector, dimensions)
+                embed = given_query(params.vector, dimensions)
                 fusion = Fusion(method="lexical" if embed is None else "weighted" if params.query.strip() else "vector")
             asked = RetrieveSearch(
                 collection=params.collection,
@@ -280,10 +266,6 @@ class OwnCollections:
         return InvalidParams(f"parameter `collection`: there is no {name!r}; there are: {there}", field="collection")
 
 
-def _takes(dimensions: int | None) -> str:
-    return "takes text" if dimensions is None else f"takes vectors of {dimensions} numbers"
-
-
 # On one connection
 
 
@@ -354,75 +336,6 @@ def _document(db: apsw.Connection, id_: str) -> ops.Document:
         text="".join(text for (text,) in pieces),
         payload=msgspec.json.decode(metadata, type=store.Metadata),
     )
-
-
-# What is given
-
-
-def _pieces(place: int, each: ops.Document, measure: Measure) -> list[Item]:
-    """Of a text, each as long as the model reads, and together all of it."""
-    if each.vector is not None:
-        raise _wrong(f"documents[{place}].vector", "the collection takes text, which is embedded here")
-    if not each.text.strip():
-        raise _wrong(f"documents[{place}].text", "is blank; say what is to be found")
-    cut = bites(0, each.text, measure.window, measure)
-    return [Item(key=str(n), text=piece.text) for n, piece in enumerate(cut)]
-
-
-def _given_piece(place: int, each: ops.Document, dimensions: int) -> Item:
-    field = f"documents[{place}].vector"
-    if each.vector is None:
-        raise _wrong(field, f"is not there; the collection {_takes(dimensions)}")
-    return store.Given(key="0", text=each.text, vector=_unit(each.vector, dimensions, field).astype("<f2").tobytes())
-
-
-def _group(place: int, each: ops.Document, dimensions: int | None, pieces: list[Item]) -> Group:
-    check_metadata(each.payload, f"documents[{place}].payload")
-    # What the document counts for stands with its first piece.
-    pieces[0] = msgspec.structs.replace(pieces[0], metadata={"bytes": _size(each, dimensions)})
-    return Group(id=each.id, items=pieces, metadata=each.payload)
-
-
-def _size(each: ops.Document, dimensions: int | None) -> int:
-    given = (each.id.encode(), each.text.encode("utf-8", "surrogatepass"), msgspec.json.encode(each.payload))
-    return sum(map(len, given)) + 2 * (dimensions or 0)
-
-
-def _unit(vector: Sequence[float], dimensions: int, field: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """As a vector of length 1.  Raises InvalidParams that names the field."""
-    if len(vector) != dimensions:
-        raise _wrong(field, f"has {len(vector)} numbers; the collection {_takes(dimensions)}")
-    given = np.array(vector, dtype=np.float64)
-    # Of the largest, so that the squares of very small or large ones are no nought and not infinite.
-    most = float(np.abs(given).max())
-    if not math.isfinite(most) or most == 0:
-        raise _wrong(field, "has no direction: a number in it is not finite, or all are 0")
-    given /= most
-    unit: np.ndarray[tuple[int], np.dtype[np.float32]] = (given / np.linalg.norm(given)).astype(np.float32)
-    return unit
-
-
-def _given(vector: Sequence[float] | None, dimensions: int) -> QueryCall | None:
-    """What answers a query's vector in the embedder's place."""
-    if vector is None:
-        return None
-    unit = _unit(vector, dimensions, "vector")
-
-    async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
-        await trio.lowlevel.checkpoint()
-        return EmbedResult(vectors=pack(unit[None, :]), fingerprint=f"{GIVEN}{dimensions}")
-
-    return embed
-
-
-def _check_once(ids: Sequence[str]) -> None:
-    for place, (id_, before) in enumerate(zip(ids, map(ids.index, ids), strict=True)):
-        if before != place:
-            raise _wrong(f"documents[{place}].id", f"{id_!r} stands twice, at {before} as well")
-
-
-def _wrong(field: str, why: str) -> InvalidParams:
-    return InvalidParams(f"parameter `{field}`: {why}", field=field)
 
 
 def remove_files(folder: Path, name: str) -> bool:
