@@ -16,6 +16,7 @@ import time
 import tomllib
 from pathlib import Path
 
+from kernel.catalog import ENTRIES
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import show_answer, size
 from kernel.config import load
@@ -193,6 +194,7 @@ def _use(name: str, data_dir: Path) -> int:
         raise Failed(f"{name} is not used, and all is as before: {error}") from None
     print(f"{name} is used: {service} is ready with it.")
     if service == EMBEDDER:
+        _cut_anew(data_dir)
         print("The vectors are computed again in the background; `linckia status` says how many still wait.")
     return 0
 
@@ -213,6 +215,15 @@ def _restart(data_dir: Path, service: str) -> None:
                 return
             time.sleep(_POLL_S)
     raise Failed(f"{service} has not loaded it within {_LOADS_S:.0f} s")
+
+
+def _cut_anew(data_dir: Path) -> None:
+    """Have those who cut texts for the embedder start again: another model reads more or less at once."""
+    with contextlib.suppress(NoKernel), Client(data_dir) as client:
+        for entry in ENTRIES:
+            if entry.cuts_texts:
+                with contextlib.suppress(CallFailed):
+                    client.call("kernel_restart", {"service": entry.service}, timeout_s=_RESTARTS_S)
 
 
 def _crashes(state: JsonObject) -> int:
