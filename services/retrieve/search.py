@@ -39,7 +39,7 @@ MAX_CANDIDATES = 100_000
 LOOKED_AT, LOOKED_AT_CHARS = 8, 600
 """Pieces of each stage, and characters of each, by which it is told what was found: code or prose."""
 
-TOLD = 50
+TOLD = 20
 """Hits of which it is told which words they hold."""
 
 _LOAD_WAIT_S = 2.0

@@ -53,7 +53,7 @@ class Kept(msgspec.Struct, array_like=True):
 
     `said` made it what it is, in order, and is answered; `asked` waits for its answer; `rest` was read and not looked
     at, and `short` says that it is only the beginning of a message; `cut` that the last one was written in part.
-    `revivals` counts how often it was taken over since nothing was in hand: what it says may be what kills fronts.
+    `revivals` counts how often it was taken over with what was in hand before: what it says may be what kills fronts.
     """
 
     said: list[bytes] = []
@@ -102,6 +102,10 @@ class SessionMemory:
         self._cut = False
         self._reads = 0
         self._revivals = 0
+        self._inherited: set[RequestId] = set()
+        """Of what was in hand when this front took over, what still is."""
+        self._unread = False
+        """Whether there is input among that."""
         self._landing = memoryview(b"") if self._memory is None else memoryview(self._memory)[_LANDING:]
 
     def close(self) -> None:
@@ -135,6 +139,7 @@ class SessionMemory:
             request_id = id_of(message)
             if request_id is not None:
                 self._asked[correlation_key(request_id)] = (_method(message), message)
+        self._inherited, self._unread = set(self._asked), bool(kept.rest)
         self._write()
         self._landing[:] = bytes(READ_BYTES)
         return kept
@@ -209,7 +214,10 @@ class SessionMemory:
     def _write(self) -> None:
         memory = self._memory
         assert memory is not None
-        if not self._asked and not self._rest:
+        self._inherited &= self._asked.keys()
+        self._unread = self._unread and bool(self._rest)
+        if not self._inherited and not self._unread:
+            # Under load there is always something in hand; what came since is not what the fronts before died of.
             self._revivals = 0
         said = list(self._said.values())
         asked = [message for _, message in self._asked.values()]

@@ -278,6 +278,29 @@ def test_what_is_taken_over_is_kept_until_it_is_seen_to(memory: int) -> None:
     assert (kept.asked, kept.rest, kept.cut) == ([b'{"id": 7, "method": "tools/call"}'], b'{"id": 8', True)
 
 
+def test_fronts_that_died_are_counted_for_what_was_in_hand_at_each_death(memory: int) -> None:
+    def front() -> tuple[SessionMemory, int]:
+        taken = SessionMemory(memory)
+        kept = taken.take_over()
+        return taken, 0 if kept is None else kept.revivals
+
+    def request(number: int) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call"}).encode()
+
+    living, _ = front()
+    living.ask(1, "tools/call", request(1), b"")
+    for number in range(2, 6):
+        living, revivals = front()
+        assert revivals == 1, "there is always something in hand, and never the same"
+        living.ask(number, "tools/call", request(number), b"")
+        living.answered(number - 1)
+    for deaths in range(1, 4):
+        living, revivals = front()
+        assert revivals == deaths, "the same is in hand each time"
+        living.ask(100 + deaths, "tools/call", request(100 + deaths), b"")
+        living.answered(100 + deaths)
+
+
 @pytest.mark.parametrize("short", [False, True])
 def test_what_was_read_by_a_kernel_that_did_not_live_to_know_is_there(memory: int, *, short: bool) -> None:
     begun = b"x" * BEGUN_BYTES if short else b'{"id": 7, '
