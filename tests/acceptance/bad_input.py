@@ -43,6 +43,10 @@ _EXAMPLES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+ONE_OF: dict[str, dict[str, Any]] = {"collection_search": {"query": "x"}, "collection_delete": {"ids": ["x"]}}
+"""Of operations that take one of several parameters, one of them."""
+
+
 class NoExample(Exception):
     """No valid argument could be found; the operation needs one in `_EXAMPLES`."""
 
@@ -92,7 +96,8 @@ def good_arguments(operation: Operation[Any]) -> dict[str, Any]:
     """Required parameters, all right as far as the declaration says."""
     schema = operation.input_schema
     definitions = schema.get("$defs", {})
-    return {name: example(schema["properties"][name], definitions) for name in schema.get("required", ())}
+    required = {name: example(schema["properties"][name], definitions) for name in schema.get("required", ())}
+    return required | ONE_OF.get(operation.name, {})
 
 
 def bad_arguments(operation: Operation[Any]) -> Iterator[tuple[str, dict[str, Any], InvalidParams]]:
