@@ -211,7 +211,7 @@ async def test_a_very_deep_directory_can_be_indexed_and_deleted(tmp_path: Path) 
         below = os.open("d", os.O_RDONLY, dir_fd=at)
         os.close(at)
         at = below
-    async with files_service(data, root) as bench:
+    async with files_service(data, root, trash=False) as bench:
         await index(bench, root)
         assert stored(data)[str(root)][4] == 1501
         os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=at))
