@@ -13,21 +13,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_COSINE, _SHARE, _MEANING_BIAS = 15.2, 9.5, -8.3
+_COSINE, _SHARE, _MEANING_BIAS = 15.2, 9.5, -3.56
 _SHARE_ALONE, _WORDS_BIAS = 12.0, -3.5
 
+_SPREAD = 0.08
+"""Standard deviation of the cosines of texts that have nothing to do with each other."""
 
-def relevance(cosine: float | None, share: float) -> float:
+
+def relevance(cosine: float | None, share: float, among: int) -> float:
     """In (0, 1).
 
     Args:
         cosine: of query and piece; None where there is none, and the words alone tell.
         share: of what the query's words say (the sum of their inverse document frequencies), what those do that the
             piece holds.
+        among: pieces that were compared: of more strangers, the nearest is nearer (by about sqrt(2 ln n) deviations).
     """
     if cosine is None:
         return _logistic(_SHARE_ALONE * share + _WORDS_BIAS)
-    return _logistic(_COSINE * cosine + _SHARE * share + _MEANING_BIAS)
+    beyond = cosine - _SPREAD * math.sqrt(2 * math.log(max(1, among)))
+    return _logistic(_COSINE * beyond + _SHARE * share + _MEANING_BIAS)
 
 
 def falling(scores: Sequence[float]) -> list[float]:

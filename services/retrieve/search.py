@@ -351,7 +351,7 @@ class _Search:
                 share = self._share(candidates.held[item])
             else:
                 share = min(1.0, words.get(item, 0.0) * share_of_one)
-            return relevance(candidates.cosines.get(item), share)
+            return relevance(candidates.cosines.get(item), share, len(self.collection.vectors))
 
         read = [item for item in items if by_model and item in self.reranked]
         found = dict(zip(read, falling([sure(item) for item in read]), strict=True))

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
 from services.retrieve.relevance import falling, relevance
 
+MANY = 2000
+
 
 @given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 0.5))
 def test_nearer_and_more_words_are_surer(cosine: float, share: float, more: float) -> None:
-    assert 0 < relevance(cosine, share) < 1
-    assert relevance(min(1.0, cosine + more), share) >= relevance(cosine, share)
-    assert relevance(cosine, min(1.0, share + more)) >= relevance(cosine, share)
-    assert relevance(None, min(1.0, share + more)) >= relevance(None, share)
+    assert 0 < relevance(cosine, share, MANY) < 1
+    assert relevance(min(1.0, cosine + more), share, MANY) >= relevance(cosine, share, MANY)
+    assert relevance(cosine, min(1.0, share + more), MANY) >= relevance(cosine, share, MANY)
+    assert relevance(None, min(1.0, share + more), MANY) >= relevance(None, share, MANY)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,13 @@ def test_nearer_and_more_words_are_surer(cosine: float, share: float, more: floa
     ],
 )  # fmt: skip
 def test_scale(cosine: float | None, share: float, least: float, most: float) -> None:
-    assert least <= relevance(cosine, share) <= most
+    assert least <= relevance(cosine, share, MANY) <= most
+
+
+def test_of_few_pieces_a_nearer_one_is_surer_than_of_many() -> None:
+    assert relevance(0.3, 0.0, 1) > 0.5 > DOUBTFUL > UNLIKELY > relevance(0.3, 0.0, 5000)
+    assert relevance(0.1, 0.0, 1) < DOUBTFUL
+    assert relevance(0.3, 0.0, 0) == relevance(0.3, 0.0, 1)
 
 
 def test_scores_fall_from_hit_to_hit() -> None:
