@@ -85,7 +85,9 @@ class RunningKernel:
         """Send a signal to a service's process, which one that rests is given first; answers its pid."""
         if self.service(name)["state"] == "resting":
             self.call("kernel_start", {"service": name})
-        pid: int = self.service(name)["pid"]
+        # Between two processes it has none.
+        found = (self.service(name)["pid"] for _ in polls(START_TIMEOUT_S))
+        pid: int = next(each for each in found if each is not None)
         os.kill(pid, number)
         if number in DEADLY:
             self._killed.add(pid)
