@@ -125,6 +125,7 @@ class _Cut:
         return short if "." not in path else f"{short}…"
 
     def _list(self, items: list[Any], room: int, path: str) -> list[Any]:
+        # Of an answer's JSON, whatever it holds.
         short: list[Any] = []
         for n, item in enumerate(items):
             if room < _LEAST:

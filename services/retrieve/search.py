@@ -326,8 +326,9 @@ class _Search:
         there = [item for item, _ in candidates.best[: self.params.limit] if item in candidates.found]
         scores = self._scores(candidates, there, by_model=reranker is not None and reranker.stage == RERANK)
         likely = [item for item in there if scores[item] >= self.params.min_score]
+        words = dict(self.lexical or ())
         return SearchResult(
-            hits=[self._hit(candidates, item, scores[item]) for item in likely],
+            hits=[self._hit(candidates, item, scores[item], words.get(item)) for item in likely],
             best=max(scores.values(), default=None),
             unlikely=len(there) - len(likely),
             stages=[*ran, reranker.stage] if reranker is not None and self.reranked else ran,
@@ -359,7 +360,7 @@ class _Search:
         least = min(found.values(), default=1.0)
         return found | {item: min(least, score) for item, score in zip(rest, falling([*map(sure, rest)]), strict=True)}
 
-    def _hit(self, candidates: Candidates, item_id: int, score: float) -> Hit:
+    def _hit(self, candidates: Candidates, item_id: int, score: float, lexical: float | None) -> Hit:
         item = candidates.found[item_id]
         return Hit(
             group=item.group,
@@ -370,7 +371,7 @@ class _Search:
             text=item.text,
             group_metadata=item.group_metadata,
             item_metadata=item.item_metadata,
-            lexical=dict(self.lexical or ()).get(item_id),
+            lexical=lexical,
             vector=candidates.cosines.get(item_id),
             rerank=self.reranked.get(item_id),
             matched=candidates.held.get(item_id, []),
