@@ -17,7 +17,7 @@ MOST_AT_ONCE = 1000
 
 Payload: TypeAlias = dict[str, Value]
 Vector: TypeAlias = Annotated[list[float], Meta(min_length=1, max_length=8192)]
-Filters = Annotated[list[Filter], Meta(max_length=32, description="Conditions on the payload that all must hold")]
+Filters = Annotated[list[Filter], Meta(max_length=32, description="On the payload; all must hold")]
 Ids = Annotated[list[Name], Meta(max_length=4096, description="Ids of documents")]
 Documents: TypeAlias = Annotated[int, Meta(description="How many there are")]
 
@@ -44,8 +44,7 @@ class CollectionCreate(Params[CollectionInfo], frozen=True, kw_only=True):
 
     collection: Collection
     dimensions: (
-        Annotated[int, Meta(ge=1, le=8192, description="Of the vectors that you will bring; absent: it takes text")]
-        | None
+        Annotated[int, Meta(ge=1, le=8192, description="Of vectors that you bring; absent: it takes text")] | None
     ) = None
 
 
