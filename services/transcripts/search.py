@@ -199,6 +199,8 @@ def seconds(value: Instant, name: str) -> float:
     """Unix seconds; a date means its beginning, or for `until` its end.  Raises InvalidParams."""
     if not isinstance(value, str):
         return float(value)
+    if re.fullmatch(r"\d{5,}(\.\d+)?", value):
+        return float(value)
     try:
         moment = datetime.datetime.fromisoformat(value)
         if moment.tzinfo is None:
