@@ -33,6 +33,7 @@ from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
+from services.runtime.rewrite import Contended
 from services.runtime.roots import Denied, OutsideRoots, printable
 
 SIMILAR_AT_LEAST = 0.8
@@ -191,7 +192,7 @@ class Notes:
             raise OperationError(f"File not found: {params.file_path}") from None
         except Denied:
             raise
-        except (OSError, OutsideRoots, files.TooLarge, tags.Contended) as error:
+        except (OSError, OutsideRoots, files.TooLarge, Contended) as error:
             raise OperationError(f"Tags cannot be added to {params.file_path}: {_why(error)}") from None
         if changed:
             real = await trio.to_thread.run_sync(os.path.realpath, path)

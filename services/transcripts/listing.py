@@ -6,7 +6,6 @@ changes: triggers of the database take the row away, in the transaction of the c
 
 from __future__ import annotations
 
-import datetime
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ import trio
 
 from proto.errors import InvalidParams
 from proto.ops.transcripts import Conversation, Conversations, Order, SpentTokens, TranscriptList
+from services.runtime import times
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.runtime.storage import DiskFull
@@ -25,7 +25,6 @@ from services.transcripts.forest import read_blocks
 from services.transcripts.messages import ASSISTANT
 from services.transcripts.prices import AS_OF, Prices, Tokens
 from services.transcripts.providers.wire import count
-from services.transcripts.search import seconds
 
 TITLE_CHARS = 100
 CHARS_A_TOKEN = 4
@@ -186,12 +185,12 @@ def _conditions(params: TranscriptList) -> tuple[list[str], list[Any]]:
     if params.agent:
         where.append("? IN (agent, provider)")
         bindings.append(params.agent)
-    if params.since is not None:
+    if (since := times.instant(params.since, "since")) is not None:
         where.append("ended >= ?")
-        bindings.append(seconds(params.since, "since"))
-    if params.until is not None:
+        bindings.append(since / times.NS)
+    if (until := times.instant(params.until, "until", end=True)) is not None:
         where.append("began <= ?")
-        bindings.append(seconds(params.until, "until"))
+        bindings.append(until / times.NS)
     for word in params.query.casefold().split():
         where.append("instr(sought, ?) > 0")
         bindings.append(word)
@@ -213,11 +212,7 @@ def _place(params: TranscriptList) -> tuple[float, int] | None:
 def _told(row: tuple[Any, ...]) -> Conversation:
     _, _, hash_, title, project, agent, provider, model, began, ended, turns, size, input_, output, guess, cost = row
     return Conversation(
-        hash=hash_, title=title, project=project, agent=agent, provider=provider, model=model, began=_time(began),
-        ended=_time(ended), turns=turns, bytes=size, cost_usd=cost,
+        hash=hash_, title=title, project=project, agent=agent, provider=provider, model=model, began=times.rfc3339(int(began) * times.NS),
+        ended=times.rfc3339(int(ended) * times.NS), turns=turns, bytes=size, cost_usd=cost,
         tokens=SpentTokens(input=input_, output=output, estimated=bool(guess)),
     )  # fmt: skip
-
-
-def _time(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -20,7 +20,6 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
-from services.files import times
 from services.files.core import Core
 from services.files.index.listing import look
 from services.files.plans import finding, followers, outcomes
@@ -30,6 +29,7 @@ from services.files.plans.outcomes import Doing, Tally
 from services.files.query import named, sets
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all
+from services.runtime import times
 
 BATCH = 1_000
 

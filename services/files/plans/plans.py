@@ -13,12 +13,13 @@ from msgspec import structs
 from proto.errors import InvalidParams, OperationError
 from proto.ops.files import plans as ops
 from proto.ops.files.shared import Deleted
-from services.files import paths, times
+from services.files import paths
 from services.files.core import Core, Family, reads
 from services.files.plans import executions, finding, followers, outcomes
 from services.files.plans.executions import EXECUTION, Definition, Executions, execution_of
 from services.files.query import conditions, named
 from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
