@@ -30,6 +30,9 @@ TITLE_CHARS = 100
 CHARS_A_TOKEN = 4
 """Of a reply whose provider told no figures."""
 
+_LAST_S = 253_402_300_799
+"""The end of the year 9999."""
+
 BATCH_TURNS = 20_000
 PATIENCE_S = 10.0
 """For conversations that were never listed: what is left over is said."""
@@ -212,7 +215,12 @@ def _place(params: TranscriptList) -> tuple[float, int] | None:
 def _told(row: tuple[Any, ...]) -> Conversation:
     _, _, hash_, title, project, agent, provider, model, began, ended, turns, size, input_, output, guess, cost = row
     return Conversation(
-        hash=hash_, title=title, project=project, agent=agent, provider=provider, model=model, began=times.rfc3339(int(began) * times.NS),
-        ended=times.rfc3339(int(ended) * times.NS), turns=turns, bytes=size, cost_usd=cost,
+        hash=hash_, title=title, project=project, agent=agent, provider=provider, model=model, began=_time(began),
+        ended=_time(ended), turns=turns, bytes=size, cost_usd=cost,
         tokens=SpentTokens(input=input_, output=output, estimated=bool(guess)),
     )  # fmt: skip
+
+
+def _time(at: float) -> str:
+    # A log may say anything; milliseconds, for instance.
+    return times.rfc3339(int(min(max(at, 0), _LAST_S)) * times.NS)
