@@ -1,0 +1,121 @@
+"""Whether two statements say the same, say otherwise of the same thing, or have nothing to do with each other.
+
+Both were measured on pairs of short statements with the packaged model (`scripts/bench memory --pairs`): of paraphrases
+the cosine is 0.90 and more, of statements that contradict each other 0.70 and more, and of other facts about the same
+subjects less; what tells a contradiction from a paraphrase are its numbers, names and negations, and a word that stands
+in another's place.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+import unicodedata
+from typing import NamedTuple
+
+SAME_COSINE = 0.9
+"""From here on, with the same numbers, names and negation, statements are taken for the same."""
+
+MOST_WORDS, MOST_SWAPPED = 8, 3
+"""Words of two statements that are taken for the same by their cosine; words that both have where one is exchanged."""
+
+CLOSE_COSINE, CLOSE_WORDS = 0.7, 0.5
+"""From here on they are about the same: the cosine, or the share of their words that both have (Jaccard)."""
+
+NEAR_WORDS = 0.6
+"""From here on one word in another's place is a contradiction also where both name the same names or numbers."""
+
+_WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|\w+(?:['\u2019]\w+)?")
+_NEGATIONS = frozenset(
+    (
+        "not", "no", "never", "none", "without", "cannot", "nothing", "neither", "nor", "nicht", "kein", "keine",
+        "keinen", "nie", "niemals", "ohne",
+    )
+)  # fmt: skip
+_SMALL = frozenset(
+    (
+        "a", "an", "the", "is", "are", "was", "were", "be", "been", "being", "am", "do", "does", "did", "has", "have",
+        "had", "to", "of", "in", "on", "at", "by", "for", "with", "from", "as", "and", "or", "that", "this", "these",
+        "those", "it", "its", "he", "she", "they", "we", "i", "you", "my", "our", "your", "their", "his", "her", "us",
+        "me", "them", "will", "would", "so", "also", "any", "more", "now", "der", "die", "das", "den", "dem", "des",
+        "ein", "eine", "einen", "ist", "sind", "hat", "haben", "und", "oder", "im", "zu", "von", "mit", "auf",
+    )
+)  # fmt: skip
+
+
+class Relation(enum.Enum):
+    """What a statement is to an earlier one."""
+
+    SAME = enum.auto()
+    CONFLICT = enum.auto()
+    OTHER = enum.auto()
+
+
+class Parts(NamedTuple):
+    """A statement as it is compared: its words without small ones, which of them are names, its numbers."""
+
+    folded: str
+    words: frozenset[str]
+    names: tuple[str, ...]
+    numbers: frozenset[str]
+    negated: bool
+    subject: str
+
+
+def fold(text: str) -> str:
+    """What statements have in common that differ in case, accents' form, spaces and punctuation alone."""
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+@functools.lru_cache(maxsize=1024)
+def parts(text: str) -> Parts:
+    """Of one statement."""
+    words: list[str] = []
+    names: list[str] = []
+    negated = False
+    for place, word in enumerate(_WORD.findall(unicodedata.normalize("NFKC", text))):
+        low = word.casefold().replace("\u2019", "'")
+        if low in _NEGATIONS or low.endswith("n't"):
+            negated = True
+            continue
+        low = low.removesuffix("'s")
+        if low in _SMALL:
+            continue
+        if not word[0].isdigit():
+            if place and word[0].isupper():
+                names.append(low)
+            # As near as plurals and persons of verbs come to each other without a dictionary.
+            low = low.removesuffix("s") if len(low) > 3 and not low.endswith("ss") else low
+        words.append(low)
+    numbers = frozenset(word for word in words if word[0].isdigit())
+    return Parts(fold(text), frozenset(words), tuple(names), numbers, negated, words[0] if words else "")
+
+
+def relation(one: str, other: str, cosine: float | None = None) -> Relation:
+    """Of two statements; `cosine` is that of their vectors, where it is known."""
+    a, b = parts(one), parts(other)
+    if a.folded == b.folded:
+        return Relation.SAME
+    only_a, only_b = a.words - b.words, b.words - a.words
+    if a.negated is b.negated and a.numbers == b.numbers:
+        if not only_a and not only_b and a.names == b.names:
+            return Relation.SAME
+        # Of a long statement the cosine hardly tells that one word of it is another.
+        is_swap = len(only_a) == len(only_b) == 1 and len(a.words & b.words) > MOST_SWAPPED
+        is_short = len(a.words | b.words) <= MOST_WORDS
+        if cosine is not None and cosine >= SAME_COSINE and set(a.names) == set(b.names) and is_short and not is_swap:
+            return Relation.SAME
+    if a.subject in only_a and b.subject in only_b:
+        return Relation.OTHER
+    shared = len(a.words & b.words) / max(1, len(a.words | b.words))
+    if not (shared >= CLOSE_WORDS or (cosine is not None and cosine >= CLOSE_COSINE)):
+        return Relation.OTHER
+    if a.negated is not b.negated:
+        return Relation.CONFLICT
+    if not only_a or not only_b:
+        # One of them only says more.
+        return Relation.OTHER
+    told = (a.numbers | set(a.names)) - {a.subject}
+    is_told_alike = bool(told) and told == (b.numbers | set(b.names)) - {b.subject}
+    return Relation.OTHER if is_told_alike and shared < NEAR_WORDS else Relation.CONFLICT
