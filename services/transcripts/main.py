@@ -17,6 +17,7 @@ from proto.frames import Written
 from proto.ops.transcripts import (
     DeletedTurns,
     ForestStats,
+    Form,
     Histories,
     History,
     NodeView,
@@ -38,7 +39,9 @@ from services.transcripts.database import delete, open_database
 from services.transcripts.feed import TurnFeed
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
+from services.transcripts.listing import Listing
 from services.transcripts.passages import Stripper
+from services.transcripts.prices import Price, Prices
 from services.transcripts.redaction import RULES, Redactor, make_rule
 from services.transcripts.search import Searching
 
@@ -63,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redact: Annotated[bool, Meta(description="Whether secrets are masked before anything is kept")] = True
     redact_skip: Annotated[list[str], Meta(description="Names of rules that are not to be applied")] = []
     redact_rules: Annotated[list[RedactRule], Meta(description="Further rules")] = []
+    prices: Annotated[dict[str, Price], Meta(description="What models cost, beside those of the table")] = {}
     strip_tags: Annotated[list[str], Meta(description="Further tags whose content is the agent's own")] = []
     search_patience_s: Annotated[
         float, Meta(ge=0, description="How long a search waits for what was just kept to be found")
@@ -121,7 +125,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
         searching = Searching(database, feed, settings.search_patience_s)
         importing, carrying = Importing(database, ingest), Carrying(database, ingest)
-        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching)
+        listing = Listing(database, strip, Prices(settings.prices))
+        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
     finally:
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):
@@ -157,8 +162,12 @@ class Conversations:
 
     @handles(TranscriptCheckout)
     async def check_out(self, params: TranscriptCheckout, ctx: Context) -> Written:
+        if params.cursor is not None and params.form is not Form.TEXT:
+            raise InvalidParams("`cursor` goes with `form` text: messages are answered whole", field="cursor")
         # Encoded in the thread, as all answers are that may be large.
-        return await self._database.read(lambda db: written(checkout(db, _there(db, params.hash), params.form)))
+        return await self._database.read(
+            lambda db: written(checkout(db, _there(db, params.hash), params.form, params.cursor))
+        )
 
     @handles(TranscriptNode)
     async def node(self, params: TranscriptNode, ctx: Context) -> NodeView | None:
