@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from proto.errors import InvalidParams
 from proto.operation import OPERATOR, Family, Params, Role
-from proto.ops.retrieve import Score
+from proto.ops.retrieve import Filter, Score
 
 SERVICE = COLLECTION = "memory"
 
@@ -21,11 +21,12 @@ USER, SESSION, PROJECT = "user", "session", "project:"
 MemoryId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$", description="From recall")]
 _PLACE = r"^(user|session(:\S.{0,127})?|project:\S.{0,255})$"
 Scope = Annotated[str, Meta(pattern=_PLACE, description="user, session, project:NAME")]
-OneScope = Annotated[str, Meta(pattern=_PLACE)]
+OneScope = Annotated[str, Meta(pattern=_PLACE, description="Scope")]
 Statement = Annotated[str, Meta(min_length=1, max_length=2000, description="One plain statement")]
-Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=16)]
+Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=16, description="Tags")]
 Source = Annotated[str, Meta(max_length=1024, description="Hash of a turn, path, URL")]
 Moment = Annotated[str, Meta(max_length=64)]
+IncludeExpired = Annotated[bool, Meta(description="Include expired")]
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,12 +108,12 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class Recall(Params[RecallResult], frozen=True, kw_only=True):
     """Memory: find what was remembered, by meaning and words. Not past chats: search."""
 
-    query: Annotated[str, Meta(min_length=1, max_length=65536)]
+    query: Annotated[str, Meta(min_length=1, max_length=65536, description="What to find, in words")]
     scope: Scope | None = None
-    limit: Annotated[int, Meta(ge=1, le=200)] = 10
-    since: Moment | None = None
-    until: Moment | None = None
-    include_expired: bool = False
+    limit: Annotated[int, Meta(ge=1, le=200, description="Limit")] = 10
+    since: Annotated[Moment | None, Meta(description="Since")] = None
+    until: Annotated[Moment | None, Meta(description="Until")] = None
+    include_expired: IncludeExpired = False
 
     def check(self) -> None:
         if not self.query.strip():
@@ -152,8 +153,8 @@ class Forget(Params[Forgotten], frozen=True, kw_only=True):
 
     id: MemoryId | None = None
     scope: OneScope | None = None
-    query: Annotated[str, Meta(max_length=2000)] = ""
-    confirm: bool = False
+    query: Annotated[str, Meta(max_length=2000, description="The words of it")] = ""
+    confirm: Annotated[bool, Meta(description="Confirm")] = False
 
     def check(self) -> None:
         if (self.id is None) == (self.scope is None):
@@ -173,9 +174,9 @@ class ListMemories(Params[MemoryList], frozen=True, kw_only=True):
     """List memories, newest first."""
 
     scope: OneScope | None = None
-    include_expired: bool = False
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
-    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$")] = ""
+    include_expired: IncludeExpired = False
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Limit")] = 50
+    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next_cursor`")] = ""
 
 
 # For `linckia export` and `import`
@@ -229,6 +230,13 @@ class MemoryImport(Params[RestoredMemories], frozen=True, kw_only=True):
     """Keep memories as they were; what is there already, by id or by words, stays as it is."""
 
     memories: Annotated[list[CarriedMemory], Meta(max_length=1000)]
+
+
+def found_by(client: str, now_s: float | None) -> list[Filter]:
+    """What a search of the collection looks at for a client in this MCP session ('': in none): what belongs to no
+    session, or to its own; and where `now_s` is given, what has not expired by then."""
+    filters = [Filter(field="of", any_of=["", client])]
+    return filters if now_s is None else [*filters, Filter(field="expires", at_least=now_s)]
 
 
 def _require_text(text: str) -> None:

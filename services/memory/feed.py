@@ -1,4 +1,4 @@
-"""Telling the search what is remembered: the feed of the outbox, see `services.runtime.search_feed`."""
+"""Telling the search what is remembered: the feed of the outbox, see `services.runtime.forgetting`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from proto.ops.retrieve import Group, Item
 from services.memory import store
 from services.memory.store import Row
 from services.runtime.database import Database
+from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment
-from services.runtime.search_feed import Due, SearchFeed
+from services.runtime.search_feed import Due
 from services.runtime.times import NS
 
 BATCH = 500
@@ -19,7 +20,7 @@ NEVER = 1e11
 """Unix seconds at which what does not expire does."""
 
 
-class MemoryFeed(SearchFeed):
+class MemoryFeed(ForgettingFeed):
     """The feed, and the outbox that runs it."""
 
     def __init__(self, env: Environment, database: Database) -> None:

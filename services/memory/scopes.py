@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from proto.errors import InvalidParams, LinckiaError, UnknownOperation
 from proto.ops.documents.sessions import SessionBound
-from proto.ops.memory import PROJECT, SESSION, USER
+from proto.ops.memory import PROJECT, SESSION, USER, found_by
 from proto.ops.retrieve import Filter
 from services.memory.store import Place
 from services.runtime.handlers import Context
@@ -47,7 +47,7 @@ def conditions(scope: str | None, client: str, label: str) -> list[Filter]:
     """What a search in this scope looks at; None: all that this client may find."""
     own = [Place(SESSION, client).key] if client else []
     if scope is None:
-        return [Filter(field="of", any_of=["", *([client] if client else [])])]
+        return found_by(client, None)
     if scope == SESSION:
         place = place_of(scope, client, label)
         return [Filter(field="in", any_of=[place.key, *own])]

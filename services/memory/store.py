@@ -129,7 +129,10 @@ def open_database(path: Path, on_damage: Callable[[str], object] | None = None) 
 def select(db: apsw.Connection, condition: str, arguments: Sequence[apsw.SQLiteValue] = ()) -> list[Row]:
     """The memories that fit `condition`, which may go on with an order and a limit."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM memory WHERE {condition}", tuple(arguments))
-    return [Row(*row[:6], json.loads(row[6]), *row[7:]) for row in rows]
+    return [
+        Row(number, id_, scope, owner, place, text, json.loads(tags), at_ns, expires_ns)
+        for number, id_, scope, owner, place, text, tags, at_ns, expires_ns in rows
+    ]
 
 
 def of_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Row]:
@@ -145,7 +148,7 @@ def insert(
     db.execute(
         "INSERT INTO memory(id, scope, owner, place, text, folded, tags, at_ns, expires_ns)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (id_, place.scope, place.owner, place.key, saying.text, fold(saying.text), json.dumps(list(tags)),
+        (id_, place.scope, place.owner, place.key, saying.text, fold(saying.text), json.dumps(list(dict.fromkeys(tags))),
          saying.at_ns, expires_ns),
     )  # fmt: skip
     note_said(db, db.last_insert_rowid(), saying)
@@ -186,8 +189,8 @@ def purge(db: apsw.Connection, before_ns: int) -> None:
     db.execute("DELETE FROM memory WHERE expires_ns < ?", (before_ns,))
 
 
-def shown(db: apsw.Connection, row: Row, now_ns: int) -> dict[str, object]:
-    """The fields of `ops.Memory`."""
+def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
+    """As it is answered."""
     said = [
         ops.Said(
             at=times.rfc3339(one.at_ns), text="" if one.text == row.text else one.text, source=one.source,
@@ -195,14 +198,14 @@ def shown(db: apsw.Connection, row: Row, now_ns: int) -> dict[str, object]:
         )
         for one in sayings(db, row.number, SHOWN_SAYINGS)
     ]  # fmt: skip
-    return {
-        "id": row.id,
-        "text": row.text,
-        "scope": row.scope,
-        "at": times.rfc3339(row.at_ns),
-        "tags": row.tags,
-        "expires": times.rfc3339_or_none(row.expires_ns) or "",
-        "expired": row.has_expired(now_ns),
-        "conflicts_with": [other.id for other in conflicting(db, row.number, now_ns=now_ns)],
-        "said": said,
-    }
+    return ops.Memory(
+        id=row.id,
+        text=row.text,
+        scope=row.scope,
+        at=times.rfc3339(row.at_ns),
+        tags=row.tags,
+        expires=times.rfc3339_or_none(row.expires_ns) or "",
+        expired=row.has_expired(now_ns),
+        conflicts_with=[other.id for other in conflicting(db, row.number, now_ns=now_ns)],
+        said=said,
+    )
