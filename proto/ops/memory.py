@@ -18,13 +18,13 @@ operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 USER, SESSION, PROJECT = "user", "session", "project:"
 
-MemoryId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$", description="From recall")]
+MemoryId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$", description="Id")]
 _PLACE = r"^(user|session(:\S.{0,127})?|project:\S.{0,255})$"
 Scope = Annotated[str, Meta(pattern=_PLACE, description="user, session, project:NAME")]
 OneScope = Annotated[str, Meta(pattern=_PLACE, description="Scope")]
-Statement = Annotated[str, Meta(min_length=1, max_length=2000, description="One plain statement")]
+Statement = Annotated[str, Meta(min_length=1, max_length=2000, description="A plain statement")]
 Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=16, description="Tags")]
-Source = Annotated[str, Meta(max_length=1024, description="Hash of a turn, path, URL")]
+Source = Annotated[str, Meta(max_length=1024, description="Turn's hash, path or URL")]
 Moment = Annotated[str, Meta(max_length=64)]
 IncludeExpired = Annotated[bool, Meta(description="Include expired")]
 
@@ -74,7 +74,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("remember", idempotent=True, deadline_s=60, surfaces=("core",))
 class Remember(Params[Remembered], frozen=True, kw_only=True):
-    """Memory: keep a fact, preference or decision for later, as one plain statement. Same ones merge, contradictions
+    """Memory: remember a fact, or what the user wants or prefers, as one statement. Same ones merge, contradictions
     stay. Not for files: op add."""
 
     text: Statement
@@ -106,10 +106,10 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @tool.read("recall", deadline_s=30, surfaces=("core",))
 class Recall(Params[RecallResult], frozen=True, kw_only=True):
-    """Memory: find what was remembered, by meaning and words. Not past chats: search."""
+    """Memory: what do you remember, of the user's preferences or a project's facts. Not past chats: search."""
 
     query: Annotated[str, Meta(min_length=1, max_length=65536, description="What to find, in words")]
-    scope: Scope | None = None
+    scope: OneScope | None = None
     limit: Annotated[int, Meta(ge=1, le=200, description="Limit")] = 10
     since: Annotated[Moment | None, Meta(description="Since")] = None
     until: Annotated[Moment | None, Meta(description="Until")] = None
@@ -149,7 +149,8 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.destroy("forget", idempotent=True, deadline_s=60)
 class Forget(Params[Forgotten], frozen=True, kw_only=True):
-    """Delete a memory, or with `confirm` (else they are listed) all of a scope that hold the words of `query`."""
+    """Memory: delete what is remembered: one, or with `confirm` (else listed) all of a scope that has the words of
+    `query`."""
 
     id: MemoryId | None = None
     scope: OneScope | None = None

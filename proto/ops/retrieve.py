@@ -196,7 +196,7 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="Why the collection does not hold all that it should")] = []
 
 
-@internal.read("retrieve_status", deadline_s=10)
+@internal.read("retrieve_status", deadline_s=10, callers=("documents", "knowledge", "transcripts", OPERATOR))
 class RetrieveStatus(Params[CollectionStatus], frozen=True, kw_only=True):
     """How much a collection holds; one that was never written is empty, not an error."""
 

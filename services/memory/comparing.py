@@ -57,7 +57,7 @@ class Parts(NamedTuple):
 
     folded: str
     words: frozenset[str]
-    names: tuple[str, ...]
+    names: frozenset[str]
     numbers: frozenset[str]
     negated: bool
     subject: str
@@ -83,13 +83,13 @@ def parts(text: str) -> Parts:
         if low in _SMALL:
             continue
         if not word[0].isdigit():
-            if place and word[0].isupper():
-                names.append(low)
             # As near as plurals and persons of verbs come to each other without a dictionary.
             low = low.removesuffix("s") if len(low) > 3 and not low.endswith("ss") else low
+            if place and word[0].isupper():
+                names.append(low)
         words.append(low)
     numbers = frozenset(word for word in words if word[0].isdigit())
-    return Parts(fold(text), frozenset(words), tuple(names), numbers, negated, words[0] if words else "")
+    return Parts(fold(text), frozenset(words), frozenset(names), numbers, negated, words[0] if words else "")
 
 
 def relation(one: str, other: str, cosine: float | None = None) -> Relation:
@@ -98,24 +98,28 @@ def relation(one: str, other: str, cosine: float | None = None) -> Relation:
     if a.folded == b.folded:
         return Relation.SAME
     only_a, only_b = a.words - b.words, b.words - a.words
-    if a.negated is b.negated and a.numbers == b.numbers:
-        if not only_a and not only_b and a.names == b.names:
-            return Relation.SAME
-        # Of a long statement the cosine hardly tells that one word of it is another.
-        is_swap = len(only_a) == len(only_b) == 1 and len(a.words & b.words) > MOST_SWAPPED
-        is_short = len(a.words | b.words) <= MOST_WORDS
-        if cosine is not None and cosine >= SAME_COSINE and set(a.names) == set(b.names) and is_short and not is_swap:
-            return Relation.SAME
     if a.subject in only_a and b.subject in only_b:
         return Relation.OTHER
+    if a.negated is b.negated and a.numbers == b.numbers and _is_same(a, b, cosine):
+        return Relation.SAME
     shared = len(a.words & b.words) / max(1, len(a.words | b.words))
     if not (shared >= CLOSE_WORDS or (cosine is not None and cosine >= CLOSE_COSINE)):
         return Relation.OTHER
-    if a.negated is not b.negated:
-        return Relation.CONFLICT
-    if not only_a or not only_b:
-        # One of them only says more.
+    is_swap = bool(only_a and only_b)
+    if is_swap is (a.negated is not b.negated):
+        # Not this but that; or one of them only says more.
         return Relation.OTHER
-    told = (a.numbers | set(a.names)) - {a.subject}
-    is_told_alike = bool(told) and told == (b.numbers | set(b.names)) - {b.subject}
+    told = (a.numbers | a.names) - {a.subject}
+    is_told_alike = is_swap and bool(told) and told == (b.numbers | b.names) - {b.subject}
     return Relation.OTHER if is_told_alike and shared < NEAR_WORDS else Relation.CONFLICT
+
+
+def _is_same(a: Parts, b: Parts, cosine: float | None) -> bool:
+    """Of statements with the same numbers and the same negation."""
+    if a.words == b.words:
+        return a.subject == b.subject or not (a.names or b.names)
+    if cosine is None or cosine < SAME_COSINE or a.names - b.words or b.names - a.words:
+        return False
+    # Of a long statement the cosine hardly tells that one word of it is another.
+    is_swap = len(a.words - b.words) == len(b.words - a.words) == 1 and len(a.words & b.words) > MOST_SWAPPED
+    return len(a.words | b.words) <= MOST_WORDS and not is_swap

@@ -20,6 +20,10 @@ from services.runtime.times import NS, between
 
 CANDIDATES = 50
 FOUND_S = 2.0
+
+NEARLY = 0.1
+"""Of two memories that contradict each other, the one that is less sure by more than this comes second in any case."""
+
 PAGE = 500
 
 
@@ -119,14 +123,18 @@ class Finding:
 def arranged(
     scores: Mapping[str, float], rows: Mapping[str, Row], others: Mapping[str, Sequence[Row]]
 ) -> list[tuple[Row, float]]:
-    """Memories by how sure they are, to a hundredth, then by time; those that contradict one another together, where
-    the best of them is, and the newest first."""
+    """Memories by how sure they are, to a hundredth, then by time; with each those that contradict it, the newest first
+    of those that are nearly as sure."""
     ranked = sorted(rows.values(), key=lambda row: (-round(scores[row.id], 2), -row.at_ns, -row.number))
     order: dict[str, tuple[Row, float]] = {}
     for row in ranked:
         if row.id not in order:
-            for each in sorted((row, *others[row.id]), key=lambda one: (-one.at_ns, -one.number)):
-                order.setdefault(each.id, (each, scores.get(each.id, scores[row.id])))
+            best = scores[row.id]
+            both = [(each, scores.get(each.id, best)) for each in (row, *others[row.id])]
+            for each, score in sorted(
+                both, key=lambda pair: (pair[1] < best - NEARLY, -pair[0].at_ns, -pair[0].number)
+            ):
+                order.setdefault(each.id, (each, score))
     return list(order.values())
 
 

@@ -156,7 +156,8 @@ class Keeping:
         except LinckiaError as error:
             degraded.append(f"compared with the last memories alone: {error}")
             return {}
-        degraded += found.degraded
+        if "vector" not in found.stages:
+            degraded += [f"compared by words alone: {said}" for said in found.degraded if said.startswith("vector")]
         return {hit.group: hit.vector for hit in found.hits}
 
     async def _told(self, kept: ops.Remembered, degraded: list[str]) -> ops.Remembered:

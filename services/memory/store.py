@@ -145,11 +145,11 @@ def insert(
 ) -> Row:
     """A new memory."""
     id_ = id_ or secrets.token_hex(6)
+    tagged = json.dumps(list(dict.fromkeys(tags)))
     db.execute(
         "INSERT INTO memory(id, scope, owner, place, text, folded, tags, at_ns, expires_ns)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (id_, place.scope, place.owner, place.key, saying.text, fold(saying.text), json.dumps(list(dict.fromkeys(tags))),
-         saying.at_ns, expires_ns),
+        (id_, place.scope, place.owner, place.key, saying.text, fold(saying.text), tagged, saying.at_ns, expires_ns),
     )  # fmt: skip
     note_said(db, db.last_insert_rowid(), saying)
     return of_ids(db, [id_])[id_]
