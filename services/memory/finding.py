@@ -130,11 +130,9 @@ def arranged(
     for row in ranked:
         if row.id not in order:
             best = scores[row.id]
-            both = [(each, scores.get(each.id, best)) for each in (row, *others[row.id])]
-            for each, score in sorted(
-                both, key=lambda pair: (pair[1] < best - NEARLY, -pair[0].at_ns, -pair[0].number)
-            ):
-                order.setdefault(each.id, (each, score))
+            newest_first = sorted((row, *others[row.id]), key=lambda each: (-each.at_ns, -each.number))
+            for each in sorted(newest_first, key=lambda each: scores.get(each.id, best) < best - NEARLY):
+                order.setdefault(each.id, (each, scores.get(each.id, best)))
     return list(order.values())
 
 
