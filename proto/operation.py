@@ -297,6 +297,8 @@ def operation(
         doc = inspect.getdoc(params)
         if not doc or doc == inspect.getdoc(Params):
             raise TypeError(f"operation {name}: {params.__name__} needs a docstring, its description")
+        # A hyphen at the end of a line is part of a name, such as `find-duplicates`.
+        doc = re.sub(r"(?<=\w)-\n", "-", doc)
         declared: Operation[object] = Operation(
             name=name, description=doc, service=service, params=params, result=_result_type(params), access=access,
             idempotent=idempotent is not False, deadline_ms=int(deadline_s * 1000), **named,

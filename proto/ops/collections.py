@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Family, Params, Route
+from proto.operation import OPERATOR, Family, Params, Role, Route
 from proto.ops.retrieve import Collection, Filter, Name, Value
 
 tool = Family("retrieve")
@@ -17,7 +17,7 @@ MOST_AT_ONCE = 1000
 
 Payload: TypeAlias = dict[str, Value]
 Vector: TypeAlias = Annotated[list[float], Meta(min_length=1, max_length=8192)]
-Filters = Annotated[list[Filter], Meta(max_length=32, description="Conditions on the payload that all must hold")]
+Filters = Annotated[list[Filter], Meta(max_length=32, description="On the payload; all must hold")]
 Ids = Annotated[list[Name], Meta(max_length=4096, description="Ids of documents")]
 Documents: TypeAlias = Annotated[int, Meta(description="How many there are")]
 
@@ -44,8 +44,7 @@ class CollectionCreate(Params[CollectionInfo], frozen=True, kw_only=True):
 
     collection: Collection
     dimensions: (
-        Annotated[int, Meta(ge=1, le=8192, description="Of the vectors that you will bring; absent: it takes text")]
-        | None
+        Annotated[int, Meta(ge=1, le=8192, description="Of vectors that you bring; absent: it takes text")] | None
     ) = None
 
 
@@ -107,7 +106,7 @@ class CollectionUpsert(Params[CollectionUpserted], frozen=True, kw_only=True):
 
 
 class CollectionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents in the order of their ids, without vectors."""
+    """Documents in the order of their ids; without vectors, but in an export."""
 
     documents: list[Document]
     more: Annotated[bool, Meta(description="Whether others follow; ask again with the last id as `after`")]
@@ -122,6 +121,14 @@ class CollectionDocuments(Params[CollectionPage], frozen=True, kw_only=True):
     filters: Filters = []
     after: Annotated[str, Meta(description="Only ids after this one")] = ""
     limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE, description="Documents to answer at most")] = 100
+
+
+@Family("retrieve", role=Role.INTERNAL, callers=(OPERATOR,)).read("collection_export", deadline_s=60)
+class CollectionExport(Params[CollectionPage], frozen=True, kw_only=True):
+    """The next documents by their ids, with the vectors that were given."""
+
+    collection: Collection
+    after: Annotated[str, Meta(description="The last id of the page before")] = ""
 
 
 class CollectionHit(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,7 +155,7 @@ class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="What is still to be fed into the graph")]
 
 
-Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of these types, in either case of letters")]
+Kinds = Annotated[list[Kind], Meta(max_length=64, description="Only edges of these types, in either case")]
 
 
 @tool.read("graph_neighbors", deadline_s=30)
@@ -168,7 +168,7 @@ class GraphNeighbors(Params[Neighbourhood], frozen=True, kw_only=True):
     direction: Annotated[Direction, Meta(description="Edges from here (out), to here (in), or both")] = Direction.BOTH
     kinds: Kinds = []
     corpus: Annotated[Corpus, Meta(description="The corpus of `id`")] = NOTES
-    fan_out: Annotated[int, Meta(ge=1, le=10000, description="Edges to follow from one node at most")] = 100
+    fan_out: Annotated[int, Meta(ge=1, le=10000, description="Edges to follow from one node")] = 100
     limit: Annotated[int, Meta(ge=1, le=10000, description="Nodes to answer at most")] = 1000
 
 

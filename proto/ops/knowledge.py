@@ -29,7 +29,7 @@ Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
 
 
-_SINCE = "Only notes whose `date`, else last change, is this or later (RFC 3339, a date, Unix seconds)"
+_SINCE = "Only notes of then (`date`, else last change) or later: RFC 3339, date, Unix seconds"
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,11 +77,11 @@ class SearchDocuments(Params[SearchDocumentsResult], frozen=True, kw_only=True):
 
     query: Annotated[str, Meta(min_length=1, max_length=8192, description="Plain language")]
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 20
-    tags: Annotated[list[str], Meta(max_length=32, description="Only notes that carry every one of these tags")] = []
-    path: Annotated[str, Meta(max_length=4096, description="Only notes whose path starts with this, `guides/`")] = ""
+    tags: Annotated[list[str], Meta(max_length=32, description="Only notes with all these tags")] = []
+    path: Annotated[str, Meta(max_length=4096, description="Only paths that start so: `guides/`")] = ""
     since: Annotated[Instant | None, Meta(description=_SINCE)] = None
-    until: Annotated[Instant | None, Meta(description="Only notes of this time or earlier; a date: all of it")] = None
-    max_tokens: Annotated[int, Meta(ge=1, le=2**31, description="About how long the answer may be")] | None = None
+    until: Annotated[Instant | None, Meta(description="Or earlier; of a date, all of it")] = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31, description="Length of the answer, about")] | None = None
     min_score: MinScore = UNLIKELY
 
 
@@ -202,7 +202,7 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
     """State of the notes: how many are known, wait to be indexed, or were left out and why; broken links, orphans."""
 
-    limit: Annotated[int, Meta(ge=0, le=1000, description="Broken links, and orphans, to list at most")] = 10
+    limit: Annotated[int, Meta(ge=0, le=1000, description="Of broken links, and of orphans")] = 10
 
 
 class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +255,7 @@ class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
     similar first. The same text: find_duplicate_notes; broken links: knowledge_status."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs to answer at most")] = 10
-    threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity, from 0 to 1")] = 0.8
+    threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity")] = 0.8
 
 
 class DuplicateNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,7 +285,7 @@ class DuplicateNotes(msgspec.Struct, frozen=True, kw_only=True):
 class FindDuplicateNotes(Params[DuplicateNotes], frozen=True, kw_only=True):
     """Find notes whose texts are the same or nearly so. Stored files: find-duplicates."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Groups at most, and notes of each")] = 10
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 10
     threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share of text in common")] = 0.8
 
 
@@ -311,7 +311,7 @@ class QueryByTags(Params[list[TaggedNote]], frozen=True, kw_only=True):
     """List the notes that carry tags, latest first. By words: search_documents."""
 
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=32, description="The tags to look for")]
-    match: Annotated[TagMatch, Meta(description="`all`: notes with every tag; `any`: with one of them")] = TagMatch.ALL
+    match: Annotated[TagMatch, Meta(description="all: every tag; any: one of them")] = TagMatch.ALL
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 100
 
 
@@ -350,8 +350,8 @@ class TemporalSearchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _RANGES = (
-    "`2026-01-17`, `2026-01`, `2026`, `2026-01-01..2026-03-31` (either end may be left out), "
-    "`September 2026`, `3 weeks ago`, `last month`, `last 7 days`; German too; all in UTC"
+    "`2026-01-17`, `2026`, `2026-01-01..2026-03-31` (or one end), `September 2026`, `3 weeks ago`, `last 7 days`, UTC; "
+    "German too"
 )
 
 
@@ -381,8 +381,8 @@ class ClusteredNote(msgspec.Struct, frozen=True, kw_only=True):
     title: str
 
 
-_METHODS = "By default `topics`: links and meaning; `kmeans`: `count`, by meaning; `similar`: chains at `threshold`; `links`"
-_MIN_SIZE = "Least notes of a cluster; by default 1 of `kmeans`, else 2: a note alone is no cluster"
+_METHODS = "`topics` (default): links and meaning; `kmeans`: `count`, by meaning; `similar`: chains; `links`"
+_MIN_SIZE = "Least notes of a cluster; by default 1 of kmeans, else 2"
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -408,10 +408,10 @@ class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True
     """Group all notes into topics, each with a label of its most telling terms."""
 
     method: Annotated[ClusterMethod, Meta(description=_METHODS)] | None = None
-    count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`; else √(notes/2)")] | None = None
+    count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`")] | None = None
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity of `similar`")] = 0.8
     min_size: Annotated[int, Meta(ge=1, le=10000, description=_MIN_SIZE)] | None = None
-    notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each cluster at most")] = 20
+    notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each")] = 20
 
 
 class KnowledgeIngestResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ a hundred is below."""
 DOUBTFUL = 0.2
 """Where no hit reaches this, nothing relevant was found."""
 
-MinScore: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="Leave out what is less sure than this")]
+MinScore: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="Leave out less sure ones")]
 Score: TypeAlias = Annotated[
     float, Meta(description="How sure it is that this answers the query, from 0 to 1; the same scale for every query")
 ]

@@ -23,7 +23,7 @@ tool = Family(SERVICE, surfaces=("transcripts",))
 served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surfaces=("transcripts",))
 operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
-Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn: 64 of the digits 0-9 and a-f")]
+Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn, 64 hex digits")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, a date, or Unix seconds."""
 
@@ -118,21 +118,16 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
 
     common: ClassVar = {"top_k": "limit"}
     query: Query
-    top_k: Annotated[
-        int, Meta(ge=-(2**31), le=2**31, description="Number of results; absent or not above 0, it is 5")
-    ] = 5
-    role: Annotated[str, Meta(max_length=64, description="Only turns of this role")] = ""
-    since: Annotated[Instant | None, Meta(description="Only turns since then: RFC 3339, a date, Unix seconds")] = None
-    until: Annotated[Instant | None, Meta(description="Only turns until then; a date means the whole day")] = None
-    agent: Annotated[str, Meta(max_length=256, description="Only turns recorded under this name of an agent")] = ""
-    project: Annotated[str, Meta(max_length=1024, description="Only turns of this project")] = ""
+    top_k: Annotated[int, Meta(ge=-(2**31), le=2**31, description="Not above 0: 5")] = 5
+    role: Annotated[str, Meta(max_length=64, description="Only of this role")] = ""
+    since: Annotated[Instant | None, Meta(description="RFC 3339, date, Unix seconds")] = None
+    until: Annotated[Instant | None, Meta(description="A date means all of it")] = None
+    agent: Annotated[str, Meta(max_length=256, description="Only of this agent")] = ""
+    project: Annotated[str, Meta(max_length=1024, description="Only of this project")] = ""
     distinct: Annotated[bool, Meta(description="One hit a conversation: its best")] = False
     min_score: MinScore = 0.0
     max_tokens: (
-        Annotated[
-            int, Meta(ge=1, le=2**31, description="About how long the answer may be; the oldest turns are cut first")
-        ]
-        | None
+        Annotated[int, Meta(ge=1, le=2**31, description="Length, about; the oldest turns are cut first")] | None
     ) = None
 
 
@@ -202,8 +197,8 @@ class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
     `descendants`."""
 
     hash: Hash
-    descendants: Annotated[bool, Meta(description="Delete all turns that follow it as well, on every branch")] = False
-    bar: Annotated[bool, Meta(description="Keep the content out from now on, also where a client repeats it")] = False
+    descendants: Annotated[bool, Meta(description="All turns that follow it too, on every branch")] = False
+    bar: Annotated[bool, Meta(description="Keep it out from now on, also where a client repeats it")] = False
 
 
 class Form(enum.StrEnum):
@@ -238,7 +233,7 @@ class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
     API takes them."""
 
     hash: Hash
-    form: Annotated[Form | None, Meta(description="The API to write for; by default that of its provider")] = None
+    form: Annotated[Form | None, Meta(description="API to write for; default: its provider's")] = None
 
 
 # What the HTTP routes answer with

@@ -31,16 +31,12 @@ Path: TypeAlias = Annotated[
 Document: TypeAlias = Annotated[int, Meta(ge=0, description="Document of the file, from 0")]
 IfMatch: TypeAlias = Annotated[
     str | None,
-    Meta(description="Only if the file still has this SHA-256"),
+    Meta(description="Only if its SHA-256 is still this"),
 ]
 DryRun: TypeAlias = Annotated[bool, Meta(description="Only answer the diff")]
 Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal: pass it as `if_match`")]
-Above: TypeAlias = Annotated[
-    str | None, Meta(description="The comment lines straight above the entry, without `#`; empty removes them")
-]
-Beside: TypeAlias = Annotated[
-    str | None, Meta(description="The comment at the end of its line, without `#`; empty removes it")
-]
+Above: TypeAlias = Annotated[str | None, Meta(description="Lines above the entry, without `#`; empty removes them")]
+Beside: TypeAlias = Annotated[str | None, Meta(description="At the end of its line, without `#`; empty removes it")]
 
 
 class GetResult(msgspec.Struct, frozen=True):
@@ -154,7 +150,7 @@ class NoyalibSet(PathChange, frozen=True, kw_only=True):
     """Set a value in a YAML file (change a port, a version) by its path; comments and layout of all else stay byte for
     byte. Missing keys are made. What would alter more is refused. Several at once: yaml_edit."""
 
-    value: Annotated[str, Meta(description='The new value as YAML, such as `0.0.2`, `"hello"` or `[1, 2, 3]`')]
+    value: Annotated[str, Meta(description='As YAML: `0.0.2`, `"hello"`, `[1, 2]`')]
 
 
 @text_tool.destroy("yaml_delete", idempotent=False, deadline_s=30, title="Delete a YAML entry")
@@ -173,7 +169,7 @@ class YamlAppend(PathChange, frozen=True, kw_only=True):
 class YamlRename(PathChange, frozen=True, kw_only=True):
     """Rename a key in a YAML file; value, place and comments stay."""
 
-    key: Annotated[str, Meta(description="The new key, as plain text; quoted in the file where it must be")]
+    key: Annotated[str, Meta(description="Plain text; quoted in the file where it must be")]
 
 
 @tool.read("yaml_get_comments", deadline_s=30, title="Read YAML comments")

@@ -1,13 +1,14 @@
 """Schemas as a surface lists them: the operation's own, shortened to what a model reads and a client validates.
 
-A list of tools is read with every conversation. Left out are, of parameters, bounds that no honest call comes near and
-nulls that mean *not given*; of results, what explains them. What nests deeply is drawn in a line instead
-(`{type: size, minSize?, maxSize?}`). Every call and every answer that fits the whole schema fits the listed one, which
-is looser; the whole one is what the op `describe` answers.
+A list of tools is read with every conversation. Left out are, of parameters, bounds that no honest call comes near,
+nulls that mean *not given*, and explanations that say no more than the name does; of results, what explains them. What
+nests deeply is drawn in a line instead (`{type: size, minSize?, maxSize?}`). Every call and every answer that fits the
+whole schema fits the listed one, which is looser; the whole one is what the op `describe` answers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,27 +26,64 @@ FORM_OF = "x-form-of"
 """In the schema of a parameter: the operation that lists its form."""
 
 _DEPTH = 8
-_LARGE = 1_000_000
+_LARGE = 10_000
 _PLAIN = frozenset({"enum", "const", "required", "format", "x-mcp-header", "uniqueItems", "exclusiveMinimum"})
+_PAGING = frozenset({"limit", "offset", "cursor"})
+_FEW = 3
+_SAVED = 24
+_FUNCTION_WORDS = frozenset(
+    {"a", "an", "the", "of", "or", "and", "to", "in", "is", "it", "at", "its", "by"}
+    | {"field", "name", "only", "whether", "what", "how"}
+)
 _PLACED = ("type", "properties", "required", "additionalProperties", "$defs", "description", "title")
 
 
-def parameters(schema: JsonObject, names: Mapping[str, str] | None = None) -> JsonObject:
-    """The schema of parameters; `names` has the common names of those that the operation declares under another."""
+def parameters(schema: JsonObject, names: Mapping[str, str] | None = None, *, told: str = "") -> JsonObject:
+    """The schema of parameters; `names` has the common names of those that the operation declares under another, and
+    `told` is what the tool's own description says."""
     definitions = schema.get("$defs", {})
     named = names or {}
     properties = {}
     for name, whole in schema.get("properties", {}).items():
         short = _short(whole, definitions, _DEPTH, explained=True)
+        if _is_plain(name, short, told):
+            del short["description"]
         if len(msgspec.json.encode(short)) > DRAWN:
-            form = f"as in {whole[FORM_OF]}" if FORM_OF in whole else _form(whole, definitions)
-            told = f"{short.get('description', '')}: {form}".removeprefix(": ")
+            explanation = f"{short.get('description', '')}: {_form(whole, definitions)}".removeprefix(": ")
             short = {"type": short["type"]} if "type" in short else {}
-            short["description"] = told
+            short["description"] = explanation
         properties[named.get(name, name)] = short
     rules = {key: value for key, value in schema.items() if key not in _PLACED}
     required = [named.get(name, name) for name in schema.get("required", ())]
     return {"type": "object", "properties": properties, **({"required": required} if required else {}), **rules}
+
+
+def explain_once(tools: list[JsonObject]) -> None:
+    """A long explanation that several tools of a list give a parameter of one name stays with the first of them, which
+    the others name."""
+    first: dict[tuple[str, str], str] = {}
+    for tool in tools:
+        for name, parameter in tool["inputSchema"]["properties"].items():
+            whole = parameter.get("description", "")
+            there = f"As in {first.setdefault((name, whole), tool['name'])}"
+            if len(whole) - len(there) >= _SAVED and not there.endswith(f" {tool['name']}"):
+                parameter["description"] = there
+
+
+def _is_plain(name: str, parameter: JsonObject, told: str) -> bool:
+    """Whether a parameter's explanation has only words of its name and values; or is short, and has only those and
+    words of the tool's description; or is of a parameter of all lists that are read page by page."""
+    if "description" not in parameter:
+        return False
+    words = _stems(parameter["description"])
+    known = _stems(" ".join([name, *map(str, parameter.get("enum", ()))]))
+    short = len(words) <= _FEW
+    return words <= known or (short and (name in _PAGING or words <= known | _stems(told)))
+
+
+def _stems(text: str) -> set[str]:
+    """The first letters of the words of a text, by which `sort_desc` and "Sort descending" are the same."""
+    return {word[:4] for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in _FUNCTION_WORDS}
 
 
 def result(schema: JsonObject) -> JsonObject:
@@ -86,7 +124,7 @@ def _short(node: JsonObject, definitions: JsonObject, depth: int, *, explained: 
 def _tells(key: str, value: Any) -> bool:
     """Whether a bound or a default of a parameter is news to the caller."""
     if key == "default":
-        return value not in (None, False, "", [], {})
+        return value not in (None, False, "", [], {}) and not (isinstance(value, int) and value >= _LARGE)
     bounds = ("minimum", "maximum", "minItems", "minLength")
     return key in bounds and bool(1 < abs(value) < _LARGE)
 
@@ -95,7 +133,7 @@ def _alternatives(choices: list[JsonObject]) -> JsonObject:
     """One of them: by a list of types, where they differ in nothing else."""
     types = [each["type"] for each in choices if each.keys() == {"type"} and isinstance(each["type"], str)]
     if len(types) == len(choices):
-        several = list(dict.fromkeys(types))
+        several = [each for each in dict.fromkeys(types) if each != "integer" or "number" not in types]
         return {"type": several if len(several) > 1 else several[0]}
     if types == ["null"] and len(choices) == 2:
         (other,) = (each for each in choices if each.get("type") != "null")
@@ -114,6 +152,8 @@ def _resolved(node: JsonObject, definitions: JsonObject) -> JsonObject:
 
 def _form(node: JsonObject, definitions: JsonObject, above: tuple[str, ...] = ()) -> str:
     """The form of a value in one line: `{type: size, minSize?, maxSize?} | …`; text is not named as such."""
+    if FORM_OF in node:
+        return f"as in {node[FORM_OF]}"
     choices = [each for each in node.get("anyOf", ()) if each != {"type": "null"}]
     ref = " ".join(str(each.get("$ref", "")) for each in (choices or [node]))
     if ref.strip() and ref in above:
@@ -121,7 +161,8 @@ def _form(node: JsonObject, definitions: JsonObject, above: tuple[str, ...] = ()
     above = (*above, ref)
     node = _resolved(node, definitions)
     if choices:
-        return " | ".join(dict.fromkeys(_form(each, definitions, above) for each in choices))
+        forms = dict.fromkeys(_form(each, definitions, above) for each in choices)
+        return " | ".join(form for form in forms if form != "integer" or "number" not in forms)
     if "const" in node or "enum" in node:
         return "|".join(str(each) for each in node.get("enum", [node.get("const")]) if each is not None)
     if node.get("type") == "array":

@@ -58,7 +58,10 @@ class Surface:
     @cached_property
     def listed_tools(self) -> list[JsonObject]:
         """`tools` of `tools/list`."""
-        return [self._tool(op) for op in self.listed]
+        tools = [self._tool(op) for op in self.listed]
+        if self.name not in REFERENCES:
+            schemas.explain_once(tools)
+        return tools
 
     def bounds(self, op: Operation[object]) -> bool:
         """Whether a long answer of a tool is cut here: where no other system's contract says how long it is."""
@@ -89,12 +92,13 @@ class Surface:
 
     def _tool(self, op: Operation[object]) -> JsonObject:
         description, whole = shown(op, self.name, self.steps)
+        common = {} if self.name in REFERENCES else op.params.common
         tool = {
             "name": op.name,
             **({"title": op.title} if op.title != words_of(op.name) else {}),
             "description": description,
-            "inputSchema": schemas.parameters(whole, {} if self.name in REFERENCES else op.params.common),
-            "annotations": annotations_of(op, whole=op.is_content or self.name in REFERENCES),
+            "inputSchema": schemas.parameters(whole, common, told=description),
+            "annotations": annotations_of(op, whole=self.name in REFERENCES),
         }
         # Of an answer that may be cut, no form is promised.
         if not self.bounds(op) and (result := output_schema(op)) is not None:

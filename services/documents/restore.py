@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
+from services.runtime.rewrite import open_below
 from services.runtime.roots import OutsideRoots, Roots
 
 MAX_NAMED = 1000
@@ -143,7 +144,7 @@ def _sync(roots: Roots, target: Path, folders: Iterable[str] | None) -> None:
         os.sync()
         return
     for folder in folders:
-        with _folder(roots, target, folder) as descriptor:
+        with open_below(roots, str(target), folder) as descriptor:
             os.fsync(descriptor)
 
 
@@ -152,29 +153,13 @@ def _place(path: str) -> str | None:
     return None if not parts or ".." in parts or "\0" in path else "/".join(parts)
 
 
-@contextmanager
-def _folder(roots: Roots, target: Path, path: str) -> Iterator[int]:
-    """The folder below the target, made where it is missing; no link is followed.  Raises OSError, OutsideRoots."""
-    descriptor = roots.open_folder(str(target), write=True)
-    try:
-        for part in filter(None, path.split("/")):
-            with suppress(FileExistsError):
-                os.mkdir(part, 0o755, dir_fd=descriptor)
-            deeper = roots.open_folder(part, descriptor, write=True)
-            os.close(descriptor)
-            descriptor = deeper
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _write(
     db: apsw.Connection, codec: Codec, stored: Stored, one: _Wanted, roots: Roots, target: Path, place: str, *,
     overwrite: bool, sync: bool,
 ) -> str:  # fmt: skip
     """Write one file; answers why not, or nothing.  Raises OSError, OutsideRoots, DamagedContent."""
     above, _, name = place.rpartition("/")
-    with _folder(roots, target, above) as folder:
+    with open_below(roots, str(target), above) as folder:
         if not overwrite:
             with suppress(FileNotFoundError):
                 os.lstat(name, dir_fd=folder)
@@ -204,7 +189,7 @@ def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path, roo
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _folder(roots, target.parent, "") as folder:
+        with open_below(roots, str(target.parent), "") as folder:
             temporary = f".linckia-new-{secrets.token_hex(8)}"
             try:
                 _write_new(db, codec, stored, temporary, folder)

@@ -28,7 +28,7 @@ from services.knowledge.notes.dates import rfc3339
 from services.knowledge.notes.reading import part
 from services.knowledge.schema import open_database
 from services.knowledge.search.discovery import Discovery
-from services.knowledge.search.loose_ends import LooseEnds
+from services.knowledge.search.loose_ends import Loose, LooseEnds
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
 from services.runtime.database import Database
@@ -36,6 +36,7 @@ from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
+from services.runtime.rewrite import Contended
 from services.runtime.roots import Denied, OutsideRoots, printable
 
 SIMILAR_AT_LEAST = 0.8
@@ -198,7 +199,7 @@ class Notes:
             raise OperationError(f"File not found: {params.file_path}") from None
         except Denied:
             raise
-        except (OSError, OutsideRoots, files.TooLarge, tags.Contended) as error:
+        except (OSError, OutsideRoots, files.TooLarge, Contended) as error:
             raise OperationError(f"Tags cannot be added to {params.file_path}: {_why(error)}") from None
         if changed:
             real = await trio.to_thread.run_sync(os.path.realpath, path)
@@ -221,12 +222,13 @@ class Notes:
         with contextlib.suppress(LinckiaError):
             held = await ctx.call(RetrieveStatus(collection=COLLECTION), timeout_s=STATUS_WAIT_S)
         problems = sorted(ingest.problems().items())
-        loose = await self._loose_ends.found(params.limit)
         # Before the counts, so that with nothing pending the counts are whole.
         pending, scanning, scanned_at = ingest.index.outstanding, not ingest.scanned, ingest.scanned_at
         notes, links, graph_pending = await self._database.read(
             lambda db: (nodes.count(db), edges.count(db), graph_feed.waiting(db))
         )
+        # While notes are being read, a link may wait for its target.
+        loose = Loose() if pending or scanning else await self._loose_ends.found(params.limit)
         return ops.KnowledgeStatusResult(
             notes=notes,
             edges=links,

@@ -226,9 +226,7 @@ def best_pairs(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple
     return list(best.answer()), best.more
 
 
-def nearest_pairs(
-    matrix: Matrix, threshold: float, limit: int, each: int
-) -> tuple[list[tuple[int, int, float]], bool]:
+def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tuple[list[tuple[int, int, float]], bool]:
     """As `best_pairs`, but only of pairs of which one row is among the `each` nearest of the other."""
     count = len(matrix)
     found: list[Integers] = [np.empty(0, dtype=np.int64)]

@@ -1,9 +1,9 @@
-"""Files replaced whole, one edit at a time, by whichever service: a crash leaves the old file or the new one.
+"""Files replaced or made whole, one edit at a time, by whichever service: a crash leaves the old file or the new one.
 
 The new content is written to an unnamed file in the same directory, made durable, given a name and renamed over the
-target, with its mode and owner.  The directory is locked for the edit, so that two processes cannot lose each
-other's, and the target too, for others that lock it.  A name left over from a crash between naming and renaming is
-removed by the next edit in that directory.
+target, with its mode and owner; where nothing is to be replaced, it is given the target's name at once.  The directory
+is locked for the edit, so that two processes cannot lose each other's, and the target too, for others that lock it.  A
+name left over from a crash between naming and renaming is removed by the next edit in that directory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
 from weakref import WeakValueDictionary
@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 from services.runtime.roots import real_path_of
 
 LOCK_TIMEOUT_SECONDS = 30.0
+NEW_MODE = 0o644
 _TEMPORARY = ".linckia-new-"
 _POLL_SECONDS = 0.005
 _CANNOT_NAME = (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
@@ -44,15 +45,21 @@ class FileLocks:
         self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
     @contextmanager
-    def hold(self, path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> Iterator[None]:
-        """Hold a file against every other edit, of this process or another. Raises CannotReplace at the timeout."""
+    def hold(
+        self, path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS, *, is_new: bool = False
+    ) -> Iterator[None]:
+        """Hold a file, or the place of a new one, against every other edit, of this process or another. Raises
+        CannotReplace at the timeout."""
         deadline = time.monotonic() + timeout_seconds
         with self._guard:
             lock = self._locks.get(str(path)) or self._locks.setdefault(str(path), Lock())
         if not lock.acquire(timeout=timeout_seconds):
             raise CannotReplace(f"{path} is being edited by another call: try again")
         try:
-            with _flock(path.parent, os.O_DIRECTORY, deadline), _flock(path, 0, deadline):
+            with (
+                _flock(path.parent, os.O_DIRECTORY, deadline),
+                nullcontext() if is_new else _flock(path, 0, deadline),
+            ):
                 _remove_leftovers(path.parent)
                 yield
         finally:
@@ -102,7 +109,12 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
             raise CannotReplace(f"{path} is not a regular file")
         if not os.access(path.name, os.W_OK, dir_fd=directory):
             raise CannotReplace(f"{path} is read-only")
-        _write_and_rename(directory, path, before, after, status)
+
+        def check() -> None:
+            if not _holds(directory, path.name, before):
+                raise ChangedMeanwhile(f"{path} was changed by another program during the edit: nothing was written")
+
+        _put(directory, path.name, after, status, check)
         os.fsync(directory)
     except OSError as fault:
         raise CannotReplace(f"{path} cannot be written: {fault.strerror}") from None
@@ -110,34 +122,50 @@ def replace_file(path: Path, before: bytes, after: bytes) -> None:
         os.close(directory)
 
 
-def _write_and_rename(
-    directory: int, path: Path, before: bytes, after: bytes, status: os.stat_result, *, unnamed: bool = True
-) -> None:
-    """Where the file system has no unnamed files, or no way to name one, the new content has a name from the start."""
-    name = _TEMPORARY + secrets.token_hex(8)
+def create_file(directory: int, name: str, content: bytes) -> None:
+    """Make a file in an open directory, whole or not at all. Returns once it is on disk. The caller holds its lock.
+
+    Raises OSError: a FileExistsError where something has that name.
+    """
+    _put(directory, name, content, None, lambda: None)
+    os.fsync(directory)
+
+
+def _put(
+    directory: int, name: str, content: bytes, replaced: os.stat_result | None, check: Callable[[], None], *,
+    unnamed: bool = True,
+) -> None:  # fmt: skip
+    """Where the file system has no unnamed files, or no way to name one, the new content has a name from the start.
+
+    `check` is called once the content is written; a name that nothing is `replaced` at must be free.
+    """
+    temporary = _TEMPORARY + secrets.token_hex(8)
     descriptor = _unnamed(directory) if unnamed else None
     named = descriptor is None
     if descriptor is None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=directory)
     try:
-        _fill(descriptor, after, status)
-        if not _holds(directory, path.name, before):
-            raise ChangedMeanwhile(f"{path} was changed by another program during the edit: nothing was written")
+        _fill(descriptor, content, replaced)
+        check()
         if not named:
             try:
-                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+                to = name if replaced is None else temporary
+                os.link(f"/proc/self/fd/{descriptor}", to, dst_dir_fd=directory, follow_symlinks=True)
             except OSError as fault:
                 if fault.errno not in _CANNOT_NAME:
                     raise
-                return _write_and_rename(directory, path, before, after, status, unnamed=False)
-            named = True
-        os.rename(name, path.name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        if named:
-            os.unlink(name, dir_fd=directory)
-        raise
+                return _put(directory, name, content, replaced, check, unnamed=False)
+            named = replaced is not None
+        elif replaced is None:
+            # Unlike a rename, this never replaces what somebody put there a moment ago.
+            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+        if replaced is not None:
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            named = False
     finally:
+        if named:
+            os.unlink(temporary, dir_fd=directory)
         os.close(descriptor)
 
 
@@ -157,12 +185,12 @@ def _holds(directory: int, name: str, content: bytes) -> bool:
         return file.read(len(content) + 1) == content
 
 
-def _fill(descriptor: int, content: bytes, status: os.stat_result) -> None:
+def _fill(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(descriptor, left) :]
     mine = os.fstat(descriptor)
-    if (mine.st_uid, mine.st_gid) != (status.st_uid, status.st_gid):
-        os.fchown(descriptor, status.st_uid, status.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+    if like is not None and (mine.st_uid, mine.st_gid) != (like.st_uid, like.st_gid):
+        os.fchown(descriptor, like.st_uid, like.st_gid)
+    os.fchmod(descriptor, NEW_MODE if like is None else stat.S_IMODE(like.st_mode))
     os.fsync(descriptor)

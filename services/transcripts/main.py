@@ -30,11 +30,12 @@ from proto.ops.transcripts import (
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.linear import BadPattern
+from services.runtime.search_feed import owe_scrub
 from services.transcripts import forest
 from services.transcripts.answers import checkout, history, written
 from services.transcripts.carrying import Carrying
 from services.transcripts.database import delete, open_database
-from services.transcripts.feed import SearchFeed, owe_scrub
+from services.transcripts.feed import TurnFeed
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
 from services.transcripts.passages import Stripper
@@ -113,10 +114,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
-    feed = SearchFeed(env, database, strip)
+    feed = TurnFeed(env, database, strip)
     try:
-        env.background.start_soon(feed.outbox.run)
-        env.background.start_soon(feed.outbox.watch_epoch, feed.epoch)
+        env.background.start_soon(feed.run)
         env.info(redaction="on" if redactor else "off")
         ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
         searching = Searching(database, feed, settings.search_patience_s)
@@ -136,7 +136,7 @@ def prepare(settings: Mapping[str, Any]) -> None:
 class Conversations:
     """The operations that read and delete what is kept."""
 
-    def __init__(self, database: Database, feed: SearchFeed) -> None:
+    def __init__(self, database: Database, feed: TurnFeed) -> None:
         self._database = database
         self._feed = feed
 

@@ -36,7 +36,7 @@ from services.runtime.handlers import Context, handles
 from services.runtime.storage import Damaged
 from services.transcripts import forest
 from services.transcripts.answers import told, written
-from services.transcripts.feed import COLLECTION, SearchFeed
+from services.transcripts.feed import COLLECTION, TurnFeed
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000
@@ -54,7 +54,7 @@ _TURN_CHARS = 110
 class Searching:
     """The operations that search."""
 
-    def __init__(self, database: Database, feed: SearchFeed, patience_s: float) -> None:
+    def __init__(self, database: Database, feed: TurnFeed, patience_s: float) -> None:
         """`patience_s`: how long a search waits for what was just kept to be found."""
         self._database = database
         self._feed = feed

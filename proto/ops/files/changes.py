@@ -74,9 +74,7 @@ class MoveFiles(Params[Relocations], frozen=True, kw_only=True, rename="camel"):
 
     moves: Annotated[list[Relocation], Meta(min_length=1, max_length=MAX_ITEMS, description="What to move where")]
     dry_run: DryRun = False
-    make_directories: Annotated[bool, Meta(description="Make directories that lead to a new path and are missing")] = (
-        False
-    )
+    make_directories: Annotated[bool, Meta(description="Make directories that are missing")] = False
 
 
 class DeletionOutcome(Outcome, frozen=True, kw_only=True, rename="camel"):
@@ -103,7 +101,7 @@ class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
 
     paths: Annotated[list[Path], Meta(min_length=1, max_length=MAX_ITEMS, description="What to delete")]
     dry_run: DryRun = False
-    force: Annotated[bool, Meta(description="Delete directories with all that is in them")] = False
+    force: Annotated[bool, Meta(description="With all that is in a directory")] = False
 
 
 class Trashed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -163,5 +161,5 @@ class EmptyTrash(Params[EmptiedTrash], frozen=True, kw_only=True, rename="camel"
 
     trash_ids: Annotated[list[int], Meta(max_length=MAX_ITEMS, description="These items")] = []
     older_than_days: Annotated[
-        Annotated[float, Meta(ge=0, le=36500)] | None, Meta(description="All deleted at least so many days ago; 0: all")
+        Annotated[float, Meta(ge=0, le=36500)] | None, Meta(description="All deleted so many days ago; 0: all")
     ] = None

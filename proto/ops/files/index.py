@@ -47,13 +47,11 @@ class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
 
     common: ClassVar = {"root": "path"}
     root: Annotated[Path, Meta(description="File or directory to index")]
-    async_: Annotated[bool, Meta(description="Answer a job at once; else wait until the scan is done")] = msgspec.field(
+    async_: Annotated[bool, Meta(description="Answer a job at once, else when done")] = msgspec.field(
         name="async", default=True
     )
     force: Annotated[bool, Meta(description="Scan even if the last scan is young")] = False
-    max_age: Annotated[
-        float, Meta(ge=0, description="Seconds for which a scan is taken as young enough; 0: always scan")
-    ] = 3600
+    max_age: Annotated[float, Meta(ge=0, description="Seconds for which a scan is young enough; 0: always scan")] = 3600
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -34,7 +34,10 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 500
     query: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1024)] | Filter | None,
-        Meta(description="Of query sources: the name of a saved query, or a query itself"),
+        Meta(
+            description="Of query sources: the name of a saved query, or a query itself",
+            extra_json_schema={"x-form-of": "query-create, or a saved one's name"},
+        ),
     ] = None
     resource_set: Annotated[SetName | None, Meta(description="Of resource-set sources: its name")] = None
     name: Annotated[str, Meta(min_length=1, max_length=1024, description="The same as `query` or `resource_set`")] = ""
@@ -165,8 +168,8 @@ class ChainedOutcome(_Tagged, frozen=True, kw_only=True, tag="chained"):
 Outcome: TypeAlias = SelectionOutcome | ClassifierOutcome | ToolOutcome | ChainedOutcome
 
 Sources = Annotated[list[PlanSource], Meta(min_length=1, max_length=100, description="Where entries come from")]
-Outcomes = Annotated[list[Outcome], Meta(max_length=100, description="What happens to each entry that is meant")]
-Conditions = Annotated[Condition, Meta(description="Which entries are meant; all where there is none")]
+Outcomes = Annotated[list[Outcome], Meta(max_length=100, description="What happens to each")]
+Conditions = Annotated[Condition, Meta(description="Which entries are meant; all by default")]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -195,7 +198,7 @@ class PlanCreate(Params[Plan], frozen=True, kw_only=True):
     name: PlanName
     sources: Sources
     description: Description = ""
-    mode: Annotated[Mode, Meta(description="oneshot, or continuous: on each change from then on")] = "oneshot"
+    mode: Annotated[Mode, Meta(description="continuous: on each change from then on")] = "oneshot"
     conditions: Conditions | None = None
     outcomes: Outcomes = []
 
@@ -283,7 +286,7 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     sources: Annotated[Sources | None, _AS_CREATED] = None
     conditions: Annotated[Conditions | None, _AS_CREATED] = None
     outcomes: Annotated[Outcomes | None, _AS_CREATED] = None
-    clear_conditions: Annotated[bool, Meta(description="Take the conditions away: all entries are meant then")] = False
+    clear_conditions: Annotated[bool, Meta(description="Take them away: all entries are meant")] = False
 
 
 @tool.destroy("plan-delete", idempotent=False, deadline_s=60)

@@ -12,7 +12,7 @@ from proto.ops.files.shared import Deleted, Description, EntryPage, Filter, Limi
 
 QueryName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a saved query")]
 
-Definition = Annotated[Filter, Meta(description="What is looked for; what is not given is not asked")]
+Definition = Annotated[Filter, Meta(description="What is looked for")]
 
 
 class SavedQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,4 +139,4 @@ class Preferences(msgspec.Struct, frozen=True, kw_only=True):
 class SessionSetPreferences(Params[Preferences], frozen=True, kw_only=True):
     """Set preferences for this session, read back by session-info; null removes one."""
 
-    preferences: Annotated[dict[str, Any], Meta(description="Values by name, such as `default_sort`")]
+    preferences: Annotated[dict[str, Any], Meta(description='As {"default_sort": "size"}')]

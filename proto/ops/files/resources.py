@@ -49,7 +49,7 @@ class ResourceChildren(Params[Children], frozen=True, kw_only=True):
 
     name: SetName
     depth: Annotated[Depth | None, Meta(description="Levels to follow; null: all")] = 1
-    include_entries: Annotated[bool, Meta(description="Answer the first 100 entries of each set as well")] = False
+    include_entries: Annotated[bool, Meta(description="With the first 100 entries of each")] = False
 
 
 class ParentNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,7 +96,7 @@ class ResourceSum(Params[SumResult], frozen=True, kw_only=True):
     """Sum a metric (size, count, files, folders) over a resource set and the sets below it, each entry once."""
 
     name: SetName
-    metric: Annotated[Metric, Meta(description="size (bytes), count (entries), files or directories")]
+    metric: Annotated[Metric, Meta(description="Bytes, entries, files or directories")]
     include_children: ChildSets = True
     depth: Annotated[Depth | None, Meta(description="Levels of sets to follow; null: all")] = None
 
@@ -121,18 +121,16 @@ class ResourceTimeRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True)
     """Find entries of a resource set by time, latest first: both ends inclusive, a date as end is its whole day."""
 
     common: ClassVar = {"min": "since", "max": "until"}
-    field: Annotated[TimeField, Meta(description="mtime, ctime or added_at (to the set)")]
-    min: Annotated[Instant | None, Meta(description="From: RFC 3339, a date, or Unix seconds")] = None
-    max: Annotated[Instant | None, Meta(description="To: RFC 3339, a date, or Unix seconds")] = None
+    field: Annotated[TimeField, Meta(description="added_at: to the set")]
+    min: Annotated[Instant | None, Meta(description="RFC 3339, date, Unix seconds")] = None
+    max: Annotated[Instant | None, Meta(description="RFC 3339, date, Unix seconds")] = None
 
 
 @tool.read("resource-metric-range", deadline_s=60)
 class ResourceMetricRange(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find entries of a resource set by size within a range, both ends inclusive, largest first."""
 
-    metric: Annotated[
-        MetricField, Meta(description="size, disk_size (bytes), links, inode, or depth (directories above it)")
-    ]
+    metric: Annotated[MetricField, Meta(description="depth: directories above it")]
     min: Annotated[Whole | None, Meta(description="Least value")] = None
     max: Annotated[Whole | None, Meta(description="Greatest value")] = None
 
@@ -142,7 +140,7 @@ class ResourceIs(Wanted, Params[SetEntryPage], frozen=True, kw_only=True):
     """Find entries of a resource set of which a field has exactly this value. Parts of it: resource-fuzzy-match."""
 
     field: Annotated[ExactField, Meta(description="Field to compare")]
-    value: Annotated[str | Whole, Meta(description="Value it must have; an extension with or without its dot")]
+    value: Annotated[str | Whole, Meta(description="An extension with or without its dot")]
 
 
 @tool.read("resource-fuzzy-match", deadline_s=60)

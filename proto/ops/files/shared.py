@@ -63,7 +63,7 @@ Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What entries are looked for; what is not given is not asked."""
+    """What is looked for."""
 
     kind: Annotated[Kind | None, Meta(description="file, directory, symlink or other")] = None
     extension: Annotated[str, Meta(max_length=256, description="`.jpg` or `jpg`, in either case")] | None = None
@@ -71,10 +71,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name_contains: Annotated[str, Meta(max_length=8192, description="Part of the name, in either case")] | None = None
     min_size: Annotated[Whole | None, Meta(description="Least size in bytes")] = None
     max_size: Annotated[Whole | None, Meta(description="Greatest size in bytes")] = None
-    min_mtime: Annotated[
-        Instant | None, Meta(description="Changed then or later: RFC 3339, a date, or Unix seconds")
-    ] = None
-    max_mtime: Annotated[Instant | None, Meta(description="Changed then or earlier; a date means the whole day")] = None
+    min_mtime: Annotated[Instant | None, Meta(description="Changed then or later: RFC 3339, date, Unix seconds")] = None
+    max_mtime: Annotated[Instant | None, Meta(description="Changed then or earlier; of a date, all day")] = None
     sort_by: Annotated[Literal["size", "name", "mtime", "ctime", "path"], Meta(description="Sort field")] = "size"
     sort_desc: Annotated[bool, Meta(description="Sort descending")] = True
 

@@ -46,11 +46,11 @@ class SourceCreate(Params[Source], frozen=True, kw_only=True):
     name: SourceName
     type: Annotated[SourceType, Meta(description="live or manual")]
     path: Annotated[Path, Meta(description="Folder below the roots")]
-    enabled: Annotated[bool, Meta(description="Whether a live source starts by itself")] = True
-    watch_recursive: Annotated[bool, Meta(description="Of live sources: whether folders below it are watched")] = True
+    enabled: Annotated[bool, Meta(description="A live source starts by itself")] = True
+    watch_recursive: Annotated[bool, Meta(description="Of live sources: folders below it as well")] = True
     debounce_ms: Annotated[
         int,
-        Meta(ge=0, le=3_600_000, description="Of live sources: what follows a change so closely is taken in together"),
+        Meta(ge=0, le=3_600_000, description="Of live sources: changes so close together are one"),
     ] = 500
 
 

@@ -11,7 +11,7 @@ from proto.mcp import Content
 from proto.operation import Params
 from proto.ops.files.shared import FileEntry, Instant, Limit, Offset, Path, within
 
-Measure = Annotated[Literal["apparent", "disk"], Meta(description="Bytes as files say, or on the disk")]
+Measure = Annotated[Literal["apparent", "disk"], Meta(description="Size, or room on the disk")]
 
 
 @within.read("disk-treemap", deadline_s=60)
@@ -20,10 +20,8 @@ class DiskTreemap(Params[Content], frozen=True, kw_only=True, rename="camel"):
     directories."""
 
     path: Annotated[Path, Meta(description="Indexed directory")]
-    format: Annotated[
-        Literal["svg", "png"], Meta(description="SVG has names and sizes as titles; PNG is for models")
-    ] = "png"
-    depth: Annotated[int, Meta(ge=1, le=12, description="Levels of directories to draw into each other")] = 3
+    format: Annotated[Literal["svg", "png"], Meta(description="PNG is for models")] = "png"
+    depth: Annotated[int, Meta(ge=1, le=12, description="Levels of directories")] = 3
     width: Annotated[int, Meta(ge=64, le=4096, description="Pixels")] = 1024
     height: Annotated[int, Meta(ge=64, le=4096, description="Pixels")] = 768
     measure: Measure = "apparent"
@@ -57,9 +55,7 @@ class TopDirectories(Params[TopEntries], frozen=True, kw_only=True, rename="came
     limit: Limit = 20
     offset: Offset = 0
     measure: Measure = "apparent"
-    depth: Annotated[
-        Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Only directories so many levels below; null: all")
-    ] = None
+    depth: Annotated[Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Levels below; null: all")] = None
 
 
 class Duplicates(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -128,10 +124,10 @@ class CompareScans(Params[Comparison], frozen=True, kw_only=True, rename="camel"
 
     path: Annotated[Path, Meta(description="Indexed directory")]
     since: Annotated[
-        Instant | None, Meta(description="The last scan then or earlier, else the first after it; null: the one before")
+        Instant | None, Meta(description="The last scan by then, else the first after; null: the one before")
     ] = None
-    until: Annotated[Instant | None, Meta(description="The last scan then or earlier; null: now")] = None
-    depth: Annotated[int, Meta(ge=0, le=1000, description="Levels of directories to compare")] = 3
+    until: Annotated[Instant | None, Meta(description="The last scan by then; null: now")] = None
+    depth: Annotated[int, Meta(ge=0, le=1000, description="Levels of directories")] = 3
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Directories to answer at most")] = 100
     offset: Offset = 0
 

@@ -12,9 +12,11 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from services.runtime import rewrite
 from services.runtime.roots import OutsideRoots, Roots
 
-MAX_READ_BYTES = 64 * 1024 * 1024
+TooLarge = rewrite.TooLarge
+MAX_READ_BYTES = rewrite.MAX_BYTES
 _MAX_INT = 2**63 - 1
 RACY_NS = 20_000_000
 """Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
@@ -44,10 +46,6 @@ class Place(NamedTuple):
     @property
     def absolute(self) -> str:
         return os.path.join(self.root, self.path)
-
-
-class TooLarge(Exception):
-    """The file is larger than `MAX_READ_BYTES`, and not read as one text."""
 
 
 @dataclass(frozen=True, slots=True)

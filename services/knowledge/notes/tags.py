@@ -9,28 +9,19 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from proto.errors import InvalidParams
-from services.knowledge.notes.files import read
 from services.knowledge.notes.links import entries, tag_comments
-from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
-from services.runtime.roots import Roots, printable
+from services.runtime.rewrite import rewrite
+from services.runtime.roots import Roots
 from services.runtime.text.markdown import outline
 
 _LINE_BREAK = re.compile(r"\r\n?|\n")
 _FENCE = re.compile(r"\s*(?:```+|~~~+)\s*\Z")
 _ENDS_IT = re.compile(r",|--|>|[\x00-\x1f\x7f\x85\u2028\u2029]")
 _RELATION = re.compile(r"\[[^\[\],]+:[^\[\],]+\]")
-
-_ATTEMPTS = 20
-"""A program that writes to the file at each attempt to replace it does so without pause."""
-
-
-class Contended(Exception):
-    """The file was not changed: others kept writing to it, or it may not be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,33 +106,6 @@ def locate(file_path: str, roots: Roots) -> str:
     return next((path for path in candidates if os.path.lexists(path)), candidates[0] if candidates else file_path)
 
 
-def rewrite(path: str, roots: Roots, change: Callable[[bytes], bytes]) -> bool:
-    """Replace the contents of a regular file below `roots` by `change` of them; answers whether they differ.  Blocks.
-
-    A symbolic link is followed to its target, which must be below the roots too, and stays a link.
-
-    Raises as `files.read` and `change`, and Contended; nothing is written then.
-    """
-    for _ in range(_ATTEMPTS):
-        real = Path(os.path.realpath(path))
-        try:
-            # First, so that no folder outside the roots is locked.
-            read(str(real), roots)
-            roots.check(str(real), write=True, field="file_path")
-            with FileLocks().hold(real):
-                before = read(str(real), roots).data
-                after = change(before)
-                if after == before:
-                    return False
-                replace_file(real, before, after)
-                return True
-        except ChangedMeanwhile:
-            continue
-        except CannotReplace as error:
-            raise Contended(str(error)) from None
-    raise Contended(f"{printable(path)} is being written by others without pause")
-
-
 def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, bool]:
     """Add `tags` to a file; its text with them, and whether it changed. Blocks. Raises as `rewrite` and `tagged`."""
     results: list[Tagged] = []
@@ -150,5 +114,5 @@ def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, bool
         results.append(tagged(data, tags))
         return results[-1].data
 
-    changed = rewrite(path, roots, change)
-    return results[-1], changed
+    done = rewrite(path, roots, change, field="file_path")
+    return results[-1], done.after != done.before

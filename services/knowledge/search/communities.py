@@ -22,6 +22,9 @@ LINK_WEIGHT = 0.6
 FREE_LINKS = 12
 """A note of more links is an index of many things: its links weigh less."""
 
+RESOLUTION = 2.5
+"""Of modularity (Reichardt and Bornholdt, 2006): communities of some ten notes in a folder of hundreds."""
+
 Weights = dict[tuple[str, str], float]
 """Of edges, by their two notes in the order of ids."""
 
@@ -77,9 +80,10 @@ def by_both(ids: Sequence[str], weights: Weights, checkpoint: Callable[[], None]
         for (one, other), weight in sorted(weights.items())
         if one in number and other in number
     )
-    found: list[set[int]] = [{node} for node in graph]
-    for found in networkx.community.louvain_partitions(graph, seed=0):
+    found: list[set[int]] = []
+    for level in networkx.community.louvain_partitions(graph, resolution=RESOLUTION, seed=0):
         checkpoint()
+        found = level
     within: dict[str, float] = defaultdict(float)
     for cluster in found:
         for one, other, weight in graph.subgraph(cluster).edges(data="weight"):

@@ -1,4 +1,4 @@
-"""The operations that look at the notes as a whole: gaps between them, near-duplicates, topics, and what to read next."""
+"""The operations that look at the notes as a whole: gaps, near-duplicates, topics, and what to read next."""
 
 from __future__ import annotations
 
@@ -200,9 +200,7 @@ class Discovery:
         query, least = params.context, UNLIKELY
         if node is not None:
             here = node
-            content = await trio.to_thread.run_sync(
-                gaps.content, here.place, self._ingest.roots, limiter=self._working
-            )
+            content = await trio.to_thread.run_sync(gaps.content, here.place, self._ingest.roots, limiter=self._working)
             text = "" if content is None else content.text
             query = await self._database.read(lambda db: reading.query_of(db, here, text))
             least = UNLIKELY if len(text) >= reading.SHORT_CHARS else 0.0
@@ -227,9 +225,7 @@ class Discovery:
         there = [[id_ for id_ in ids if id_ in notes] for ids in clusters]
         least = params.min_size or (1 if method is kmeans else 2)
         there = [ids for ids in there if len(ids) >= least]
-        made = await trio.to_thread.run_sync(
-            self._labelled, there, notes, params.notes_each, limiter=self._working
-        )
+        made = await trio.to_thread.run_sync(self._labelled, there, notes, params.notes_each, limiter=self._working)
         held = sum(map(len, there))
         return ops.ClusterDocumentsResult(
             method=method, clusters=made, notes=held, left_out=len(notes) - held, degraded=degraded

@@ -80,4 +80,3 @@ def linked_first(db: apsw.Connection, ids: Sequence[str]) -> list[str]:
     query = "SELECT count(DISTINCT src) FROM edge WHERE dst = ?"
     counts = {id_: int(db.execute(query, (id_,)).get) for id_ in ids}
     return sorted(ids, key=lambda id_: (-counts[id_], len(id_), id_))
-

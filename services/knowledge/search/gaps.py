@@ -18,7 +18,7 @@ from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
 from services.knowledge.search.duplicates import SAME, Runs, likeness, runs
 from services.knowledge.search.sentences import Sentence, Vectors, chosen, nearest, sentences
-from services.knowledge.search.words import count_words, shared
+from services.knowledge.search.words import count_words, shared, without_addresses
 from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots
 
@@ -63,7 +63,15 @@ def content(place: Place, roots: Roots) -> Content | None:
     )
     body = "\n".join(section.text for section in note.sections)
     said = tuple(sentences(note.sections))
-    return Content(note.title, note.tags, tuple(headings), count_words(body), " ".join(body.split()), runs(body), said)
+    return Content(
+        note.title,
+        note.tags,
+        tuple(headings),
+        count_words(without_addresses(body)),
+        " ".join(body.split()),
+        runs(body),
+        said,
+    )
 
 
 def are_same(first: Content | None, second: Content | None) -> bool:
@@ -81,16 +89,18 @@ def compared(
     return chosen(one, first.words, second.words), chosen(other, second.words, first.words)
 
 
-def gap(
-    pair: Pair, first: Content | None, second: Content | None, vectors: Vectors, left_out: frozenset[str]
-) -> Gap:
+def gap(pair: Pair, first: Content | None, second: Content | None, vectors: Vectors, left_out: frozenset[str]) -> Gap:
     """The pair with the link that its ids suggest, from the later or dependent note to the other."""
     source, target, kind = suggestion(pair.first, pair.second)
     found = nearest(*compared(first, second, left_out), vectors)
     why = _reason(first, second)
     if found is not None:
-        quotes = {pair.first: found[0].quoted, pair.second: found[1].quoted}
-        why += f". Nearest: {source} {quotes[source]}; {target} {quotes[target]}"
+        there, here = dict(zip((pair.first, pair.second), found, strict=True)), (source, target)
+        if found[0].text == found[1].text:
+            lines = (f"{id_} line {there[id_].line}" for id_ in here)
+            why += f". Both say ({', '.join(lines)}) {found[0].quoted}"
+        else:
+            why += f". Nearest: {'; '.join(f'{id_} line {there[id_].line} {there[id_].quoted}' for id_ in here)}"
     return Gap(source_id=source, target_id=target, similarity=pair.similarity, reason=why, suggested_link_type=kind)
 
 

@@ -5,10 +5,11 @@ The model compares them where it answers in time; else the words that two senten
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ _DENSE_LEAST_CHARS = 12
 """Of a script that needs fewer characters."""
 
 _LEAST_COSINE, _LEAST_SHARE = 0.35, 0.15
+_TOPIC = 0.5
+"""Weight of how near each is to what both notes are about: two that say the same by the way are no reason."""
+
 _COMMON = 3
 """Notes that have a sentence word for word: it is a form of words, and no topic."""
 
@@ -44,7 +48,7 @@ class Sentence(NamedTuple):
     @property
     def quoted(self) -> str:
         short = self.text if len(self.text) <= QUOTED_CHARS else f"{self.text[:QUOTED_CHARS].rsplit(' ', 1)[0]} …"
-        return f"line {self.line} “{short}”"
+        return f"“{short}”"
 
 
 Vectors = Mapping[str, Sequence[float]]
@@ -107,22 +111,40 @@ def unpacked(texts: Sequence[str], found: EmbedResult) -> dict[str, Sequence[flo
 def nearest(
     first: Sequence[Sentence], second: Sequence[Sentence], vectors: Vectors
 ) -> tuple[Sentence, Sentence] | None:
-    """The two that are nearest; by words where one of them has no vector.  None where no two are near."""
+    """The two that are nearest to each other, and to what both notes are about; by words where one has no vector.
+
+    None where no two are near.
+    """
     if all(each.text in vectors for each in (*first, *second)):
-        likeness, least = _cosine, _LEAST_COSINE
-        known: Mapping[str, Sequence[float]] | Mapping[str, Counter[str]] = vectors
+        least = _LEAST_COSINE
+        about = _about([vectors[each.text] for each in (*first, *second)])
+        found = [
+            (_cosine(one, other), _cosine(one, about) + _cosine(other, about), pair)
+            for pair in product(first, second)
+            for one, other in [(vectors[pair[0].text], vectors[pair[1].text])]
+        ]
     else:
-        likeness, least = _share, _LEAST_SHARE
-        known = {each.text: count_words(each.text) for each in (*first, *second)}
-    found = ((likeness(known[one.text], known[other.text]), one, other) for one, other in product(first, second))
-    best = max(found, key=lambda each: (each[0], -each[1].line, -each[2].line), default=None)
-    return None if best is None or best[0] < least else (best[1], best[2])
+        least = _LEAST_SHARE
+        words = {each.text: count_words(each.text).keys() for each in (*first, *second)}
+        found = [
+            (_share(words[one.text], words[other.text]), 0.0, (one, other)) for one, other in product(first, second)
+        ]
+    near = [each for each in found if each[0] >= least]
+    best = max(near, key=lambda each: (each[0] + _TOPIC * each[1], -each[2][0].line, -each[2][1].line), default=None)
+    return None if best is None else best[2]
+
+
+def _about(vectors: Sequence[Sequence[float]]) -> list[float]:
+    """The direction of all of them together."""
+    total = [sum(numbers) for numbers in zip(*vectors, strict=True)]
+    length = math.hypot(*total) or 1.0
+    return [number / length for number in total]
 
 
 def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(map(operator.mul, one, other))
+    return sum(map(operator.mul, one, other), 0.0)
 
 
-def _share(one: Counter[str], other: Counter[str]) -> float:
-    both = one.keys() & other.keys()
-    return len(both) / max(1, len(one.keys() | other.keys())) if len(both) > 1 else 0.0
+def _share(one: KeysView[str], other: KeysView[str]) -> float:
+    both = len(one & other)
+    return both / len(one | other) if both > 1 else 0.0

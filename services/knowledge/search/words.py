@@ -7,9 +7,13 @@ import unicodedata
 from collections import Counter
 
 _WORD = re.compile(r"[^\W\d_][\w'’-]*[^\W_]")  # noqa: RUF001  # a typographic apostrophe
+_ADDRESS = re.compile(
+    r"<!--.*?-->|\]\([^()\s]*\)|(?:https?://|www\.)[^\s<>()]+|<[^<>\n]*>|&[a-z]+;|`[^`\n]*`|\[\[|\]\]", re.DOTALL
+)
 _LEAST_CHARS = 4
 _EMPTY_WORDS = frozenset(
-    """
+    _WORD.findall(
+        """
     able about above according across actually add added adding adds after again against allow allowed allows almost
     alone along already also although always among and another any anything appear apply are around available away back
     based basic because become been before begin begins behind being below best better between beyond both briefly but
@@ -43,8 +47,14 @@ _EMPTY_WORDS = frozenset(
     soweit sowie über und uns unser unsere unter viel viele vielen vom von vor wann war waren warum was weil weitere
     welche welchen welcher wenn wer werden wie wieder wird wirklich wobei wodurch wohl wollen wurde wurden würde zu zum
     zur zwar zwischen
-    """.split()
+    """
+    )
 )
+
+
+def without_addresses(text: str) -> str:
+    """Markdown without what is not read: targets of links, comments, markup, code within a line."""
+    return _ADDRESS.sub(" ", text)
 
 
 def key_of(word: str) -> str:
@@ -55,7 +65,7 @@ def key_of(word: str) -> str:
         return ""
     if len(key) > _LEAST_CHARS and key.endswith("ies"):
         return f"{key[:-3]}y"
-    if len(key) > _LEAST_CHARS and key.endswith("s") and not key.endswith(("ss", "us", "is")):
+    if len(key) >= _LEAST_CHARS and key.endswith("s") and not key.endswith(("ss", "us", "is")):
         return key[:-1]
     return key
 

@@ -54,6 +54,31 @@ def test_no_list_and_no_tool_costs_more_than_it_may(surface: str, table: ops.Tab
     assert 20 <= tokens(made.instructions) < INSTRUCTIONS_LIMIT
 
 
+def test_an_explanation_is_left_out_only_where_name_values_and_tool_say_as_much() -> None:
+    described = {
+        "sort_desc": {"type": "boolean", "description": "Whether to sort descending"},
+        "kind": {"enum": ["file", "folder"], "description": "file or folder"},
+        "offset": {"type": "integer", "description": "Entries to skip"},
+        "name": {"type": "string", "description": "Name of a plan"},
+        "depth": {"type": "integer", "description": "Levels to follow"},
+        "offset_s": {"type": "number", "description": "Entries to skip"},
+    }
+    listed = schemas.parameters({"properties": described}, told="Read a plan.")["properties"]
+    assert [name for name, parameter in listed.items() if "description" in parameter] == ["depth", "offset_s"]
+
+
+def test_a_long_explanation_is_told_once_in_a_list() -> None:
+    long, short = "As `server.host`, `items[0].name`, `labels`: a path of keys", "YAML file"
+    tools: list[JsonObject] = [
+        {"name": name, "inputSchema": {"properties": {"path": {"description": long}, "file": {"description": short}}}}
+        for name in ("first", "second", "third")
+    ]
+    schemas.explain_once(tools)
+    properties = [tool["inputSchema"]["properties"] for tool in tools]
+    assert [each["path"]["description"] for each in properties] == [long, "As in first", "As in first"]
+    assert {each["file"]["description"] for each in properties} == {short}
+
+
 def test_core_lists_few_tools_and_answers_by_name_what_all_has(table: ops.Table) -> None:
     core, whole = Surface("core", table), Surface("all", table)
     assert {"query", "execute", "session", "search_everything", "noyalib_set"} <= {t["name"] for t in core.listed_tools}

@@ -13,7 +13,8 @@ import pytest
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.knowledge import InjectTags, SearchDocuments
-from services.knowledge.notes.tags import checked, rewrite, tagged
+from services.knowledge.notes.tags import checked, tagged
+from services.runtime.rewrite import rewrite
 from services.runtime.roots import OutsideRoots, Roots
 from tests.unit.knowledge.rig import notes_service, settled, write
 
@@ -160,7 +161,7 @@ def test_change_that_fails_leaves_the_file_and_no_litter(tmp_path: Path) -> None
 
 _WRITER = """
 import sys
-from services.knowledge.notes.tags import rewrite
+from services.runtime.rewrite import rewrite
 from services.runtime.roots import Roots
 path, root = sys.argv[1:]
 print("go", flush=True)

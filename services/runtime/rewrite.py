@@ -1,0 +1,161 @@
+"""Files that clients write: read whole, changed by a function and replaced whole, or made where there is none.
+
+A client says by a hash which content it means to replace (`if_match`), so that what another wrote meanwhile is not
+lost. What is answered is on disk; a kill at any moment leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from proto.errors import LinckiaError, OperationError
+from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, create_file, replace_file
+from services.runtime.roots import OutsideRoots, Roots, printable
+
+MAX_BYTES = 64 * 1024 * 1024
+
+_ATTEMPTS = 20
+"""A program that writes to the file at each attempt to replace it does so without pause."""
+
+
+class TooLarge(Exception):
+    """The file is larger than what is read as one text."""
+
+
+class Contended(Exception):
+    """The file was not changed: others kept writing to it, or it may not be replaced."""
+
+
+class Rewritten(NamedTuple):
+    """A file's real path, and its content before and after."""
+
+    path: str
+    before: bytes
+    after: bytes
+
+
+def content_hash(data: bytes) -> str:
+    """What `if_match` is compared with: SHA-256, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_match(data: bytes, if_match: str | None) -> None:
+    """Raises OperationError where a client means another content than this one."""
+    found = content_hash(data)
+    if if_match is not None and if_match.strip().lower().removeprefix("sha256:") != found:
+        raise OperationError(
+            f"`if_match`: the file has changed: its hash is {found}, not {if_match[:80]}; read it again",
+            field="if_match", data={"expected": if_match[:80], "found": found},
+        )  # fmt: skip
+
+
+def read_whole(path: str, roots: Roots, most: int = MAX_BYTES) -> bytes:
+    """The bytes of a regular file. Raises OSError, OutsideRoots, Denied, TooLarge."""
+    descriptor, status = roots.open(path)
+    with open(descriptor, "rb") as file:
+        if status.st_size > most:
+            raise TooLarge(f"{status.st_size} bytes, more than the {most} that are read")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise TooLarge(f"grew to more than {most} bytes while it was read")
+    return data
+
+
+def rewrite(
+    path: str, roots: Roots, change: Callable[[bytes], bytes], *, field: str = "path", if_match: str | None = None,
+    dry_run: bool = False, replacing: Callable[[str], None] | None = None,
+) -> Rewritten:  # fmt: skip
+    """Replace the content of a regular file below the roots by `change` of it; blocks.
+
+    A symbolic link is followed to its target, which must be below the roots too, and stays a link.
+
+    Args:
+        change: called again where another program changed the file meanwhile.
+        replacing: called with the real path just before it is replaced, while other edits wait.
+
+    Raises:
+        Denied: it may not be written, with the field.
+        OSError, OutsideRoots, TooLarge, Contended: nothing was written.
+        OperationError: `if_match` is of another content; and as `change`.
+    """
+    for _ in range(_ATTEMPTS):
+        real = os.path.realpath(path)
+        # First, so that no folder outside the roots is locked.
+        before = read_whole(real, roots)
+        roots.check(real, write=True, field=field)
+        try:
+            with contextlib.nullcontext() if dry_run else FileLocks().hold(Path(real)):
+                before = before if dry_run else read_whole(real, roots)
+                check_match(before, if_match)
+                after = change(before)
+                if not dry_run and after != before:
+                    if replacing is not None:
+                        replacing(real)
+                    replace_file(Path(real), before, after)
+                return Rewritten(real, before, after)
+        except ChangedMeanwhile:
+            continue
+        except CannotReplace as error:
+            raise Contended(str(error)) from None
+    raise Contended(f"{printable(path)} is being written by others without pause")
+
+
+def create(path: str, roots: Roots, content: bytes, *, field: str = "path") -> None:
+    """Make a file at a real path where nothing is, and the directories that lead to it; blocks.
+
+    Raises:
+        Denied: it may not be written, with the field.
+        FileExistsError: something is there.
+        OSError, OutsideRoots, Contended: nothing was written.
+    """
+    root = roots.root_of(path)
+    if root is None or not roots.holds(path):
+        raise OutsideRoots(f"{printable(path)} is outside the roots: {', '.join(roots.reachable) or 'there is none'}")
+    roots.check(path, write=True, field=field)
+    above, name = os.path.split(path)
+    with open_below(roots, root, os.path.relpath(above, root), sync=True) as folder:
+        try:
+            with FileLocks().hold(Path(path), is_new=True):
+                create_file(folder, name, content)
+        except CannotReplace as error:
+            raise Contended(str(error)) from None
+
+
+@contextlib.contextmanager
+def open_below(roots: Roots, top: str, path: str, *, sync: bool = False) -> Iterator[int]:
+    """The folder at a path below another, made (with `sync` on disk) where it is missing; no link is followed.  Raises
+    OSError, OutsideRoots, Denied."""
+    descriptor = roots.open_folder(top, write=True)
+    try:
+        for part in path.split("/"):
+            if part in ("", "."):
+                continue
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=descriptor)
+                if sync:
+                    os.fsync(descriptor)
+            deeper = roots.open_folder(part, descriptor, write=True)
+            os.close(descriptor)
+            descriptor = deeper
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def told(path: str, field: str = "path") -> Iterator[None]:
+    """Have what goes wrong with a file told as an OperationError that names it and the field."""
+    try:
+        yield
+    except LinckiaError:
+        raise
+    except FileNotFoundError:
+        raise OperationError(f"`{field}`: File not found: {path[:1000]}", field=field) from None
+    except (OSError, OutsideRoots, TooLarge, Contended) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise OperationError(f"`{field}`: {path[:1000]}: {why}", field=field) from None
