@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 import trio
 from msgspec import structs
@@ -28,7 +29,7 @@ from kernel.edge import contained, kept
 from kernel.handoff import Handoff
 from kernel.notify import Manager
 from kernel.operations import KernelOperations
-from kernel.ports import ServiceState
+from kernel.ports import ROUTINE, ServiceState
 from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.schedule import Schedule
@@ -118,7 +119,8 @@ class _Kernel:
             read_only=config.read_only,
             audit=self.audit,
         )
-        self.folders = RootFolders(config.roots)
+        followed = dict.fromkeys(Path(path) for entry in self.entries for path in entry.follows)
+        self.folders = RootFolders((*config.roots, *followed))
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
         self.faults = Faults() if config.chaos_allowed else None
         zygotes = catalog.zygotes(self.entries, config.rest_after_s)
@@ -157,7 +159,7 @@ class _Kernel:
         await nursery.start(self.supervisor.run)
         self.started.set()
         nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
-        _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
+        _log.info("serving %d operations of %d services", len(self.table), len(self.entries), extra=ROUTINE)
         nursery.start_soon(
             contained,
             "what follows the start",
@@ -206,7 +208,7 @@ class _Kernel:
         # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
         living = (ServiceState.STARTING, ServiceState.READY)
         for entry in self.entries:
-            if entry.roots is not Roots.NONE and self.supervisor.state(entry.spec.name) in living:
+            if (entry.roots is not Roots.NONE or entry.follows) and self.supervisor.state(entry.spec.name) in living:
                 self.supervisor.restart(entry.spec.name)
 
     async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:

@@ -6,6 +6,7 @@ links with. Its communities are those of Louvain's method (Blondel and others, 2
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -22,8 +23,8 @@ LINK_WEIGHT = 0.6
 FREE_LINKS = 12
 """A note of more links is an index of many things: its links weigh less."""
 
-RESOLUTION = 2.5
-"""Of modularity (Reichardt and Bornholdt, 2006): communities of some ten notes in a folder of hundreds."""
+MOST_RESOLUTION = 2.5
+"""Of modularity (Reichardt and Bornholdt, 2006), in a folder of hundreds: communities of some ten notes."""
 
 Weights = dict[tuple[str, str], float]
 """Of edges, by their two notes in the order of ids."""
@@ -81,7 +82,8 @@ def by_both(ids: Sequence[str], weights: Weights, checkpoint: Callable[[], None]
         if one in number and other in number
     )
     found: list[set[int]] = []
-    for level in networkx.community.louvain_partitions(graph, resolution=RESOLUTION, seed=0):
+    resolution = min(MOST_RESOLUTION, max(1.0, math.log10(len(ids) or 1)))
+    for level in networkx.community.louvain_partitions(graph, resolution=resolution, seed=0):
         checkpoint()
         found = level
     within: dict[str, float] = defaultdict(float)

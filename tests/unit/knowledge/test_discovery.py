@@ -230,7 +230,7 @@ async def test_reading_beside_a_note_of_few_words_goes_by_its_links_and_its_plac
     write(root, "migration.md", "# Migration of animals\n\nHow they wander in autumn.\n")
     write(root, "wander.md", "# Seasons\n\nWhen animals start to wander.\n")
     write(root, "herds/old.md", "Quagga, by itself.\n")
-    write(root, "soup.md", "# Soup\n\nTomatoes.\n")
+    write(root, "soup.md", "Tomatoes, cut.\n")
     async with notes_service(tmp_path / "data", root) as bench:
         await settled(bench, 5)
         answer = await bench.call(SuggestReading(context="todo"))
