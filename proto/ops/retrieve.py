@@ -290,6 +290,7 @@ class RetrievePairs(Params[Pairs], frozen=True, kw_only=True):
     collection: Collection
     threshold: Cosine
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Pairs to answer at most")] = 1000
+    nearest: Annotated[int, Meta(ge=1, le=100, description="Only with one of a group's so many nearest")] | None = None
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):
