@@ -130,7 +130,12 @@ def arranged(
     for row in ranked:
         if row.id not in order:
             best = scores[row.id]
-            newest_first = sorted((row, *others[row.id]), key=lambda each: (-each.at_ns, -each.number))
+            together = {row.id: row}
+            for each in (following := [row]):
+                new = {other.id: other for other in others.get(each.id, ()) if other.id not in together}
+                together |= new
+                following += new.values()
+            newest_first = sorted(following, key=lambda each: (-each.at_ns, -each.number))
             for each in sorted(newest_first, key=lambda each: scores.get(each.id, best) < best - NEARLY):
                 order.setdefault(each.id, (each, scores.get(each.id, best)))
     return list(order.values())
