@@ -29,6 +29,7 @@ from services.files.index.tree import Tree, find
 from services.files.paths import FileRoots
 from services.files.store.database import Note, remove_note, write_note
 from services.files.store.sql import fetch_all
+from services.runtime.renaming import rename
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""
@@ -219,7 +220,7 @@ class Changes:
             for each in moves:
                 assert each.target is not None
                 try:
-                    disk.rename(each.source, each.target)
+                    rename(each.source, each.target)
                 except FileExistsError:
                     each.item.error = disk.exists(each.item.target_field, each.item.target)
                 except OSError as error:
@@ -276,7 +277,7 @@ class Changes:
             return
         with self._database.transaction() as db:
             try:
-                disk.rename(copy_place, target)
+                rename(copy_place, target)
                 disk.sync(target.folder)
             except OSError as error:
                 item.error = disk.said(item.target or item.source, error)

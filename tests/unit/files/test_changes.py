@@ -20,6 +20,7 @@ from proto.ops.files.changes import (
 from proto.ops.files.index import Index
 from services.files.changes import copying, disk
 from services.files.changes.disk import Place
+from services.runtime.renaming import rename_without_flag
 from tests.unit.files.changing import members, pairs, put_into_set, small_tree, statuses
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 
@@ -204,9 +205,9 @@ def test_without_the_flag_of_the_system_nothing_is_overwritten_either(tmp_path: 
     try:
         for source, target in (("file", "taken"), ("folder", "full"), ("folder", "taken"), ("file", "full")):
             with pytest.raises(FileExistsError):
-                disk.rename_without_flag(at(source), at(target))
-        disk.rename_without_flag(at("file"), at("new"))
-        disk.rename_without_flag(at("folder"), at("new folder"))
+                rename_without_flag(at(source), at(target))
+        rename_without_flag(at("file"), at("new"))
+        rename_without_flag(at("folder"), at("new folder"))
     finally:
         os.close(folder)
     assert sorted(os.listdir(tmp_path)) == ["full", "new", "new folder", "taken"]
