@@ -17,6 +17,7 @@ from proto.frames import Written
 from proto.ops.transcripts import (
     DeletedTurns,
     ForestStats,
+    Form,
     Histories,
     History,
     NodeView,
@@ -36,9 +37,12 @@ from services.transcripts.answers import checkout, history, written
 from services.transcripts.carrying import Carrying
 from services.transcripts.database import delete, open_database
 from services.transcripts.feed import TurnFeed
+from services.transcripts.following import Following
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
+from services.transcripts.listing import Listing
 from services.transcripts.passages import Stripper
+from services.transcripts.prices import Price, Prices
 from services.transcripts.redaction import RULES, Redactor, make_rule
 from services.transcripts.search import Searching
 
@@ -63,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redact: Annotated[bool, Meta(description="Whether secrets are masked before anything is kept")] = True
     redact_skip: Annotated[list[str], Meta(description="Names of rules that are not to be applied")] = []
     redact_rules: Annotated[list[RedactRule], Meta(description="Further rules")] = []
+    follow: Annotated[
+        list[str], Meta(description="Whose conversations are kept as they are written: claude, codex, gemini, a folder")
+    ] = []
+    prices: Annotated[dict[str, Price], Meta(description="What models cost, beside those of the table")] = {}
     strip_tags: Annotated[list[str], Meta(description="Further tags whose content is the agent's own")] = []
     search_patience_s: Annotated[
         float, Meta(ge=0, description="How long a search waits for what was just kept to be found")
@@ -115,14 +123,20 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     strip = Stripper(settings.strip_tags)
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
     feed = TurnFeed(env, database, strip)
+    ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
+    importing = Importing(database, ingest)
+    following = Following(env, importing) if settings.follow else None
     try:
         env.background.start_soon(feed.run)
         env.info(redaction="on" if redactor else "off")
-        ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
         searching = Searching(database, feed, settings.search_patience_s)
-        importing, carrying = Importing(database, ingest), Carrying(database, ingest)
-        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching)
+        carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
+        if following is not None:
+            env.background.start_soon(following.run)
+        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
     finally:
+        if following is not None:
+            await following.stop()
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
@@ -157,8 +171,12 @@ class Conversations:
 
     @handles(TranscriptCheckout)
     async def check_out(self, params: TranscriptCheckout, ctx: Context) -> Written:
+        if params.cursor is not None and params.form is not Form.TEXT:
+            raise InvalidParams("`cursor` goes with `form` text: messages are answered whole", field="cursor")
         # Encoded in the thread, as all answers are that may be large.
-        return await self._database.read(lambda db: written(checkout(db, _there(db, params.hash), params.form)))
+        return await self._database.read(
+            lambda db: written(checkout(db, _there(db, params.hash), params.form, params.cursor))
+        )
 
     @handles(TranscriptNode)
     async def node(self, params: TranscriptNode, ctx: Context) -> NodeView | None:

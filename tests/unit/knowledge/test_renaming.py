@@ -50,9 +50,7 @@ up: "[[New name]]"
 """  # noqa: E501
 
 OWN = "# Its title\r\n[up](../links.md), ![](a%20b.png) [self](Old.md#x) [[old]] [[other]] [[../links]]\r\n"
-OWN_AFTER = (
-    OWN.replace("a%20b.png", "../notes/a%20b.png").replace("Old.md", "New%20name.md").replace("[old]", "[New name]")
-)
+OWN_AFTER = OWN.replace("a%20b", "../notes/a%20b").replace("Old.md", "New%20name.md").replace("[old]", "[New name]")
 
 
 async def backlinks(bench: Bench, id_: str) -> set[str | None]:
