@@ -293,3 +293,15 @@ async def test_changes_during_a_scan_are_not_lost(tmp_path: Path) -> None:
             assert job.job_id is not None
             await index(bench, root)
             assert differences(data, root) == []
+
+
+async def test_a_renamed_note_is_told_what_renames_its_links(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("a.md", "b.txt"):
+        (root / name).write_bytes(b"")
+    async with files_service(tmp_path / "data", root) as bench:
+        other = await bench.call(RenameFiles(renames=pairs((root / "b.txt", root / "c.txt"))))
+        note = await bench.call(RenameFiles(renames=pairs((root / "a.md", root / "d.md"))))
+    assert (other.hint, note.succeeded) == (None, 1)
+    assert "rename_note" in (note.hint or "")
