@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from proto.ops.decode import DOCUMENT_TYPES
 from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import Block, Section, cut, without_data
+from services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
 from services.runtime.text.html import plain
 from services.runtime.text.markdown import outline
 
@@ -40,7 +41,10 @@ def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section
         text = plain(text)
     text = text[:MAX_TEXT_CHARS]
     lines, _ = without_data(text.split("\n"))
-    blocks = _markdown(text) if mime.startswith(_WITH_HEADINGS) else [Block(0, len(lines))]
+    if mime.startswith(_WITH_HEADINGS):
+        blocks = _markdown(text)
+    else:
+        blocks = _prose(lines) if mime.startswith("text/plain") else [Block(0, len(lines))]
     return cut(lines, blocks, title, measure)
 
 
@@ -48,6 +52,15 @@ def embedded(text: str, mime: str, count: int) -> int:
     """How many of the `count` passages of a text get a vector."""
     long_lines = mime in _GENERATED and len(text) > _GENERATED_LINE * (1 + text.count("\n"))
     return min(count, EMBEDDED) if long_lines or mime in _TABLES else count
+
+
+def _prose(lines: Sequence[str]) -> list[Block]:
+    """A line alone at the top is the title: all that follows stands under it."""
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    title = lines[first].strip() if lines else ""
+    if 0 < len(title) <= PREFIX_CHARS and first + 2 < len(lines) and not lines[first + 1].strip():
+        return [Block(first, first + 1, 1, title), Block(first + 1, len(lines))]
+    return [Block(0, len(lines))]
 
 
 def _markdown(text: str) -> list[Block]:

@@ -12,11 +12,11 @@ _SKIPPED = frozenset({"template", "noscript", "svg"})
 _BLOCKS = frozenset(
     re.findall(
         r"\w+",
-        "p div br li tr section article header footer pre table ul ol blockquote title",
+        "p div br li tr section article header footer pre table ul ol blockquote",
     )
 )
 
-_HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
+_HEADINGS = {"title": "# "} | {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _CELLS = frozenset({"td", "th"})
 
 _MARKUP = re.compile(r"<(?:(?P<comment>!--)|(?P<other>[!?])|(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*+))")
@@ -55,7 +55,7 @@ def plain(text: str) -> str:
         elif name in _CELLS:
             found.append(" | " if match["end"] else "")
         elif name in _HEADINGS:
-            found.append("\n" if match["end"] else f"\n{'#' * int(name[1])} ")
+            found.append("\n" if match["end"] else f"\n{_HEADINGS[name]}")
         elif name in _BLOCKS:
             found.append("\n")
     if not skipping:
