@@ -17,6 +17,7 @@ from proto.front import SERVICE as FRONT
 from proto.operation import OPERATOR, Family, Params, Resource, Role
 from proto.ops.completing import Completing
 from proto.ops.graph import Direction
+from proto.ops.pages import Lines
 from proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
 
 tool = Family("knowledge", surfaces=("knowledge",))
@@ -99,7 +100,7 @@ class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
     search_documents answers them."""
 
     id: NodeId
-    lines: Annotated[str, Meta(max_length=24, description="Only these lines: `10-80`, `10-`")] = ""
+    lines: Lines = ""
     section: Annotated[str, Meta(max_length=1024, description="Only what is under this heading")] = ""
 
 

@@ -37,7 +37,12 @@ class IgnoreRules:
     lead: str = ""
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
-        """Whether `path` is ignored; the deepest rule that matches decides."""
+        """Whether `path` is ignored."""
+        return self.verdict(path, is_folder=is_folder) is True
+
+    def verdict(self, path: str, *, is_folder: bool) -> bool | None:
+        """Whether `path` is ignored, or expressly not; None where no rule says so. The deepest one that matches
+        decides."""
         rules: IgnoreRules | None = self
         while rules is not None:
             here = rules.lead + path[rules.prefix :] + ("/" if is_folder else "")
@@ -46,7 +51,7 @@ class IgnoreRules:
             if verdict is not None:
                 return verdict
             rules = rules.above
-        return False
+        return None
 
 
 def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lead: str = "") -> IgnoreRules:
