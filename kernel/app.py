@@ -28,7 +28,7 @@ from kernel.edge import contained, kept
 from kernel.handoff import Handoff
 from kernel.notify import Manager
 from kernel.operations import KernelOperations
-from kernel.ports import ServiceState
+from kernel.ports import ROUTINE, ServiceState
 from kernel.router.instance import Limits
 from kernel.router.router import Router
 from kernel.schedule import Schedule
@@ -157,7 +157,7 @@ class _Kernel:
         await nursery.start(self.supervisor.run)
         self.started.set()
         nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
-        _log.info("serving %d operations of %d services", len(self.table), len(self.entries))
+        _log.info("serving %d operations of %d services", len(self.table), len(self.entries), extra=ROUTINE)
         nursery.start_soon(
             contained,
             "what follows the start",

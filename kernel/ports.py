@@ -14,6 +14,9 @@ import msgspec
 from proto.channel import Channel
 from proto.frames import AnyFrame, Hello
 
+ROUTINE = {"routine": True}
+"""`extra` of lines of the log that say what happens every day: the file has them, a terminal shows the others."""
+
 
 class CauseKind(enum.StrEnum):
     """Why a generation ended, as the death tally keeps it."""

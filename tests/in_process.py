@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from proto import ops
+from proto import frames, ops, results
 from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import LinckiaError, Unavailable
@@ -107,9 +107,16 @@ class Bench:
         running.channel.post(Drain(1000))
         await running.ended.wait()
 
-    async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
-        """Call an operation as a client would; raises its LinckiaError."""
-        return await self._running(operation_of(params).service).outgoing.call(params, timeout_s=timeout_s)
+    async def call(self, params: Params[R], *, timeout_s: float | None = None, session: str = "") -> R:
+        """Call an operation as a client would, in its MCP session of that name; raises its LinckiaError."""
+        op = operation_of(params)
+        limit_s = op.deadline_ms / 1000 if timeout_s is None else timeout_s
+        outgoing = self._running(op.service).outgoing
+        try:
+            body = await outgoing.raw(op.name, frames.pack_body(params), limit_s=limit_s, session=session)
+        except LinckiaError as error:
+            raise op.failure(error) from None
+        return results.typed(op, body)
 
     def _running(self, service: str) -> _Running:
         if service not in self.running:

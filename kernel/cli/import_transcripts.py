@@ -1,40 +1,22 @@
 """`linckia import-transcripts`: conversations out of the files that agents leave on disk.
 
-The files are read here, since the service may touch none of them: lines of JSON, the elements of an array, or one
-document, in parts of about a megabyte. The service remembers how far each was read, so an interrupted command resumes.
-A last line that is not complete is left for the next time: its writer may be at work.
+The files are read here, since the service may touch none of them, in parts. The service remembers how far each was
+read, so an interrupted command resumes; where another import has come further meanwhile, this one goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
-import os
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from kernel.cli import Failed
 from kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently
 from kernel.control.client import Client
 from proto.json_types import JsonObject
-
-PART_BYTES = 1024 * 1024
-PART_RECORDS = 5_000
-MAX_RECORD_BYTES = 40 * 1024 * 1024
-"""Of one record: with its escapes it has to fit into one request."""
-
-TAIL_BYTES = 4096
-
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]|"', re.DOTALL)
-_BLANK = b" \t\r\n"
-
-SUFFIXES = (".jsonl", ".ndjson", ".json")
-"""Of the files in a folder."""
+from proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
@@ -63,6 +45,16 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 @dataclass(slots=True)
+class _Found:
+    """What a file held."""
+
+    records: int = 0
+    unreadable: int = 0
+    problem: str = ""
+    layout: str = ""
+
+
+@dataclass(slots=True)
 class _Importer:
     """Takes files in, part by part, and counts."""
 
@@ -86,32 +78,40 @@ class _Importer:
             self.failed += 1
 
     def _take_parts(self, file: Path) -> None:
-        state = self._call("transcript_import_state", {"source": str(file)})
+        state: JsonObject | None = self._call("transcript_import_state", {"source": str(file)})
         before, size = self.passed_bytes, file.stat().st_size
-        unreadable, problem, layout = 0, "", ""
-        given = 0
-        for part in parts(file, state["position"], state["tail"]):
-            given_part = {"start": part.start, "position": part.position, "tail": part.tail, "final": part.final}
-            answer = self._call("transcript_import", {"source": str(file), "records": part.records, **given_part})
-            self.messages += answer["messages"]
-            self.nodes += answer["nodes"]
-            self.read_bytes += part.position - part.start
-            unreadable += answer["unreadable"] + part.too_long
-            problem = problem or answer["problem"]
-            if part.too_long:
-                problem = problem or f"a record is longer than {MAX_RECORD_BYTES} bytes"
-            layout = answer["layout"]
-            given += len(part.records)
-            if part.incomplete:
-                complain(f"{file}: the end is not complete and is left for the next time")
-            self._passed(self.passed_bytes + part.position - part.start, file)
+        found = _Found()
+        while state is not None:
+            state = self._go_on(file, state, found)
         self.files += 1
         self._passed(before + size, file)
-        if given and layout == "none":
+        if found.records and found.layout == "none":
             complain(f"{file}: holds no conversation in a form that is known")
             self.failed += 1
-        elif unreadable:
-            complain(f"{file}: {unreadable} records were skipped; the first: {problem}")
+        elif found.unreadable:
+            complain(f"{file}: {found.unreadable} records were skipped; the first: {found.problem}")
+
+    def _go_on(self, file: Path, state: JsonObject, found: _Found) -> JsonObject | None:
+        """From one state on to the end; the state where another import has come meanwhile, if one has."""
+        with file.open("rb") as opened:
+            for part in parts(opened, state["position"], state["tail"]):
+                given_part = {"start": part.start, "position": part.position, "tail": part.tail, "final": part.final}
+                answer = self._call("transcript_import", {"source": str(file), "records": part.records, **given_part})
+                if (moved := answer["moved"]) is not None:
+                    return dict(moved)
+                self.messages += answer["messages"]
+                self.nodes += answer["nodes"]
+                self.read_bytes += part.position - part.start
+                found.records += len(part.records)
+                found.layout = answer["layout"]
+                found.unreadable += answer["unreadable"] + part.too_long
+                found.problem = found.problem or answer["problem"]
+                if part.too_long:
+                    found.problem = found.problem or f"a record is longer than {MAX_RECORD_BYTES} bytes"
+                if part.incomplete:
+                    complain(f"{file}: the end is not complete and is left for the next time")
+                self._passed(self.passed_bytes + part.position - part.start, file)
+        return None
 
     def _call(self, name: str, params: JsonObject) -> JsonObject:
         # However long the service takes to come back: a part that was kept is not kept twice.
@@ -121,147 +121,3 @@ class _Importer:
         self.passed_bytes = max(self.passed_bytes, passed_bytes)
         if self.show is not None:
             self.show({"done": self.passed_bytes, "total": self.total_bytes, "message": file.name})
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Records from byte `start` to `position`, less `too_long` ones; `tail` is a digest of what precedes `position`."""
-
-    start: int
-    position: int
-    tail: str
-    records: list[str]
-    final: bool = False
-    too_long: int = 0
-    incomplete: bool = False
-
-
-def parts(
-    path: Path,
-    position: int,
-    tail: str,
-    *,
-    part_bytes: int = PART_BYTES,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-) -> Iterator[Part]:
-    """The new part of a file since `position`; all of it where it did more than grow.  Raises OSError, ValueError."""
-    with path.open("rb") as file:
-        reader = _Reader(file, part_bytes, max_record_bytes)
-        form = reader.form()
-        if form == "document":
-            whole = reader.at(0, reader.size)
-            digest = hashlib.sha256(whole).hexdigest()
-            if digest != tail:
-                yield Part(0, reader.size, digest, [_text(whole)], final=True)
-            return
-        if position > reader.size or (position and reader.digest(position) != tail):
-            position = 0
-        if position < reader.size:
-            records = reader.elements(position) if form == "array" else reader.lines(position)
-            yield from reader.grouped(records, position)
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _text(record: bytes) -> str:
-    return record.decode("utf-8", "replace").removeprefix("\ufeff")
-
-
-Ended = tuple[bytes | None, int]
-"""A record, None where it is too long, and the position after it."""
-
-
-class _Reader:
-    def __init__(self, file: BinaryIO, part_bytes: int, max_record_bytes: int) -> None:
-        self._file = file
-        self._part_bytes = part_bytes
-        self._max_record_bytes = max_record_bytes
-        self.size = os.fstat(file.fileno()).st_size
-
-    def at(self, start: int, size: int) -> bytes:
-        """Bytes of the file, without moving where the rest is read."""
-        return os.pread(self._file.fileno(), size, start)
-
-    def digest(self, position: int) -> str:
-        start = max(0, position - TAIL_BYTES)
-        return hashlib.sha256(self.at(start, position - start)).hexdigest()
-
-    def form(self) -> str:
-        """`lines`, `array`, or `document`: an object over several lines."""
-        if self.at(0, 64 * 1024).lstrip(_BLANK + b"\xef\xbb\xbf")[:1] == b"[":
-            return "array"
-        if self.size > self._max_record_bytes or _is_json(self._file.readline()):
-            return "lines"
-        return "document" if _is_json(self.at(0, self.size)) else "lines"
-
-    def grouped(self, pieces: Iterator[Ended], start: int) -> Iterator[Part]:
-        """Records in parts of a size that suits a request."""
-        position = start
-        records: list[str] = []
-        held = too_long = 0
-        for record, position in pieces:
-            if record is None:
-                too_long += 1
-            elif record.strip():
-                records.append(_text(record))
-                held += len(record)
-            if held >= self._part_bytes or len(records) >= PART_RECORDS:
-                yield Part(start, position, self.digest(position), records, position >= self.size, too_long)
-                start, records, held, too_long = position, [], 0, 0
-        incomplete = position < self.size
-        if position > start or incomplete:
-            yield Part(start, position, self.digest(position), records, True, too_long, incomplete)
-
-    def lines(self, position: int) -> Iterator[Ended]:
-        """Up to a last line that is not complete."""
-        self._file.seek(position)
-        while line := self._file.readline(self._max_record_bytes + 1):
-            position += len(line)
-            whole = line.endswith(b"\n")
-            if not whole and len(line) > self._max_record_bytes:
-                while (rest := self._file.readline(self._part_bytes)) and not rest.endswith(b"\n"):
-                    position += len(rest)
-                yield None, position + len(rest)
-                position += len(rest)
-            elif whole or _is_json(line):
-                yield line, position
-            else:
-                return
-
-    def elements(self, position: int) -> Iterator[Ended]:
-        """Of an array, from its beginning or from behind one of its commas; raises ValueError where one is too long."""
-        self._file.seek(position)
-        buffer = bytearray()
-        scanned = begun = 0
-        depth = 1 if position else 0
-        while block := self._file.read(self._part_bytes):
-            buffer += block
-            while (found := _TOKEN.search(buffer, scanned)) is not None and (token := found[0]) != b'"':
-                scanned = found.end()
-                depth += (token in (b"[", b"{")) - (token in (b"]", b"}"))
-                if depth == 1 and token == b"[":
-                    begun = scanned
-                elif depth == 0 or (token == b"," and depth == 1):
-                    element = bytes(buffer[begun : found.start()]).strip(_BLANK)
-                    self._check_length(len(element), position)
-                    begun = scanned
-                    # What follows the array is white space.
-                    yield element, position + begun if depth else self.size
-                if depth == 0:
-                    return
-            # A text that goes on beyond what was read is looked at again with the next block.
-            scanned = len(buffer) if found is None else found.start()
-            position += begun
-            del buffer[:begun]
-            scanned, begun = scanned - begun, 0
-            self._check_length(len(buffer), position)
-
-    def _check_length(self, length: int, position: int) -> None:
-        if length > self._max_record_bytes:
-            raise ValueError(f"an entry at byte {position} is longer than {self._max_record_bytes} bytes")

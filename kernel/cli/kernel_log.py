@@ -1,4 +1,4 @@
-"""The kernel's log: JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr.
+"""The kernel's log: JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr (not what is routine).
 
 Where no person watches stderr (`linckia stdio` started the kernel), stderr is the log file itself: what Python prints
 as it dies is found there.
@@ -116,6 +116,8 @@ def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
     if watched:
         to_people = logging.StreamHandler(sys.stderr)
         to_people.setFormatter(HumanLines(colour=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
+        if level != "debug":
+            to_people.addFilter(lambda record: not hasattr(record, "routine"))
         root.addHandler(to_people)
     logging.getLogger("linckia").setLevel(level.upper())
     logging.captureWarnings(True)

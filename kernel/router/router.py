@@ -312,8 +312,8 @@ class Router:
             limit_s=call.left_ms / 1000,
             progress=progress if call.progress else None,
             client_requests=client_requests,
-            # A client's session is for its front alone to name.
-            session=call.session if living.client is not None else "",
+            # A client's session is for its front alone to name; what is called while serving it is of the same.
+            session=call.session if living.client is not None else parent.session if parent is not None else "",
             grant=grant,
             target=call.target,
             peer=call.peer if living.client is not None else "",

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from kernel.edge import Edge, contained
-from kernel.ports import Cause, CauseKind, GenerationSink, ServiceState
+from kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
 from kernel.supervisor import policy, processes
 from kernel.supervisor.local import LocalPlacement
 from kernel.supervisor.placement import Placement
@@ -213,8 +213,16 @@ class Supervisor:
                     self._placement.dismiss(name)
                 level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
                 when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
-                _log.log(level, "%s is %s%s%s", name, state, f": {reason}" if reason else "", when)
+                told = f": {reason}" if reason else ""
+                extra = ROUTINE if self._routine(name, state) else {}
+                _log.log(level, "%s is %s%s%s", name, state, told, when, extra=extra)
                 self._sink.state(name, state, reason, retry_at)
+
+    def _routine(self, name: str, state: ServiceState) -> bool:
+        """Whether this is as every day: the start, the end, a rest."""
+        begins = state in (ServiceState.WAITING, ServiceState.STARTING, ServiceState.READY)
+        unhurt = begins and not self._state.children[name].restarts
+        return self._state.closing or unhurt or state is ServiceState.RESTING
 
     async def _wake(self, at: float, happening: Happening) -> None:
         await trio.sleep_until(at)
@@ -239,7 +247,8 @@ class Supervisor:
             return
         answered_ms = (trio.current_time() - ended.noticed_at) * 1000
         level = logging.WARNING if ended.cause.is_crash else logging.INFO
-        _log.log(level, "%s generation %d died (%s): %s", name, number, ended.cause.kind, ended.cause.text)
+        extra = {} if ended.cause.is_crash else ROUTINE
+        _log.log(level, "%s generation %d died (%s): %s", name, number, ended.cause.kind, ended.cause.text, extra=extra)
         self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
         self._apply(policy.Died(name, number, ended.cause))
 

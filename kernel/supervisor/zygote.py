@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from kernel.ports import ROUTINE
 from kernel.supervisor.policy import delay_s
 from kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_bytes
 from kernel.supervisor.service_log import ServiceLog
@@ -300,7 +301,7 @@ class Zygote:
             self._set(ZygoteState.UNFIT)
             self._kill()
         elif before is None:
-            _log.info("zygote %s is ready after %.0f ms", self.spec.name, message.took_ms)
+            _log.info("zygote %s is ready after %.0f ms", self.spec.name, message.took_ms, extra=ROUTINE)
             self._set(ZygoteState.READY)
 
     def _kill(self) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Family, Params, Route
+from proto.operation import OPERATOR, Family, Params, Role, Route
 from proto.ops.retrieve import Collection, Filter, Name, Value
 
 tool = Family("retrieve")
@@ -106,7 +106,7 @@ class CollectionUpsert(Params[CollectionUpserted], frozen=True, kw_only=True):
 
 
 class CollectionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Documents in the order of their ids, without vectors."""
+    """Documents in the order of their ids; without vectors, but in an export."""
 
     documents: list[Document]
     more: Annotated[bool, Meta(description="Whether others follow; ask again with the last id as `after`")]
@@ -121,6 +121,14 @@ class CollectionDocuments(Params[CollectionPage], frozen=True, kw_only=True):
     filters: Filters = []
     after: Annotated[str, Meta(description="Only ids after this one")] = ""
     limit: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE, description="Documents to answer at most")] = 100
+
+
+@Family("retrieve", role=Role.INTERNAL, callers=(OPERATOR,)).read("collection_export", deadline_s=60)
+class CollectionExport(Params[CollectionPage], frozen=True, kw_only=True):
+    """The next documents by their ids, with the vectors that were given."""
+
+    collection: Collection
+    after: Annotated[str, Meta(description="The last id of the page before")] = ""
 
 
 class CollectionHit(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ twice, however often a client repeats its history.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -178,6 +178,60 @@ class SearchEverything(Params[EverythingResult], frozen=True, kw_only=True):
 # Beyond search
 
 
+Order: TypeAlias = Literal["newest", "oldest", "turns", "tokens", "cost"]
+"""Of the last three, most first."""
+
+
+class SpentTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that a conversation's replies took, as the provider counted them."""
+
+    input: Annotated[int, Meta(description="Sent, what was read from a cache included")]
+    output: int
+    estimated: Annotated[bool, Meta(description="Whether some replies had no figures: characters / 4")]
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """Turns that begin alike."""
+
+    hash: Annotated[str, Meta(description="Of its newest turn, for transcript_checkout")]
+    title: Annotated[str, Meta(description="The first line that a person said")]
+    project: Annotated[str, Meta(description="The folder that it was about")]
+    agent: str
+    provider: str
+    model: Annotated[str, Meta(description="Of the newest reply")]
+    began: str
+    ended: Annotated[str, Meta(description="Time of the newest turn")]
+    turns: int
+    bytes: int
+    tokens: SpentTokens
+    cost_usd: Annotated[float | None, Meta(description="By list prices; null where one is not known")]
+
+
+class Conversations(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of conversations, and how many there are in all."""
+
+    conversations: list[Conversation]
+    total: int
+    cost_usd: Annotated[float | None, Meta(description="Of all of these whose cost is known")]
+    prices_of: Annotated[str, Meta(description="The date of the prices")]
+    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` that goes on where this answer ends")]
+    degraded: Annotated[list[str], Meta(description="What is missing, and why")]
+
+
+@tool.read("transcript_list", deadline_s=30, title="List conversations")
+class TranscriptList(Params[Conversations], frozen=True, kw_only=True):
+    """Past conversations by project, agent and time, with title, size, tokens and cost. For what was said: search."""
+
+    query: Annotated[str, Meta(max_length=1024, description="Words of the title")] = ""
+    project: Annotated[str, Meta(max_length=1024)] = ""
+    agent: Annotated[str, Meta(max_length=256, description="Or provider")] = ""
+    since: Annotated[str, Meta(max_length=64)] | None = None
+    until: Annotated[str, Meta(max_length=64)] | None = None
+    sort: Order = "newest"
+    limit: Annotated[int, Meta(ge=1, le=200)] = 20
+    cursor: Annotated[str, Meta(max_length=128)] | None = None
+
+
 class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
     """What is gone: it is found no more by any means, and with no `search_pending` no file holds it any more."""
 
@@ -207,9 +261,10 @@ class Form(enum.StrEnum):
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
     STORED = "stored"
+    TEXT = "text"
 
 
-class Checkout(msgspec.Struct, frozen=True, kw_only=True):
+class Checkout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A conversation, ready to be sent to a model with one more message."""
 
     messages: Annotated[list[Json], Meta(description="First to last, as the provider's API takes them")]
@@ -219,6 +274,8 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     provider: str
     form: Form
+    text: Annotated[str, Meta(description="With form `text`: a page to be read, and no messages")] = ""
+    next_cursor: Annotated[str | None, Meta(description="Value of `cursor` that goes on where the page ends")] = None
 
 
 @tool.read(
@@ -234,6 +291,7 @@ class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
 
     hash: Hash
     form: Annotated[Form | None, Meta(description="API to write for; default: its provider's")] = None
+    cursor: Annotated[str, Meta(max_length=64)] | None = None
 
 
 # What the HTTP routes answer with
@@ -388,6 +446,10 @@ class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: Annotated[int, Meta(description="Records that are not JSON, or of no known form")] = 0
     problem: Annotated[str, Meta(description="The first of these, and why")] = ""
     layout: Annotated[str, Meta(description="What the file is taken for")] = ""
+    moved: (
+        Annotated[ImportState, Meta(description="How far another import has come meanwhile: nothing of this was kept")]
+        | None
+    ) = None
 
 
 @operator.write("transcript_import", idempotent=True, deadline_s=120)
@@ -395,7 +457,7 @@ class TranscriptImport(Params[ImportResult], frozen=True, kw_only=True):
     """Take in the next records of a file that an agent left, and remember how far it has been read.
 
     The same part again, as after a lost answer, changes nothing and has the same answer; a part that begins at 0
-    begins the file again.
+    begins the file again. Of several imports of one file each goes on where the last one ended (`moved`).
     """
 
     source: Source

@@ -26,6 +26,7 @@ from services.documents.add.add import add_directory
 from services.documents.parts import Parts
 from services.documents.store import globs, rows, snapshots
 from services.documents.store.rows import Given
+from services.documents.store.store import Store
 from services.runtime.handlers import Context, handles
 
 MAX_CONTENT_BYTES = 64 * 1024 * 1024
@@ -43,9 +44,7 @@ class Changing:
     @handles(DocumentsAdd)
     async def add(self, params: DocumentsAdd, ctx: Context) -> AddResult:
         adding = self._parts.adding
-        session = None
-        if params.session is not None:
-            session = (await self._store.read(lambda db: started(db, params.session, "session")))[0]
+        session = await session_to_add(self._store, params.session, ctx.session)
         tags = tuple(dict.fromkeys(params.tags))
         given = Given(tags, pairs(params.metadata), params.collection, params.mimeType, session)
         if params.content is not None:
@@ -180,11 +179,45 @@ def _delete(db: apsw.Connection, params: DocumentsDelete) -> DeleteResult:
     )  # fmt: skip
 
 
-def started(db: apsw.Connection, wanted: str | None, field: str = "session_id") -> tuple[str, str]:
+_OF_CLIENT = "client of "
+"""How the setting begins that names the client, by its MCP session, which has started a session of documents."""
+
+
+def bind(db: apsw.Connection, session: str, client: str) -> None:
+    """What this client adds from now on, until the session is stopped, belongs to it; '' is no client."""
+    if client:
+        db.execute("INSERT INTO setting VALUES(?, ?)", (f"{_OF_CLIENT}{session}", client))
+
+
+def unbind(db: apsw.Connection, session: str) -> None:
+    db.execute("DELETE FROM setting WHERE name=?", (f"{_OF_CLIENT}{session}",))
+
+
+def bound(db: apsw.Connection, client: str) -> tuple[str, str] | None:
+    """Id and label of the last session that this client has started and that goes on."""
+    query = (
+        "SELECT id, label FROM session WHERE stopped_ns IS NULL"
+        " AND EXISTS(SELECT 1 FROM setting WHERE name=? || id AND value=?) ORDER BY number DESC LIMIT 1"
+    )
+    return db.execute(query, (_OF_CLIENT, client)).fetchone()
+
+
+async def session_to_add(store: Store, wanted: str | None, client: str) -> str | None:
+    """The id of the session that is named, or of the client's own.  Raises OperationError: there is none so named."""
+    if wanted is not None:
+        return (await store.read(lambda db: started(db, wanted, "session")))[0]
+    own = await store.read(lambda db: bound(db, client)) if client else None
+    return None if own is None else own[0]
+
+
+def started(db: apsw.Connection, wanted: str | None, field: str = "session_id", *, client: str = "") -> tuple[str, str]:
     """Id and label of the latest session that is not stopped, of those that `wanted` names.
 
-    None: the only one that there is; with several, whose is meant cannot be known.  Raises OperationError.
+    None: the client's own, or else the only one that there is; with several, whose is meant cannot be known.  Raises
+    OperationError.
     """
+    if wanted is None and client and (own := bound(db, client)) is not None:
+        return own
     query = "SELECT id, label FROM session WHERE stopped_ns IS NULL AND (?1 IS NULL OR ?1 IN (id, label))"
     found: list[tuple[str, str]] = list(db.execute(f"{query} ORDER BY number DESC", (wanted,)))
     if not found and wanted is not None:

@@ -38,9 +38,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         store.when_index_is_lost = parts.hurry
         async with trio.open_nursery() as background:
             background.start_soon(patiently, env, "indexing", parts.indexing.run)
-            background.start_soon(parts.search.run)
-            background.start_soon(parts.search.watch_epoch, parts.feed.epoch)
-            background.start_soon(parts.feed.cut_again, parts.search.hurry)
+            background.start_soon(parts.feed.run)
+            background.start_soon(parts.feed.cut_again)
             background.start_soon(parts.graph.run)
             background.start_soon(parts.graph.watch_epoch, parts.graph_feed.epoch)
             background.start_soon(follower.run)

@@ -14,11 +14,11 @@ from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing
 from services.documents.store.compress import Codec, Trainer
 from services.documents.store.store import Store
-from services.documents.text.feed import Due as SearchDue
-from services.documents.text.feed import SearchFeed
+from services.documents.text.feed import ContentFeed
 from services.documents.text.indexing import Indexing
 from services.runtime.handlers import Environment
 from services.runtime.outbox import Outbox
+from services.runtime.search_feed import Due as SearchDue
 
 EXTRACTION_PATIENCE_S = 10.0
 
@@ -33,7 +33,7 @@ class Parts:
     adding: Adding
     indexing: Indexing
     parsing: Parsing
-    feed: SearchFeed
+    feed: ContentFeed
     graph_feed: GraphFeed
     search: Outbox[SearchDue]
     graph: Outbox[GraphDue]
@@ -42,11 +42,11 @@ class Parts:
     def around(cls, env: Environment, store: Store, codec: Codec) -> Parts:
         adding = Adding(store, codec, Trainer(store, codec), env.roots)
         parsing = Parsing(env, store, codec)
-        feed = SearchFeed(env, store, codec, adding)
+        feed = ContentFeed(env, store, codec, adding)
         graph_feed = GraphFeed(env, store, parsing, adding)
         return cls(
             env, store, codec, adding, Indexing(env, store, codec, adding), parsing, feed, graph_feed,
-            search=Outbox(env, "the search", feed),
+            search=feed.outbox,
             graph=Outbox(env, "the graph", graph_feed),
         )  # fmt: skip
 

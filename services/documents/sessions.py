@@ -60,14 +60,20 @@ class Sessions:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 1_000_000_000))
         id_ = f"session-{stamp}-{secrets.token_hex(4)}"
         label = params.label or params.name or id_
-        query = "INSERT INTO session(id, label, started_ns) VALUES(?, ?, ?)"
-        await self._store.write(lambda db: db.execute(query, (id_, label, now_ns)).fetchall())
+
+        def change(db: apsw.Connection) -> None:
+            db.execute("INSERT INTO session(id, label, started_ns) VALUES(?, ?, ?)", (id_, label, now_ns))
+            changing.bind(db, id_, ctx.session)
+
+        await self._store.write(change)
         return SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
 
     @handles(SessionStop)
     async def stop(self, params: SessionStop, ctx: Context) -> SessionStopped:
         def change(db: apsw.Connection) -> SessionStopped:
-            id_, label = changing.started(db, params.session_id or params.label or params.name)
+            wanted = params.session_id or params.label or params.name
+            id_, label = changing.started(db, wanted, client=ctx.session)
+            changing.unbind(db, id_)
             db.execute("UPDATE session SET stopped_ns=? WHERE id=?", (time.time_ns(), id_))
             db.execute("DELETE FROM watched WHERE session=?", (id_,))
             count = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).get
@@ -117,7 +123,7 @@ class Sessions:
             raise InvalidParams("missing required parameter `root`", field="root")
 
         def change(db: apsw.Connection) -> Watching:
-            id_, _ = changing.started(db, params.session_id)
+            id_, _ = changing.started(db, params.session_id, client=ctx.session)
             if params.enabled:
                 db.execute(
                     "INSERT OR REPLACE INTO watched(session, folder, interval_ms) VALUES(?, ?, ?)",

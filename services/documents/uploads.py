@@ -107,19 +107,17 @@ class Uploads:
                 self._forget(params.upload_id)
                 raise OperationError(f"the content hashes to {incoming.digest.hex()}, not to {params.sha256.lower()}")
             with trio.CancelScope(shield=True):
-                answer, progress = await self._store(upload, params)
+                answer, progress = await self._store(upload, params, ctx.session)
             self._finished[params.upload_id] = answer
             while len(self._finished) > FINISHED_KEPT:
                 del self._finished[next(iter(self._finished))]
             self._forget(params.upload_id)
         return await self._parts.added(answer, progress)
 
-    async def _store(self, upload: _Upload, params: DocumentsPutCommit) -> tuple[AddResult, Progress]:
+    async def _store(self, upload: _Upload, params: DocumentsPutCommit, client: str) -> tuple[AddResult, Progress]:
         begun = upload.begun
         name, mime = params.name or begun.name, params.mimeType or begun.mimeType
-        session = None
-        if begun.session is not None:
-            session, _ = await self._adding.store.read(lambda db: changing.started(db, begun.session, "session"))
+        session = await changing.session_to_add(self._adding.store, begun.session, client)
         metadata = pairs(begun.metadata) | pairs(params.metadata)
         content = await self._adding.whole(upload.incoming, iter(()), name or begun.path, mime)
         given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)

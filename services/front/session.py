@@ -15,12 +15,11 @@ MAX_SUBSCRIPTIONS = 4096
 
 
 class SessionState(msgspec.Struct, omit_defaults=True):
-    """`level` is the lowest of log lines that the client wants, `uris` the resources that it subscribed to, `documents`
-    the last session of documents that it started and that goes on; `ended`, that it may not be used any more."""
+    """`level` is the lowest of log lines that the client wants, `uris` the resources that it subscribed to; `ended`,
+    that it may not be used any more."""
 
     level: str = DEFAULT_LEVEL
     uris: list[str] = []
-    documents: str | None = None
     ended: bool = False
 
     def subscribe(self, uri: str) -> None:
@@ -34,7 +33,7 @@ class SessionState(msgspec.Struct, omit_defaults=True):
 
     def become(self, other: SessionState) -> None:
         """What another front was told of the same session."""
-        self.level, self.documents, self.uris[:] = other.level, other.documents, other.uris
+        self.level, self.uris[:] = other.level, other.uris
 
     def written(self) -> str:
         text = _encode(self).decode()

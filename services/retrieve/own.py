@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import apsw
 import msgspec
+import numpy as np
 import trio
 
 from proto.durable import sync_folder
@@ -33,6 +34,7 @@ from services.runtime.handlers import Context, handles
 from services.runtime.models.measure import Measure
 
 T = TypeVar("T")
+Arguments: TypeAlias = tuple[str | int | float, ...]
 
 PREFIX = "own."
 FILES = re.compile(r"own\.[a-z][a-z0-9_-]{0,63}")
@@ -164,16 +166,13 @@ class OwnCollections:
 
     @handles(ops.CollectionDocuments)
     async def documents(self, params: ops.CollectionDocuments, ctx: Context) -> ops.CollectionPage:
-        ids, arguments = _chosen(params.filters)
-        among = f" AND id IN ({', '.join('?' * len(params.ids))})" if params.ids else ""
-        query = f"SELECT id FROM ({ids}) WHERE id > ?{among} ORDER BY id LIMIT ?"
+        chosen = _chosen(params.filters)
+        return await self._ask(params.collection, partial(_page, chosen=chosen, params=params))
 
-        def page(db: apsw.Connection) -> ops.CollectionPage:
-            found = [id_ for (id_,) in db.execute(query, (*arguments, params.after, *params.ids, params.limit + 1))]
-            documents = [_document(db, id_) for id_ in found[: params.limit]]
-            return ops.CollectionPage(documents=documents, more=len(found) > params.limit)
-
-        return await self._ask(params.collection, page)
+    @handles(ops.CollectionExport)
+    async def export(self, params: ops.CollectionExport, ctx: Context) -> ops.CollectionPage:
+        everything = ops.CollectionDocuments(collection=params.collection, after=params.after)
+        return await self._ask(params.collection, partial(_page, chosen=_chosen(()), params=everything, whole=True))
 
     @handles(ops.CollectionSearch)
     async def search(self, params: ops.CollectionSearch, ctx: Context) -> ops.CollectionFound:
@@ -321,19 +320,38 @@ def _held(db: apsw.Connection, ids: Sequence[str]) -> tuple[int, int]:
     return row
 
 
-def _chosen(filters: Sequence[Filter]) -> tuple[str, tuple[str | int | float, ...]]:
+def _chosen(filters: Sequence[Filter]) -> tuple[str, Arguments]:
     """A query for the ids of the documents that fit, and its arguments."""
     if (where := compile_filters(filters)) is None:
         return "SELECT id FROM groups", ()
     return f"SELECT id FROM groups WHERE group_id IN ({where.groups})", where.arguments
 
 
-def _document(db: apsw.Connection, id_: str) -> ops.Document:
+def _page(
+    db: apsw.Connection, chosen: tuple[str, Arguments], params: ops.CollectionDocuments, *, whole: bool = False
+) -> ops.CollectionPage:
+    """The chosen documents after `params.after`; if `whole`, with their vectors."""
+    ids, arguments = chosen
+    among = f" AND id IN ({', '.join('?' * len(params.ids))})" if params.ids else ""
+    query = f"SELECT id FROM ({ids}) WHERE id > ?{among} ORDER BY id LIMIT ?"
+    found = [id_ for (id_,) in db.execute(query, (*arguments, params.after, *params.ids, params.limit + 1))]
+    has_vectors = whole and _shape(db) not in (None, (None,))
+    documents = [_document(db, id_, whole=has_vectors) for id_ in found[: params.limit]]
+    return ops.CollectionPage(documents=documents, more=len(found) > params.limit)
+
+
+def _document(db: apsw.Connection, id_: str, *, whole: bool) -> ops.Document:
     number, metadata = db.execute("SELECT group_id, metadata FROM groups WHERE id = ?", (id_,)).get
-    pieces = db.execute("SELECT text FROM items WHERE group_id = ? ORDER BY position", (number,))
+    query = "SELECT item_id, text FROM items WHERE group_id = ? ORDER BY position"
+    pieces = [(int(item), str(text)) for item, text in db.execute(query, (number,))]
+    vector = None
+    if whole:
+        packed = db.execute("SELECT vector FROM vectors WHERE item_id = ?", (pieces[0][0],)).get
+        vector = np.frombuffer(packed, dtype="<f2").astype(float).tolist()
     return ops.Document(
         id=id_,
-        text="".join(text for (text,) in pieces),
+        text="".join(text for _, text in pieces),
+        vector=vector,
         payload=msgspec.json.decode(metadata, type=store.Metadata),
     )
 

@@ -24,6 +24,9 @@ from services.retrieve.search import QueryCall
 from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import bites
 
+_HALF = 2.0**-11
+"""What a number of 16 bits may differ by from what it stands for, as a part of it."""
+
 
 class Documents:
     """Makes groups of documents; `measure` is asked at the first text."""
@@ -86,6 +89,9 @@ def _unit(vector: Sequence[float], dimensions: int, field: str) -> np.ndarray[tu
     most = float(np.abs(given).max())
     if not math.isfinite(most) or most == 0:
         raise _wrong(field, "has no direction: a number in it is not finite, or all are 0")
+    if most < 2 and abs(np.linalg.norm(given) - 1) <= _HALF:
+        # As it is stored, so that what was exported and is taken in is the same to the bit.
+        return given.astype(np.float32)
     given /= most
     unit: np.ndarray[tuple[int], np.dtype[np.float32]] = (given / np.linalg.norm(given)).astype(np.float32)
     return unit

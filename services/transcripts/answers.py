@@ -6,6 +6,7 @@ of them. The Structs of the declarations give the frame, and what is JSON alread
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,11 +14,12 @@ import apsw
 import msgspec
 from msgspec import Raw
 
+from proto.errors import InvalidParams
 from proto.frames import Written
 from proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json, LineageTurn
 from services.transcripts import forest
 from services.transcripts.forest import Node, lineage, prompt_text, read_blocks
-from services.transcripts.messages import read_text
+from services.transcripts.messages import IMAGE, call_text, read_text
 from services.transcripts.providers import anthropic, openai
 
 _encode = msgspec.json.Encoder().encode
@@ -74,11 +76,13 @@ def told(rows: Sequence[tuple[Any, ...]], *, as_text: bool) -> list[LineageTurn]
     return turns
 
 
-def checkout(db: apsw.Connection, head: Node, form: Form | None) -> Checkout:
+def checkout(db: apsw.Connection, head: Node, form: Form | None, cursor: str | None = None) -> Checkout:
     """The messages up to `head`, root first; a place whose content was deleted is passed over.
 
-    Only for `written`.
+    Only for `written`.  Raises InvalidParams where the cursor is none.
     """
+    if form is Form.TEXT:
+        return _page(db, head, cursor)
     form = form or (Form.ANTHROPIC if head.provider == anthropic.NAME else Form.OPENAI)
     path = lineage(db, head.node_id, "role, content, gone, prompt_id")
     system = prompt_text(db, next((prompt for *_, prompt in reversed(path) if prompt is not None), None))
@@ -111,3 +115,49 @@ def checkout(db: apsw.Connection, head: Node, form: Form | None) -> Checkout:
         provider=head.provider,
         form=form,
     )
+
+
+PAGE_CHARS = 8000
+"""Of a page of text: about 2,000 tokens."""
+
+CUT_CHARS = 500
+"""Of a tool's arguments and output in such a page; a search finds the rest."""
+
+
+def _page(db: apsw.Connection, head: Node, cursor: str | None) -> Checkout:
+    """What was said, to be read; from where `cursor` says: the turn, and the character in it."""
+    path = lineage(db, head.node_id, "role, content, gone")
+    at = _CURSOR.fullmatch(cursor or "0-0")
+    if at is None or int(at[1]) > len(path):
+        raise InvalidParams("parameter `cursor` is none that this conversation's text has given", field="cursor")
+    turn, start = int(at[1]), int(at[2])
+    parts: list[str] = []
+    left = PAGE_CHARS
+    while turn < len(path) and left > 0:
+        role, content, gone = path[turn]
+        whole = "" if gone else f"## {role}\n\n{_readable(read_blocks(content))}\n\n"
+        parts.append(whole[start : start + left])
+        left -= len(parts[-1])
+        start += len(parts[-1])
+        if start >= len(whole):
+            turn, start = turn + 1, 0
+    return Checkout(
+        messages=[], system="", head_hash=head.hash, depth=len(path), model=head.model, provider=head.provider,
+        form=Form.TEXT, text="".join(parts), next_cursor=f"{turn}-{start}" if turn < len(path) else None,
+    )  # fmt: skip
+
+
+_CURSOR = re.compile(r"(\d{1,9})-(\d{1,9})")
+
+
+def _readable(blocks: Sequence[Block]) -> str:
+    parts = []
+    for block in blocks:
+        if block.type == IMAGE:
+            parts.append(f"[{block.media_type or 'image'}]")
+        elif block.text:
+            parts.append(block.text)
+        elif said := call_text(block) if block.tool_name else block.tool_output:
+            more = len(said) - CUT_CHARS
+            parts.append(said if more <= 0 else f"{said[:CUT_CHARS]} … ({more} characters more)")
+    return "\n".join(parts)

@@ -79,6 +79,34 @@ CREATE TABLE record(key BLOB PRIMARY KEY, node_id INTEGER NOT NULL) WITHOUT ROWI
 CREATE INDEX record_node ON record(node_id);
 """
 
+_TALKS = """
+CREATE INDEX node_root ON node(root);
+
+-- What is told of a conversation in a list, until one of its turns changes.
+CREATE TABLE talk(
+    root INTEGER PRIMARY KEY,
+    head BLOB NOT NULL,
+    title TEXT NOT NULL,
+    -- The title as it is sought.
+    sought TEXT NOT NULL,
+    project TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    model TEXT NOT NULL,
+    began REAL NOT NULL,
+    ended REAL NOT NULL,
+    turns INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    estimated INTEGER NOT NULL,
+    cost REAL
+);
+CREATE TRIGGER talk_grows AFTER INSERT ON node BEGIN DELETE FROM talk WHERE root=NEW.root; END;
+CREATE TRIGGER talk_changes AFTER UPDATE OF gone, usage ON node BEGIN DELETE FROM talk WHERE root=NEW.root; END;
+CREATE TRIGGER talk_shrinks AFTER DELETE ON node BEGIN DELETE FROM talk WHERE root=OLD.root; END;
+"""
+
 
 def _migrate_1(db: apsw.Connection) -> None:
     """The first of version 1 remembered less of the files that were imported: those are read once more."""
@@ -86,7 +114,7 @@ def _migrate_1(db: apsw.Connection) -> None:
         db.execute(f"DROP TABLE record; DROP TABLE source; {_IMPORTS}").fetchall()
 
 
-SCHEMA = Schema(version=2, tables=_TABLES + _IMPORTS, migrations={1: _migrate_1})
+SCHEMA = Schema(version=3, tables=_TABLES + _IMPORTS + _TALKS, migrations={1: _migrate_1, 2: _TALKS})
 
 
 def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:

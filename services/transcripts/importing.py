@@ -14,7 +14,6 @@ import apsw
 import msgspec
 import trio
 
-from proto.errors import OperationError
 from proto.ops.transcripts import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
@@ -46,6 +45,10 @@ class _Held(NamedTuple):
     answer: bytes = b""
     growing: tuple[int, ...] = ()
 
+    @property
+    def told(self) -> ImportState:
+        return ImportState(position=self.position, tail=self.tail, layout=self.layout)
+
 
 class Importing:
     """From records to nodes."""
@@ -59,24 +62,18 @@ class Importing:
     async def state(self, params: TranscriptImportState, ctx: Context) -> ImportState:
         """How far a file is."""
         held = await self._database.read(lambda db: _held(db, params.source))
-        return ImportState(position=held.position, tail=held.tail, layout=held.layout)
+        return held.told
 
     @handles(TranscriptImport)
     async def import_part(self, params: TranscriptImport, ctx: Context) -> ImportResult:
-        """Keep a part of a file.
-
-        Raises:
-            OperationError: it does not begin where the file has been read to, or the disk fails.
-        """
+        """Keep a part of a file, if it begins where the file has been read to.  Raises OperationError where the disk
+        fails."""
         held = await self._database.read(lambda db: _held(db, params.source))
         part = _Part(self._ingest, params, held)
         if held.part == part.name:
             return msgspec.json.decode(held.answer, type=ImportResult)
         if params.start not in (0, held.position):
-            raise OperationError(
-                f"{params.source} has been imported up to byte {held.position}, and this part begins at"
-                f" {params.start}; is another import of it running?"
-            )
+            return ImportResult(moved=held.told)
         await trio.to_thread.run_sync(part.read, limiter=self._reading)
         result = await self._database.write(part.keep)
         self._ingest.hurry()
@@ -90,6 +87,7 @@ class _Part:
         self.name = f"{params.start}-{params.position}-{params.tail}"
         self._ingest = ingest
         self._params = params
+        self._found = held.part
         self._held = held if params.start else _Held(growing=held.growing)
         self._steps: list[Step] = []  # what is certain
         self._last: list[Step] = []  # what was still in hand where the file ends
@@ -131,14 +129,12 @@ class _Part:
             self._last = layout.flush()
 
     def keep(self, db: apsw.Connection) -> ImportResult:
-        """Put the messages into the forest, and write down how far the file is.
-
-        Raises:
-            OperationError: another part was kept since this one was begun.
-        """
+        """Put the messages into the forest, and write down how far the file is; unless another part was kept since
+        this one was begun."""
         params, before = self._params, self._held.growing
-        if params.start and _held(db, params.source).part != self._held.part:
-            raise OperationError(f"another import of {params.source} is running")
+        if (held := _held(db, params.source)).part != self._found:
+            same = held.part == self.name
+            return msgspec.json.decode(held.answer, type=ImportResult) if same else ImportResult(moved=held.told)
         places: dict[str, Place | None] = {}
         touched: set[int] = set()
         for step in self._steps:

@@ -17,6 +17,7 @@ from proto.frames import Written
 from proto.ops.transcripts import (
     DeletedTurns,
     ForestStats,
+    Form,
     Histories,
     History,
     NodeView,
@@ -30,14 +31,17 @@ from proto.ops.transcripts import (
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.linear import BadPattern
+from services.runtime.search_feed import owe_scrub
 from services.transcripts import forest
 from services.transcripts.answers import checkout, history, written
 from services.transcripts.carrying import Carrying
 from services.transcripts.database import delete, open_database
-from services.transcripts.feed import SearchFeed, owe_scrub
+from services.transcripts.feed import TurnFeed
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
+from services.transcripts.listing import Listing
 from services.transcripts.passages import Stripper
+from services.transcripts.prices import Price, Prices
 from services.transcripts.redaction import RULES, Redactor, make_rule
 from services.transcripts.search import Searching
 
@@ -62,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redact: Annotated[bool, Meta(description="Whether secrets are masked before anything is kept")] = True
     redact_skip: Annotated[list[str], Meta(description="Names of rules that are not to be applied")] = []
     redact_rules: Annotated[list[RedactRule], Meta(description="Further rules")] = []
+    prices: Annotated[dict[str, Price], Meta(description="What models cost, beside those of the table")] = {}
     strip_tags: Annotated[list[str], Meta(description="Further tags whose content is the agent's own")] = []
     search_patience_s: Annotated[
         float, Meta(ge=0, description="How long a search waits for what was just kept to be found")
@@ -113,15 +118,15 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
-    feed = SearchFeed(env, database, strip)
+    feed = TurnFeed(env, database, strip)
     try:
-        env.background.start_soon(feed.outbox.run)
-        env.background.start_soon(feed.outbox.watch_epoch, feed.epoch)
+        env.background.start_soon(feed.run)
         env.info(redaction="on" if redactor else "off")
         ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
         searching = Searching(database, feed, settings.search_patience_s)
         importing, carrying = Importing(database, ingest), Carrying(database, ingest)
-        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching)
+        listing = Listing(database, strip, Prices(settings.prices))
+        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
     finally:
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):
@@ -136,7 +141,7 @@ def prepare(settings: Mapping[str, Any]) -> None:
 class Conversations:
     """The operations that read and delete what is kept."""
 
-    def __init__(self, database: Database, feed: SearchFeed) -> None:
+    def __init__(self, database: Database, feed: TurnFeed) -> None:
         self._database = database
         self._feed = feed
 
@@ -157,8 +162,12 @@ class Conversations:
 
     @handles(TranscriptCheckout)
     async def check_out(self, params: TranscriptCheckout, ctx: Context) -> Written:
+        if params.cursor is not None and params.form is not Form.TEXT:
+            raise InvalidParams("`cursor` goes with `form` text: messages are answered whole", field="cursor")
         # Encoded in the thread, as all answers are that may be large.
-        return await self._database.read(lambda db: written(checkout(db, _there(db, params.hash), params.form)))
+        return await self._database.read(
+            lambda db: written(checkout(db, _there(db, params.hash), params.form, params.cursor))
+        )
 
     @handles(TranscriptNode)
     async def node(self, params: TranscriptNode, ctx: Context) -> NodeView | None:

@@ -8,8 +8,6 @@ could be searched by words alone, its scores say little beside the others', and 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import re
 from collections.abc import Sequence
 from functools import partial
 
@@ -24,7 +22,6 @@ from proto.ops.transcripts import (
     Corpus,
     EverythingHit,
     EverythingResult,
-    Instant,
     LineageTurn,
     SearchEverything,
     TranscriptHit,
@@ -34,9 +31,10 @@ from proto.ops.transcripts import (
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.runtime.storage import Damaged
+from services.runtime.times import between
 from services.transcripts import forest
 from services.transcripts.answers import told, written
-from services.transcripts.feed import COLLECTION, SearchFeed
+from services.transcripts.feed import COLLECTION, TurnFeed
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000
@@ -54,7 +52,7 @@ _TURN_CHARS = 110
 class Searching:
     """The operations that search."""
 
-    def __init__(self, database: Database, feed: SearchFeed, patience_s: float) -> None:
+    def __init__(self, database: Database, feed: TurnFeed, patience_s: float) -> None:
         """`patience_s`: how long a search waits for what was just kept to be found."""
         self._database = database
         self._feed = feed
@@ -188,27 +186,7 @@ def filters(params: TranscriptsSearch) -> list[Filter]:
     """
     named = {name: getattr(params, name) for name in ("role", "agent", "project")}
     found = [Filter(field=name, any_of=[value]) for name, value in named.items() if value]
-    if params.since is not None:
-        found.append(Filter(field="at", at_least=seconds(params.since, "since")))
-    if params.until is not None:
-        found.append(Filter(field="at", at_most=seconds(params.until, "until")))
-    return found
-
-
-def seconds(value: Instant, name: str) -> float:
-    """Unix seconds; a date means its beginning, or for `until` its end.  Raises InvalidParams."""
-    if not isinstance(value, str):
-        return float(value)
-    try:
-        moment = datetime.datetime.fromisoformat(value)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.UTC)
-        if name == "until" and re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
-            moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
-        return moment.timestamp()
-    except (ValueError, OverflowError):
-        right = "give RFC 3339 (2026-01-17T12:00:00Z), a date (2026-01-17), or Unix seconds"
-        raise InvalidParams(f"parameter `{name}`: {value[:80]!r} is no time; {right}", field=name) from None
+    return found + between("at", params.since, params.until)
 
 
 def one_each(hits: Sequence[Hit]) -> list[Hit]:

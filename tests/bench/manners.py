@@ -65,6 +65,7 @@ TASKS = (
     ("which functions call parse_config in the stored code", "graph"),
     ("remember this text for later", "add"),
     ("download a data set from a URL and check its checksum", "download"),
+    ("which of my chats of last month cost the most", "transcript_list"),
     ("go on with the conversation of yesterday where it ended", "transcript_checkout"),
     ("check a YAML file against its JSON Schema", "yaml_validate"),
     ("append an item to a list in a YAML file", "yaml_append"),

@@ -57,6 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningKern
         _documents(kernel, root)
         _transcripts(kernel)
         _files(kernel, root)
+        _collections(kernel)
         yield kernel, root
 
 
@@ -98,6 +99,16 @@ def _files(kernel: RunningKernel, root: Path) -> None:
     kernel.call("plan-update", {"name": "p", "status": "paused"})
 
 
+def _collections(kernel: RunningKernel) -> None:
+    kernel.call("collection_create", {"collection": "texts"})
+    kernel.call("collection_create", {"collection": "vectors", "dimensions": 3})
+    kernel.call("collection_create", {"collection": "empty"})
+    texts = [{"id": f"t{n}", "text": f"ticket {n}\n\n" * 300, "payload": {"n": n, "open": True}} for n in range(3)]
+    kernel.call("collection_upsert", {"collection": "texts", "documents": texts})
+    vectors = [{"id": f"v{n}", "vector": [n + 0.1, -1, 7e3], "text": "named" if n else ""} for n in range(150)]
+    kernel.call("collection_upsert", {"collection": "vectors", "documents": vectors})
+
+
 def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Path], tmp_path: Path) -> None:
     kernel, root = made
     one, again, cut = tmp_path / "one", tmp_path / "again", tmp_path / "cut"
@@ -129,6 +140,8 @@ def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Pa
         assert linckia(tmp_path / "data", "import", str(one)).count(" 0 rows were not there before") == 2
         linckia(tmp_path / "data", "export", str(tmp_path / "two"))
         assert contents(tmp_path / "two") == contents(one)
+        nearest = other.call("collection_search", {"collection": "vectors", "vector": [149.1, -1, 7e3], "limit": 1})
+        assert [hit["id"] for hit in nearest["hits"]] == ["v149"]
         # It is not data alone: it is found, restored, and kept out.
         (snapshot,) = (s for s in other.call("documents_list_snapshots")["snapshots"] if s["label"] == "one")
         out = root / "restored"

@@ -11,10 +11,12 @@ import base64
 import json
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernel.cli import Failed
+from kernel.cli.carry import collections
+from kernel.cli.carry.files import line, write
 from kernel.cli.terminal import complain, connect, patiently
 from kernel.control.client import CallFailed, Client
 from proto.json_types import JsonObject
@@ -39,6 +41,8 @@ import DIR` takes it in again: what is there already stays, so that it may be re
 - `files/sets.jsonl`, `files/entries.jsonl`, `files/queries.jsonl`, `files/sources.jsonl`, `files/plans.jsonl`: resource
   sets with their children, what is in them, saved queries, sources and plans, by name, as the tools that make them take
   them.
+- `collections/NAME.jsonl`: a collection of your own; the first line has the `dimensions` of its vectors (null where it
+  takes text), each other a document. Vectors are of length 1, in 16 bits a number.
 
 Notes and their tags are in their Markdown files. Search indexes, the graph, pictures and the index of the file system
 follow from what is here and from the folders. Not here: what lies in the trash (restore it first), settings, tokens.
@@ -69,9 +73,12 @@ def export(arguments: argparse.Namespace) -> int:
     (part / "export.json").write_text(json.dumps({"linckia_export": FORMAT}) + "\n")
     (part / "README.md").write_text(README)
     with connect(arguments) as client:
-        for name, write in (("documents", _documents), ("transcripts", _transcripts), ("files", _files)):
+        parts = {
+            "documents": _documents, "transcripts": _transcripts, "files": _files, "collections": collections.export
+        }  # fmt: skip
+        for name, write_part in parts.items():
             try:
-                print(f"{name}: {write(client, part / name)}")
+                print(f"{name}: {write_part(client, part / name)}")
             except CallFailed as error:
                 if error.failure.get("kind") != "unknown_operation":
                     raise
@@ -83,20 +90,6 @@ def export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def line(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-def _write(file: Path, values: Iterable[object]) -> int:
-    """Answers how many lines there are."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    count = 0
-    with file.open("w", encoding="utf-8") as out:
-        for count, value in enumerate(values, 1):  # noqa: B007  # what is left of it is the answer
-            out.write(line(value))
-    return count
-
-
 # Documents
 
 
@@ -106,13 +99,13 @@ def content_folder(folder: Path, hash_: str) -> Path:
 
 
 def _documents(client: Client, folder: Path) -> str:
-    documents = _write(folder / "documents.jsonl", _document_rows(client, folder))
+    documents = write(folder / "documents.jsonl", _document_rows(client, folder))
     work = patiently(client, "documents_export_work", {})
-    _write(folder / "sessions.jsonl", work["sessions"])
+    write(folder / "sessions.jsonl", work["sessions"])
     for number, snapshot in enumerate(work["snapshots"], 1):
         snapshot["listing"] = f"snapshots/{number:06}.jsonl"
-        _write(folder / snapshot["listing"], _listing(client, folder, snapshot["id"]))
-    _write(folder / "snapshots.jsonl", work["snapshots"])
+        write(folder / snapshot["listing"], _listing(client, folder, snapshot["id"]))
+    write(folder / "snapshots.jsonl", work["snapshots"])
     return f"{documents}, in {len(work['snapshots'])} snapshots and {len(work['sessions'])} sessions"
 
 
@@ -179,8 +172,8 @@ def _transcripts(client: Client, folder: Path) -> str:
                 out.writelines(said)
         turns += len(page["turns"])
     barred: list[str] = []
-    _write(folder / "prompts.jsonl", _prompts(client, barred))
-    _write(folder / "barred.jsonl", barred)
+    write(folder / "prompts.jsonl", _prompts(client, barred))
+    write(folder / "barred.jsonl", barred)
     return f"{turns} turns in {sum(1 for _ in folder.glob('*/*.jsonl'))} conversations"
 
 
@@ -209,12 +202,12 @@ def _prompts(client: Client, barred: list[str]) -> Iterator[str]:
 
 def _files(client: Client, folder: Path) -> str:
     sets = set_names(client)
-    entries = _write(folder / "entries.jsonl", (each for name in sets for each in _entries(client, name)))
-    counts = [f"{_write(folder / 'sets.jsonl', (_set(client, name) for name in sets))} sets with {entries} entries"]
+    entries = write(folder / "entries.jsonl", (each for name in sets for each in _entries(client, name)))
+    counts = [f"{write(folder / 'sets.jsonl', (_set(client, name) for name in sets))} sets with {entries} entries"]
     for name, (operation, key, fields) in FILE_PARTS.items():
         items = patiently(client, operation, {})[key]
         made = ({field: item[field] for field in fields if item.get(field) is not None} for item in items)
-        counts.append(f"{_write(folder / f'{name}.jsonl', made)} {name}")
+        counts.append(f"{write(folder / f'{name}.jsonl', made)} {name}")
     if trash := patiently(client, "list-trash", {"limit": 1}).get("total_count"):
         complain(
             f"{trash} items are in the trash, which is not exported: `linckia call restore-files` brings them back"

@@ -10,23 +10,19 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 from kernel.cli import Failed, Usage
+from kernel.cli.carry import collections
 from kernel.cli.carry.export import FORMAT, content_folder, set_names
+from kernel.cli.carry.files import BATCH_BYTES, batched, lines
 from kernel.cli.terminal import complain, connect, patiently
 from kernel.control.client import CallFailed, Client
 from proto.json_types import JsonObject
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
 """Of contents: up to this they come with their rows, longer ones in pieces of it."""
-
-BATCH_BYTES = 4 * 1024 * 1024
-BATCH = 500
-
-T = TypeVar("T")
 
 LOOSE = "linckia-import/"
 """Where contents are documents until what holds them is there."""
@@ -47,7 +43,10 @@ def take_in(arguments: argparse.Namespace) -> int:
         if found != FORMAT:
             raise Failed(f"{source} has format {found}; this version of Linckia reads {FORMAT}")
         left = 0
-        for name, take in (("documents", _documents), ("transcripts", _transcripts), ("files", take_files)):
+        parts = {
+            "documents": _documents, "transcripts": _transcripts, "files": take_files, "collections": collections.take
+        }  # fmt: skip
+        for name, take in parts.items():
             if (source / name).is_dir():
                 try:
                     said, missing = take(client, source / name)
@@ -56,32 +55,6 @@ def take_in(arguments: argparse.Namespace) -> int:
                 print(f"{name}: {said}")
                 left += missing
     return 1 if left else 0
-
-
-def lines(file: Path) -> Iterator[Any]:
-    """The values of a file; none where it is not there.  Raises Failed."""
-    if not file.exists():
-        return
-    with file.open(encoding="utf-8") as text:
-        for number, said in enumerate(text, 1):
-            try:
-                yield json.loads(said)
-            except ValueError:
-                raise Failed(f"{file}, line {number}: this is not JSON") from None
-
-
-def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:
-    """As many together as suit a request: at most so many, of about `BATCH_BYTES`."""
-    batch: list[T] = []
-    held = 0
-    for item in items:
-        batch.append(item)
-        held += length(item)
-        if len(batch) == most or held >= BATCH_BYTES:
-            yield batch
-            batch, held = [], 0
-    if batch:
-        yield batch
 
 
 # Documents

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel.cli import Failed
-from kernel.cli.carry.export import line
-from kernel.cli.carry.importing import batched, take_files
+from kernel.cli.carry.files import batched, line
+from kernel.cli.carry.importing import take_files
 from kernel.cli.terminal import complain, patiently
 from kernel.control.client import Client
 from proto.json_types import JsonObject

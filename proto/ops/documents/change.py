@@ -18,7 +18,9 @@ DocumentPath = Annotated[str, Meta(min_length=1, max_length=4096)]
 MimeType = Annotated[
     str, Meta(max_length=255, pattern=r"^[^/\s]+/[^/\s]+(;.*)?$", description="Such as text/plain, where it is known")
 ]
-SessionToAdd = Annotated[str, Meta(max_length=128, description="Id or label of the session to add to; by default none")]
+SessionToAdd = Annotated[
+    str, Meta(max_length=128, description="Id or label of a session; by default the one that you have started")
+]
 Sha256 = Annotated[
     str, Meta(pattern=r"^[0-9a-fA-F]{64}$", description="SHA-256 that the content must have: 64 hexadecimal digits")
 ]

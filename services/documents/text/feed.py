@@ -9,24 +9,13 @@ serves what it has until then.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import apsw
 import trio
 
 from proto.ops.documents.reading import CORPUS
-from proto.ops.retrieve import (
-    MAX_WAIT_S,
-    Group,
-    Item,
-    RetrieveDelete,
-    RetrieveEpoch,
-    RetrieveGroups,
-    RetrievePut,
-    RetrieveStatus,
-)
+from proto.ops.retrieve import Group, Item, RetrieveStatus
 from services.documents.add.add import Adding
 from services.documents.store import rows, texts
 from services.documents.store.compress import Codec
@@ -34,7 +23,7 @@ from services.documents.store.store import Store
 from services.documents.text.passages import MAX_TEXT_CHARS, embedded, passages
 from services.runtime.handlers import Environment
 from services.runtime.models.measure import Measure, measure
-from services.runtime.outbox import pages
+from services.runtime.search_feed import Due, SearchFeed
 from services.runtime.storage import Damaged
 from services.runtime.text import cutting
 
@@ -45,22 +34,11 @@ CUT_BATCH = 16
 MAX_PLACES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """Contents as they are now, and those that no document holds."""
-
-    numbers: tuple[int, ...]
-    groups: list[Group]
-    gone: list[str]
-    cut: tuple[tuple[str, str], ...] = ()
-    """Settings to keep: how far all contents were stated again."""
-
-
-class SearchFeed:
-    """A feed of `services.runtime.outbox`."""
+class ContentFeed(SearchFeed):
+    """The feed, and the outbox that runs it."""
 
     def __init__(self, env: Environment, store: Store, codec: Codec, adding: Adding) -> None:
-        self._env = env
+        super().__init__(env, store, CORPUS, table="search_outbox")
         self._adding = adding
         self._store = store
         self._codec = codec
@@ -74,66 +52,36 @@ class SearchFeed:
             raise Damaged(self._store.packs.damage)
         return self._store.epoch.replace("-", "")[-16:] + "-"
 
-    async def epoch(self, delivered: str) -> str:
-        """See `Outbox.watch_epoch`."""
-        asked = RetrieveEpoch(collection=CORPUS, filled=delivered, wait_s=MAX_WAIT_S)
-        return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
-
-    async def compare(self) -> None:
-        """Have the search forget what is not here, and queue what it does not have."""
+    def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
         prefix = self.prefix
-        theirs = set(await pages(lambda after: self._env.call(RetrieveGroups(collection=CORPUS, after=after))))
-        ours = await self._store.read(
-            lambda db: {f"{prefix}{id_}": id_ for (id_,) in db.execute("SELECT DISTINCT object FROM document")}
-        )
-        strange = sorted(theirs - ours.keys())
-        for start in range(0, len(strange), 4096):
-            await self._env.call(RetrieveDelete(collection=CORPUS, groups=strange[start : start + 4096]))
+        ours = {f"{prefix}{id_}": id_ for (id_,) in db.execute("SELECT DISTINCT object FROM document")}
         missing = [(ours[id_],) for id_ in ours.keys() - theirs]
-        if missing:
-            query = "INSERT OR IGNORE INTO search_outbox(object) VALUES(?)"
-            await self._store.write(lambda db: db.executemany(query, missing).fetchall())
+        db.executemany("INSERT OR IGNORE INTO search_outbox(object) VALUES(?)", missing)
+        return sorted(theirs - ours.keys())
 
     async def take(self) -> Due | None:
-        """The next contents of the outbox."""
+        """The next contents of the outbox, and where it has none, of those that were cut in another way."""
         await self._adding.give_way()
-        due = await self._store.read(self._take)
+        due = await super().take()
         if due is None and not self._is_cut:
-            held = await self._env.call(RetrieveStatus(collection=CORPUS))
+            held = await self.env.call(RetrieveStatus(collection=CORPUS))
             if held.vectors and held.vectors_waiting - held.vectors_failed > cutting.AHEAD:
                 return None
             due = await self._store.read(self._cut_again)
             self._is_cut = due is None
         return due
 
-    async def cut_again(self, hurry: Callable[[], None]) -> None:
+    async def cut_again(self) -> None:
         """Have the contents stated again that were cut in another way; ends once all are."""
         while not self._is_cut:
             await trio.sleep(cutting.AGAIN_S)
-            hurry()
-
-    async def deliver(self, due: Due) -> bool:
-        """Put and delete; both may be done twice."""
-        if due.groups:
-            await self._env.call(RetrievePut(collection=CORPUS, groups=due.groups))
-        if due.gone:
-            await self._env.call(RetrieveDelete(collection=CORPUS, groups=due.gone))
-        return True
-
-    async def strike(self, due: Due) -> None:
-        """A content that has changed since has another number."""
-
-        def strike(db: apsw.Connection) -> None:
-            db.executemany("DELETE FROM search_outbox WHERE number=?", ((number,) for number in due.numbers))
-            db.executemany("INSERT OR REPLACE INTO setting VALUES(?, ?)", due.cut)
-
-        await self._store.write(strike)
+            self.outbox.hurry()
 
     @functools.cached_property
     def _measure(self) -> Measure:
-        return measure(self._env.settings)
+        return measure(self.env.settings)
 
-    def _take(self, db: apsw.Connection) -> Due | None:
+    def due(self, db: apsw.Connection) -> Due | None:
         numbers: list[int] = []
         groups: list[Group] = []
         gone: list[str] = []
@@ -161,9 +109,9 @@ class SearchFeed:
         last = int(after) if signature == now else 0
         ids = [] if settings.get("cut") == "" else [id_ for (id_,) in db.execute(query, (last, CUT_BATCH))]
         if not ids:
-            return Due((), [], [], (("cut", now),))
+            return Due(settings=(("cut", now),))
         groups = [group for id_ in ids if (group := self._group(db, id_)) is not None]
-        return Due((), groups, [], (("cutting", f"{now} {ids[-1]}"),))
+        return Due(put=groups, settings=(("cutting", f"{now} {ids[-1]}"),))
 
     def _group(self, db: apsw.Connection, object_: int) -> Group | None:
         holders = rows.holding(db, object_)

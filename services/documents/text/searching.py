@@ -21,7 +21,7 @@ from services.documents.store import globs, objects, rows, texts
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.store import Store
 from services.documents.text import lines
-from services.documents.text.feed import SearchFeed
+from services.documents.text.feed import ContentFeed
 from services.documents.text.words import Scored, best_passage, corrections, scan, terms_of, waiting_of
 from services.runtime.handlers import Context
 
@@ -35,7 +35,7 @@ SNIPPET_CHARS = 300
 MAX_MATCHED_LINES = 50
 
 
-async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: SearchFeed, ctx: Context) -> SearchResult:
+async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: ContentFeed, ctx: Context) -> SearchResult:
     """Raises InvalidParams."""
     began = time.monotonic()
     conditions = rows.conditions(

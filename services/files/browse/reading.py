@@ -17,7 +17,7 @@ from proto.http import CONTENT_PATH
 from proto.ops import media
 from proto.ops.files import reading as ops
 from proto.ops.kernel import KernelContentUrl
-from services.files import paths, times
+from services.files import paths
 from services.files.core import Family, reads
 from services.files.index.listing import birth_ns
 from services.files.index.tree import last_scan
@@ -25,6 +25,7 @@ from services.files.query.entries import ENOUGH, MAX_BYTES, find_indexed, fittin
 from services.files.query.matching import EXTENSIONS
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
+from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 STALE_S = 3600

@@ -16,16 +16,18 @@ import trio
 from proto.errors import InvalidParams
 from proto.mcp import Content, Image, Text
 from proto.ops.files import space as ops
-from services.files import paths, times
+from services.files import paths
 from services.files.browse import treemap
 from services.files.changes.disk import Refused, open_at, opened
 from services.files.core import Family, reads
 from services.files.index.listing import holds_files, mounts
 from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now
-from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting, instant
+from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
 from services.runtime.handlers import Context, handles
+from services.runtime.times import instant
 
 SEQUENTIAL = 4
 """From such a part of the index on, all of it is read in its order."""

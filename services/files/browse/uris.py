@@ -17,7 +17,6 @@ from proto.ops.files.reading import Inspect, InspectResult
 from proto.ops.files.resources import Children, Metric, Parents, ResourceChildren, ResourceParent, SumResult
 from proto.ops.files.sets import ResourceSet
 from proto.ops.pages import JSON, Paged, place
-from services.files import times
 from services.files.browse.indexing import Indexing
 from services.files.browse.reading import Reading, artifacts, thumbnail
 from services.files.core import Core, Family, Handler, reads
@@ -27,6 +26,7 @@ from services.files.query.entries import SELECTED, Select, entry_of, fitting
 from services.files.query.grouping import all_sets, set_of
 from services.files.query.resources import SetSearch, first_entries, sum_of
 from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 METRICS: tuple[Metric, ...] = ("size", "count", "files", "directories")

@@ -15,7 +15,7 @@ import trio
 
 from proto.errors import InvalidParams
 from proto.ops.files import changes as ops
-from services.files import paths, times
+from services.files import paths
 from services.files.changes import disk, following
 from services.files.changes.changes import Changes, Item
 from services.files.changes.disk import Refused, placed
@@ -25,6 +25,7 @@ from services.files.query import named
 from services.files.query.entries import MAX_BYTES, fitting
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
+from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 T = TypeVar("T", ops.Relocations, ops.Deletions)

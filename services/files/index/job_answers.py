@@ -8,9 +8,9 @@ from collections.abc import Callable
 import apsw
 
 from proto.ops.files.index import Job
-from services.files import times
 from services.files.index.scan import Counts
 from services.files.store.sql import Row, fetch_all, fetch_one
+from services.runtime import times
 
 _SELECT = (
     "SELECT id, root, status, progress, attempt, created, started, finished, files, directories, size, problems,"

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.files import paths, times
+from services.files import paths
 from services.files.store import schema
+from services.runtime import times
 from services.runtime.ignore_files import gitignore
 from services.runtime.roots import Roots
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import apsw
 
-from services.files import paths, times
+from services.files import paths
 from services.files.index.listing import Ignored
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
+from services.runtime import times
 from services.runtime.database import Database
 
 

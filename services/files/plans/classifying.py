@@ -17,12 +17,13 @@ import trio
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.files import classifier as ops
 from proto.ops.media import MediaInspect
-from services.files import paths, times
+from services.files import paths
 from services.files.core import Core, Family, reads
 from services.files.query.entries import find_indexed
 from services.files.store import schema
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
+from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 CLASSIFIERS: tuple[ops.Classifier, ...] = get_args(ops.Classifier)

@@ -1,9 +1,10 @@
 """Executions of plans: each is a row that says how far it has come, and a task.
 
 A oneshot execution processes its sources one after the other, in the order of the ids of the entries. Its position is
-stored with each batch, and it resumes there after a crash. An outcome that must not be done twice is noted before it is
-begun, entry by entry, and is not begun again. A continuous execution does the same once, and from then on acts on each
-change that its followers report, at least once, until it is ended.
+stored with each batch, and it resumes there after a crash. Where outcomes call operations, it is stored with each entry
+that meets the conditions; one that must not be called twice is noted before it is begun, and is not begun again. A
+continuous execution does the same once, and from then on acts on each change that its followers report, at least once,
+until it is ended.
 """
 
 from __future__ import annotations
@@ -19,20 +20,18 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
-from services.files import times
 from services.files.core import Core
 from services.files.index.listing import look
 from services.files.plans import finding, followers, outcomes
-from services.files.plans.finding import Batch
+from services.files.plans.finding import Batch, Entry
 from services.files.plans.followers import Deal, Followed, Followers
 from services.files.plans.outcomes import Doing, Tally
 from services.files.query import named, sets
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all
+from services.runtime import times
 
 BATCH = 1_000
-CAREFUL_BATCH = 1
-"""Where outcomes call operations: what was done is noted after each."""
 
 KEPT_EXECUTIONS = 1_000
 """Ended ones of a plan; older ones are forgotten."""
@@ -129,8 +128,8 @@ class _Execution:
         self.id = id_
         self.plan = plan
         tools = list(outcomes.tools_of(plan.outcomes))
+        self._calls = bool(tools)
         self._once = not all(tool.idempotent for tool in tools)
-        self._size = CAREFUL_BATCH if tools else BATCH
 
     async def go_through(self) -> None:
         """All sources that are not followed, from where it was. Raises LinckiaError, OSError where a source cannot be
@@ -172,12 +171,15 @@ class _Execution:
         one of `number`, the position is stored."""
         while True:
             batch = await self._core.database.read(
-                partial(finding.after, source=source, wanted=self.plan.conditions, last=after, limit=self._size)
+                partial(finding.after, source=source, wanted=self.plan.conditions, last=after, limit=BATCH)
             )
             if not batch.ids:
                 break
             after = batch.ids[-1]
-            await self._deal_with(source, batch, position=None if number is None else (number, after))
+            if self._calls and batch.matched:
+                await self._one_by_one(source, batch, number)
+            else:
+                await self._deal_with(source, batch, None if number is None else (number, after))
 
         def settle(db: apsw.Connection) -> None:
             if source.target_set is not None and source.update_mode == "replace":
@@ -190,30 +192,57 @@ class _Execution:
         await self._core.database.write(settle)
 
     async def _deal_with(self, source: PlanSource, batch: Batch, position: tuple[int, int] | None = None) -> None:
-        """Process some entries. With a position, it is stored; outcomes that must not be repeated are noted first."""
-        claims = position is not None and self._once and bool(batch.matched)
-
-        def begin(db: apsw.Connection) -> None:
-            if source.target_set is not None:
-                sets.add(db, sets.make(db, source.target_set), sorted(sets.present(db, batch.ids)))
-            if claims:
-                self._note(db, batch, position, Tally(), doing=batch.matched[0].path)
-
-        if source.target_set is not None or claims:
-            await self._core.database.write(begin)
+        """Process some entries together, and store the position, if there is one."""
+        if source.target_set is not None:
+            await self._core.database.write(lambda db: _select(db, source, batch.ids))
         tally = Tally()
         if batch.matched:
             await self._doing.do(self.plan.outcomes, batch.matched, tally)
-        counted = Batch([], []) if claims else batch
-        await self._core.database.write(lambda db: self._note(db, counted, position, tally, doing=None))
+        await self._core.database.write(lambda db: self._note(db, len(batch.ids), len(batch.matched), tally, position))
+
+    async def _one_by_one(self, source: PlanSource, batch: Batch, number: int | None) -> None:
+        """Process entries whose outcomes call operations: one transaction between two calls. It stores what came of the
+        one, passes over the entries that meet no condition, and notes the other where that must not be repeated."""
+        claims = number is not None and self._once
+        ids = batch.ids
+        done, matched, tally = 0, 0, Tally()  # what is not stored yet
+
+        def step(db: apsw.Connection, end: int, entry: Entry | None) -> Entry | None:
+            # An outcome of another entry may have changed or moved this one.
+            fresh = None if entry is None else finding.again(db, source, self.plan.conditions, entry.id)
+            if source.target_set is not None:
+                _select(db, source, ids[done:end])
+            claimed = claims and fresh is not None
+            stored = end if claimed or entry is None or fresh is None else end - 1
+            position = None if number is None or stored == 0 else (number, ids[stored - 1])
+            doing = fresh.path if claimed and fresh is not None else None
+            self._note(db, stored - done, matched + claimed, tally, position, doing)
+            return fresh
+
+        for entry in (*batch.matched, None):
+            end = len(ids) if entry is None else ids.index(entry.id, done) + 1
+            fresh = await self._core.database.write(partial(step, end=end, entry=entry))
+            matched, tally = 0, Tally()
+            if fresh is None:
+                done = end
+                continue
+            await self._doing.do(self.plan.outcomes, [fresh], tally)
+            done = end if claims else end - 1
+            matched = int(not claims)
 
     def _note(
-        self, db: apsw.Connection, batch: Batch, position: tuple[int, int] | None, tally: Tally, *, doing: str | None
+        self,
+        db: apsw.Connection,
+        processed: int,
+        matched: int,
+        tally: Tally,
+        position: tuple[int, int] | None,
+        doing: str | None = None,
     ) -> None:
         db.execute(
             "UPDATE execution SET processed = processed + ?, matched = matched + ?, applied = applied + ?,"
             " failed = failed + ?, error = coalesce(error, ?), doing = ? WHERE id = ?",
-            (len(batch.ids), len(batch.matched), tally.applied, tally.failed, tally.error, doing, self.id),
+            (processed, matched, tally.applied, tally.failed, tally.error, doing, self.id),
         )
         if position is not None:
             db.execute("UPDATE execution SET source = ?, after = ? WHERE id = ?", (*position, self.id))
@@ -233,6 +262,12 @@ class _Execution:
             await self._all_of(source)
 
         return act
+
+
+def _select(db: apsw.Connection, source: PlanSource, ids: Sequence[int]) -> None:
+    """Put those that are in the index still into the source's set."""
+    if source.target_set is not None:
+        sets.add(db, sets.make(db, source.target_set), sorted(sets.present(db, ids)))
 
 
 def is_followed(plan: Definition, source: PlanSource) -> bool:

@@ -110,6 +110,12 @@ def after(db: apsw.Connection, source: PlanSource, wanted: Condition | None, las
     return Batch(ids, _matched(db, wanted, ids))
 
 
+def again(db: apsw.Connection, source: PlanSource, wanted: Condition | None, id_: int) -> Entry | None:
+    """An entry as it is now; None where the source has it no more, or it no longer meets the conditions."""
+    there = select(db, source, [matching.Condition("n.id = ?", (id_,))]).run(db, "n.id", "")
+    return next(iter(_matched(db, wanted, [id_] if list(there) else [])), None)
+
+
 def among(db: apsw.Connection, source: PlanSource, wanted: Condition | None, found: Sequence[str]) -> Batch:
     """Those entries of a source that have one of these clean paths."""
     stored = [each.id for each in (find_scanned(db, path) for path in found) if each is not None]

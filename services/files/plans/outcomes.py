@@ -19,13 +19,14 @@ from proto.operation import CLIENT, Operation, Role
 from proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
 from proto.ops.kernel import SERVICE as KERNEL
 from proto.ops.kernel import KernelCall
-from services.files import paths, times
+from services.files import paths
 from services.files.core import Core
 from services.files.plans import classifying
 from services.files.plans.classifying import Classifying
 from services.files.plans.finding import Entry
 from services.files.query import sets
 from services.files.store import schema
+from services.runtime import times
 
 MAX_DEPTH = 16
 

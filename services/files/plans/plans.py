@@ -13,18 +13,22 @@ from msgspec import structs
 from proto.errors import InvalidParams, OperationError
 from proto.ops.files import plans as ops
 from proto.ops.files.shared import Deleted
-from services.files import paths, times
+from services.files import paths
 from services.files.core import Core, Family, reads
 from services.files.plans import executions, finding, followers, outcomes
 from services.files.plans.executions import EXECUTION, Definition, Executions, execution_of
 from services.files.query import conditions, named
 from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 _COLUMNS = (
     "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"
     " (SELECT max(started) FROM execution WHERE plan = name)"
 )
+
+_STOPPED = "the plan was "
+"""Before the status that ended an execution, in its error."""
 
 
 class PlanTools(Family):
@@ -135,11 +139,13 @@ class PlanTools(Family):
                 for id_, plan in executions.running(db, params.name):
                     if status != "active":
                         stopped.append((id_, plan))
-                        _end(db, id_, plan, f"the plan was {status}")
+                        _end(db, id_, plan, f"{_STOPPED}{status}")
                     elif restarts and plan.mode == "continuous":
                         stopped.append((id_, plan))
                         _end(db, id_, plan, "the plan was changed")
                         begun = executions.begin(db, params.name, definition)
+                if status == "active" != before.status:
+                    begun = _resumed(db, params.name, definition)
                 return _find(db, params.name), stopped, begun
 
             plan, stopped, begun = await self._core.database.write(change)
@@ -165,6 +171,19 @@ class PlanTools(Family):
                 await self._running.stop(id_, plan)
         self._tell(params.name)
         return Deleted(name=params.name, deleted=True, message=f"plan {params.name!r} was deleted")
+
+
+def _resumed(db: apsw.Connection, name: str, definition: Definition) -> int | None:
+    """The execution that goes on where the plan is active again: the one that its status ended, from where that was,
+    or a new one in its place where changes were missed or the plan is no longer the same; None where it had ended."""
+    query = "SELECT id, definition, error FROM execution WHERE plan = ? ORDER BY id DESC LIMIT 1"
+    for id_, text, error in fetch_all(db, query, (name,)):
+        if error is not None and error.startswith(_STOPPED):
+            if definition.mode == "continuous" or msgspec.json.decode(text, type=Definition) != definition:
+                return executions.begin(db, name, definition)
+            db.execute("UPDATE execution SET status = 'running', finished = NULL, error = NULL WHERE id = ?", (id_,))
+            return int(id_)
+    return None
 
 
 def _end(db: apsw.Connection, id_: int, plan: Definition, why: str) -> None:

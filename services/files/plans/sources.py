@@ -15,7 +15,7 @@ from msgspec import structs
 from proto.errors import InvalidParams
 from proto.ops.files import sources as ops
 from proto.ops.files.shared import Deleted
-from services.files import paths, times
+from services.files import paths
 from services.files.core import Core
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
@@ -25,6 +25,7 @@ from services.files.plans.followers import Followed, Followers
 from services.files.query import named
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
+from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 

@@ -8,10 +8,10 @@ from proto.errors import InvalidParams
 from proto.ops.files import plans as ops
 from proto.ops.files.resources import TextMode
 from services.files.query import matching
-from services.files.query.entries import instant
 from services.files.query.matching import EXTENSIONS, between
 from services.files.store import schema
 from services.files.store.sql import is_pattern
+from services.runtime.times import instant
 
 MAX_DEPTH = 32
 MAX_CONDITIONS = 1000

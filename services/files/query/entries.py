@@ -12,12 +12,14 @@ import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files.shared import FileEntry, Filter, Instant
-from services.files import paths, times
+from proto.ops.files.shared import FileEntry, Filter
+from services.files import paths
 from services.files.index.tree import Stored, find_scanned
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.store import schema
 from services.files.store.sql import Row, key
+from services.runtime import times
+from services.runtime.times import instant
 
 T = TypeVar("T")
 
@@ -84,16 +86,6 @@ class Order(NamedTuple):
 
 
 BY_PATH = Order("path")
-
-
-def instant(given: Instant | None, field: str, *, end: bool = False) -> int | None:
-    """Nanoseconds. Raises InvalidParams, which names the field."""
-    if given is None:
-        return None
-    try:
-        return times.parse(given, end=end)
-    except ValueError as error:
-        raise InvalidParams(f"`{field}`: {error}", field=field) from None
 
 
 # The criteria of `resource-search` and of saved queries

@@ -12,12 +12,13 @@ from msgspec import structs
 from proto.errors import InvalidParams, OperationError
 from proto.ops.files import sets as ops
 from proto.ops.files.shared import Deleted
-from services.files import paths, times
+from services.files import paths
 from services.files.core import Family, reads, writes
 from services.files.index.tree import find_scanned
 from services.files.query import named, sets
 from services.files.query.entries import BY_PATH, MAX_BYTES, Select, fitting, page
 from services.files.store.sql import Row, fetch_all, fetch_value
+from services.runtime import times
 
 _COLUMNS = (
     "s.name, s.description, (SELECT count(*) FROM member WHERE set_id = s.id),"

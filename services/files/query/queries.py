@@ -10,11 +10,11 @@ import msgspec
 from proto.errors import InvalidParams
 from proto.ops.files import queries as ops
 from proto.ops.files.shared import Deleted, Filter
-from services.files import times
 from services.files.core import Family, reads, writes
 from services.files.query import named
 from services.files.query.entries import Order, Select, conditions, page
 from services.files.store.sql import Row, fetch_all
+from services.runtime import times
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,11 +24,11 @@ from services.files.query.entries import (
     entry_of,
     fitting,
     has_extension,
-    instant,
     page,
 )
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.store import schema
+from services.runtime.times import instant
 
 T = TypeVar("T")
 

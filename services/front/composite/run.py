@@ -17,7 +17,6 @@ from proto.json_types import JsonObject
 from proto.operation import Operation, Params
 from proto.ops.front import Execute, Query, Session
 from proto.surfaces.steps import DOCUMENTS, Category, Steps
-from services.front import scratchpad
 from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from services.front.composite.plan import Planned, check, plan
 from services.front.excerpt import excerpt
@@ -25,9 +24,6 @@ from services.front.protocol.failures import as_failure
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step for the caller of the tool."""
-
-
-_NAMES_SESSION = ("session_id", "sessionId", "label", "name")
 
 
 async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
@@ -98,7 +94,7 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
 
 
 async def session(params: Session, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """One action; where no session is named, of the client's own last one.
+    """One action.
 
     Raises:
         InvalidParams: there is no such action, or its parameters are wrong.
@@ -108,24 +104,8 @@ async def session(params: Session, steps: Steps, call: CallStep, client_requests
     if operation is None:
         said = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
         raise InvalidParams(f"{said}; the actions are: {', '.join(steps.session)}", field="action")
-    given = dict(params.params or {})
-    pad = scratchpad.current.get()
-    named = any(given.get(name) is not None for name in _NAMES_SESSION)
-    if (
-        pad is not None
-        and pad.state.documents is not None
-        and not named
-        and "session_id" in operation.params.__struct_fields__
-    ):
-        given["session_id"] = pad.state.documents
-    action = check(operation, params.action or "", {}, given, "session", chained=False)
-    value = await call(operation, action.params({}), client_requests)
-    if pad is not None and isinstance(value, dict) and isinstance(value.get("session_id"), str):
-        if params.action == "start":
-            pad.state.documents = value["session_id"]
-        elif params.action == "stop" and pad.state.documents == value["session_id"]:
-            pad.state.documents = None
-    return direct(operation, value)
+    action = check(operation, params.action or "", {}, params.params or {}, "session", chained=False)
+    return direct(operation, await call(operation, action.params({}), client_requests))
 
 
 def _bounded(steps: Steps, max_tokens: int | None, step: Planned, arguments: Params[object], value: object) -> object:

@@ -68,8 +68,6 @@ class Kept(msgspec.Struct, array_like=True):
     revivals: int = 0
     name: str = ""
     """What services know the session by."""
-    documents: str | None = None
-    """The session of documents that its client has started, if one goes on."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -93,8 +91,8 @@ class SessionMemory:
         before = self._record()
         # A client may write there what it likes, but not the name of another's session over HTTP.
         self.name = before.name if _NAME.fullmatch(before.name) else secrets.token_hex(16)
-        self.state = SessionState(documents=before.documents)
-        """Of which the sessions of documents are kept here; the rest is in what the client said."""
+        self.state = SessionState()
+        """Not kept here: it is in what the client said."""
         self._said: dict[str, bytes] = {}
         self._asked: dict[RequestId, tuple[str, bytes]] = {}
         self._rest = b""
@@ -221,7 +219,7 @@ class SessionMemory:
             self._revivals = 0
         said = list(self._said.values())
         asked = [message for _, message in self._asked.values()]
-        own = self._short, self._cut, self._reads, b"", self._revivals, self.name, self.state.documents
+        own = self._short, self._cut, self._reads, b"", self._revivals, self.name
         record = _encode(Kept(said, asked, self._rest, *own))
         if len(record) > SLOT_BYTES - 4:
             # Enough to answer them; a session with so many subscriptions has to subscribe again.

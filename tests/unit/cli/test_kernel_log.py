@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import logging, sys
 from pathlib import Path
+
+import pytest
 from kernel.cli import kernel_log
 kernel_log.ROTATE_BYTES = 10_000
 kernel_log.open_log(Path(sys.argv[1]), "info", watched=False)
@@ -28,3 +32,31 @@ def test_its_files_are_bounded_and_stderr_goes_to_the_newest(tmp_path: Path) -> 
     assert all(file.stat().st_size <= 11_000 for file in files)
     assert files[0].read_text().endswith("the last words of Python\n")
     assert '"line 999 ' in files[0].read_text()
+
+
+WATCHED = """
+import logging, sys
+from pathlib import Path
+
+import pytest
+from kernel.cli import kernel_log
+from kernel.ports import ROUTINE
+kernel_log.open_log(Path(sys.argv[1]), sys.argv[2], watched=True)
+log = logging.getLogger("linckia.supervisor")
+log.info("echo is starting", extra=ROUTINE)
+log.info("echo is in backoff")
+"""
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", 1), ("debug", 2)])
+def test_a_terminal_is_spared_what_happens_at_each_start(tmp_path: Path, level: str, shown: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(tmp_path), level],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(done.stderr.splitlines()) == shown
+    assert done.stderr.endswith("echo is in backoff\n")
+    assert len((tmp_path / "logs" / "kernel.log").read_text().splitlines()) == 2

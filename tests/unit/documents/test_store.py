@@ -356,6 +356,37 @@ async def test_a_session_marks_what_is_added_with_it_and_nothing_else(tmp_path: 
         assert len(await listed(bench, session=session.session_id)) == 1
 
 
+async def test_what_a_client_adds_between_start_and_stop_carries_its_session(tmp_path: Path) -> None:
+    async with documents(tmp_path) as bench:
+
+        async def add(name: str, client: str, to: str | None = None) -> str | None:
+            await bench.call(DocumentsAdd(name=name, content=name, session=to), session=client)
+            (found,) = [one for one in await listed(bench) if one.name == name]
+            return found.session
+
+        outer = await bench.call(SessionStart(label="outer"), session="a")
+        others = await bench.call(SessionStart(label="others"), session="b")
+        assert await add("1.txt", "a") == outer.session_id
+        assert await add("2.txt", "b") == others.session_id
+        assert await add("3.txt", "") is None
+        assert await add("4.txt", "c") is None
+        assert await add("5.txt", "a", to="others") == others.session_id
+        inner = await bench.call(SessionStart(label="inner"), session="a")
+        assert await add("6.txt", "a") == inner.session_id
+        upload = await bench.call(DocumentsPutBegin(path="https://example.org/7.txt"), session="a")
+        await bench.call(DocumentsPutPiece(upload_id=upload.upload_id, offset=0, data=b"7"), session="a")
+        await bench.call(DocumentsPutCommit(upload_id=upload.upload_id, size=1), session="a")
+        await bench.stop("documents")
+        await bench.start("documents")
+        assert await add("8.txt", "a") == inner.session_id
+        stopped = await bench.call(SessionStop(), session="a")
+        assert (stopped.label, stopped.documents) == ("inner", 3)
+        assert await add("9.txt", "a") == outer.session_id
+        await bench.call(SessionStop(label="outer"), session="b")
+        assert await add("10.txt", "a") is None
+        assert [one.name for one in await listed(bench, session="inner")] == ["6.txt", "7.txt", "8.txt"]
+
+
 async def test_memory_goes_back_also_where_nobody_has_read_yet_and_reading_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path)
     try:

@@ -37,6 +37,7 @@ from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, Resourc
 from proto.ops.files.shared import Filter
 from proto.ops.kernel import KernelCall
 from services.files.main import open_service as open_files
+from services.files.plans import executions as executing
 from services.files.plans import outcomes
 from services.files.plans.finding import Entry
 from services.files.store import schema
@@ -233,6 +234,88 @@ async def test_failure_is_on_record_and_what_is_wrong_is_refused(tmp_path: Path)
             await bench.call(PlanCreate(name="p", sources=[folder(root)]))
         with pytest.raises(InvalidParams, match="there are: p, q"):
             await bench.call(PlanExecute(name="r"))
+
+
+async def test_misses_of_a_plan_with_a_tool_cost_no_transaction_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    root.mkdir()
+    for n in range(300):
+        (root / f"{n:03}.{'jpg' if n % 50 == 7 else 'txt'}").touch()
+    noted = 0
+    note = executing._Execution._note
+
+    def counting(self: object, *arguments: object) -> None:
+        nonlocal noted
+        noted += 1
+        note(self, *arguments)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(executing._Execution, "_note", counting)
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+        wanted = MediaCondition(mediaType="image")
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], conditions=wanted, outcomes=[tool]))
+        await bench.call(PlanExecute(name="p"))
+        done = await ended(bench, "p")
+    assert (done.entries_processed, done.entries_matched, done.outcomes_applied) == (300, 6, 6)
+    assert sorted(str(given["name"]) for _, given in kernel.calls) == [f"{n:03}.jpg" for n in range(7, 300, 50)]
+    assert noted == 7
+
+
+async def test_entry_that_an_earlier_outcome_took_away_has_none(tmp_path: Path) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    root.mkdir()
+    for n in range(4):
+        (root / f"{n}.txt").touch()
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[tool]))
+        kernel.pause = trio.Event()
+        await bench.call(PlanExecute(name="p"))
+        await kernel.called()
+        left = {f"{n}.txt" for n in range(4)} - {str(kernel.calls[0][1]["name"])}
+        (root / (gone := max(left))).unlink()
+        await index(bench, root)
+        kernel.pause.set()
+        done = await ended(bench, "p")
+    assert (done.entries_processed, done.entries_matched) == (4, 3)
+    assert {given["name"] for _, given in kernel.calls[1:]} == left - {gone}
+
+
+async def test_active_again_a_plan_goes_on_where_its_pause_ended_it(tmp_path: Path) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    root.mkdir()
+    for n in range(6):
+        (root / f"{n}.txt").touch()
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[tool]))
+        kernel.pause = trio.Event()
+        started = await bench.call(PlanExecute(name="p"))
+        await kernel.called()
+        await bench.call(PlanUpdate(name="p", status="paused"))
+        assert (await executions(bench, "p"))[0].status == "cancelled"
+        kernel.pause = None
+        await bench.call(PlanUpdate(name="p", status="active"))
+        done = await ended(bench, "p")
+        assert (done.execution_id, done.status, done.entries_processed) == (started.execution_id, "completed", 6)
+        assert sorted(str(given["name"]) for _, given in kernel.calls) == [f"{n}.txt" for n in range(6)]
+        # What was under way may have been done; it is not repeated.
+        assert done.outcomes_failed == 1
+
+        follow = SelectionOutcome(selectionSetName="seen")
+        await bench.call(PlanCreate(name="q", mode="continuous", sources=[folder(root)], outcomes=[follow]))
+        await bench.call(PlanExecute(name="q"))
+        await bench.call(PlanUpdate(name="q", status="paused"))
+        (root / "missed.txt").touch()
+        await bench.call(PlanUpdate(name="q", status="active"))
+
+        async def told() -> bool:
+            return "missed.txt" in await members(bench, "seen")
+
+        await until(told)
+        assert [one.status for one in await executions(bench, "q")] == ["running", "cancelled"]
 
 
 async def test_update_keeps_what_it_does_not_name_and_status_decides_whether_it_runs(tmp_path: Path) -> None:

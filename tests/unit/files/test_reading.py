@@ -15,7 +15,7 @@ from proto.ops.files.reading import DbDiagnose, Inspect, Navigate, SessionInfo, 
 from proto.validation import validate
 from services.files.index.listing import birth_ns
 from services.files.store.database import open_database
-from services.files.times import rfc3339
+from services.runtime.times import rfc3339
 from tests.unit.files.rig import files_service, index
 
 AT = 1_718_447_400

@@ -108,7 +108,7 @@ def test_a_parameter_has_the_name_of_its_reference_there_and_its_common_one_else
 
 def test_conversations_are_checked_out_and_deleted_where_they_are_searched(table: ops.Table) -> None:
     tools = {tool["name"] for tool in Surface("transcripts", table).listed_tools}
-    assert tools == {"search", "transcript_checkout", "transcript_delete"}
+    assert tools == {"search", "transcript_checkout", "transcript_delete", "transcript_list"}
 
 
 def clients(table: ops.Table) -> list[Operation[object]]:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import trio
 
-from services.front import scratchpad
 from services.front.transport.descriptors import READ_BYTES
 from services.front.transport.json_lines import BEGUN_BYTES
 from services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
@@ -79,27 +78,23 @@ async def test_an_idle_session_goes_on_and_hears_that_there_may_be_news() -> Non
             assert (await s.answers(1))[2]["result"]["isError"] is False
 
 
-async def test_services_know_the_session_by_the_same_name_and_its_documents_stay() -> None:
+async def test_services_know_the_session_by_the_same_name() -> None:
     names: list[str] = []
 
     async def note(params: StringOp, ctx: Context) -> str:
         names.append(ctx.session)
-        pad = scratchpad.current.get()
-        assert pad is not None
-        pad.state.documents = pad.state.documents or f"documents of {ctx.session}"
-        return pad.state.documents
+        return ctx.session
 
     async with session() as s:
-        said = []
         for number in (1, 2):
             async with s.kernel() as dispatcher:
                 dispatcher.handlers.by_name["t_string"] = (StringOp, note)
                 if number == 1:
                     await s.wire.initialize()
                 await s.wire.call("t_string", id=number)
-                said.append((await s.answers(1))[number]["result"]["structuredContent"]["result"])
-        assert len({*names}) == 1
-        assert said == [f"documents of {names[0]}"] * 2
+                assert (await s.answers(1))[number]["result"]["structuredContent"]["result"] == names[-1]
+        assert len(names) == 2
+        assert names[0] == names[1]
 
 
 async def test_a_memory_cannot_name_the_session_of_another() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from proto.errors import OperationError
 from proto.ops.transcripts import (
     Histories,
     ImportResult,
+    ImportState,
     TranscriptCheckout,
     TranscriptHistories,
     TranscriptImport,
@@ -314,20 +315,45 @@ async def test_a_file_that_is_read_while_it_grows_comes_to_the_same(
             assert await conversations(bench) == told, f"read up to record {cut} before"
 
 
-async def test_parts_that_are_sent_again_are_known_and_others_out_of_turn_refused(tmp_path: Path) -> None:
+async def test_parts_that_are_sent_again_are_known_and_those_out_of_turn_told_where_it_is(tmp_path: Path) -> None:
     texts = [json.dumps(record) for record in CLAUDE]
     async with serving(tmp_path) as bench:
         first = TranscriptImport(source="/f", start=0, position=9, tail="x", records=texts[:9])
         answer = await bench.call(first)
         assert await bench.call(first) == answer
         assert (await bench.call(TranscriptImportState(source="/f"))).position == 9
-        with pytest.raises(OperationError, match="imported up to byte 9, and this part begins at 4"):
-            await bench.call(TranscriptImport(source="/f", start=4, position=9, tail="y", records=texts[4:9]))
+        out_of_turn = TranscriptImport(source="/f", start=4, position=9, tail="y", records=texts[4:9])
+        assert await bench.call(out_of_turn) == ImportResult(moved=ImportState(position=9, tail="x", layout="claude"))
         rest = TranscriptImport(source="/f", start=9, position=20, tail="y", records=texts[9:], final=True)
         await bench.call(rest)
         assert await conversations(bench) == CLAUDE_TOLD
         # The file was written anew and is the same: nothing is new.
         assert (await take_in(bench, CLAUDE)).nodes == 0
+
+
+async def test_two_imports_of_one_file_go_on_where_the_other_ended(tmp_path: Path) -> None:
+    texts = [json.dumps(record) for record in CLAUDE]
+    answers: list[ImportResult] = []
+
+    def part(start: int, end: int) -> TranscriptImport:
+        records, final = texts[start:end], end == len(texts)
+        return TranscriptImport(source="/f", start=start, position=end, tail=str(end), records=records, final=final)
+
+    async with serving(tmp_path) as bench:
+
+        async def send(one: TranscriptImport) -> None:
+            answers.append(await bench.call(one))
+
+        await send(part(0, 4))
+        # The import that was interrupted has a part under way, and its successor sends the same one, and another.
+        async with trio.open_nursery() as nursery:
+            for end in (7, 7, 9):
+                nursery.start_soon(send, part(4, end))
+        moved = [answer.moved for answer in answers if answer.moved is not None]
+        (at,) = {each.position for each in moved}
+        assert [answer.moved for answer in answers[1:]].count(None) == (2 if at == 7 else 1)
+        await send(part(at, len(texts)))
+        assert await conversations(bench) == CLAUDE_TOLD
 
 
 async def test_what_cannot_be_read_is_counted_and_the_rest_is_kept(tmp_path: Path) -> None:

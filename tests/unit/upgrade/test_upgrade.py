@@ -20,7 +20,7 @@ from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from proto.ops.files.plans import PlanExecute, PlanList
 from proto.ops.files.queries import QueryList
 from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
-from proto.ops.transcripts import TranscriptHistories, TranscriptImport
+from proto.ops.transcripts import TranscriptHistories, TranscriptImport, TranscriptList
 from services.documents.store import schema as documents_schema
 from services.files.store import schema as files_schema
 from services.files.store.database import open_database as open_files
@@ -71,17 +71,22 @@ async def test_documents_of_version_1_are_read_changed_and_deleted(tmp_path: Pat
         assert db.execute("SELECT name FROM document").fetchall() == [("note.md",)]
 
 
-async def test_transcripts_of_version_1_are_served_and_files_imported_beside_them(tmp_path: Path) -> None:
-    build("transcripts-1.sql", tmp_path / "transcripts" / "transcripts.db")
+@pytest.mark.parametrize("version", [1, 2])
+async def test_transcripts_of_earlier_versions_are_served_listed_and_added_to(tmp_path: Path, version: int) -> None:
+    build(f"transcripts-{version}.sql", tmp_path / "transcripts" / "transcripts.db")
     async with serving(tmp_path) as bench:
-        (history,) = (await bench.call(TranscriptHistories())).histories
+        history = (await bench.call(TranscriptHistories())).histories[-1]
         assert [message.content[0].text for message in history.messages] == [
             "Which animal grows back an arm?", "A sea star."
         ]  # fmt: skip
-        record = json.dumps({"messages": [{"role": "user", "content": "And a leg?"}]})
-        part = TranscriptImport(source="/s.jsonl", start=0, position=9, tail="t", records=[record], final=True)
+        listed = (await bench.call(TranscriptList(sort="oldest"))).conversations
+        assert [one.title for one in listed] == ["Which animal grows back an arm?", "And a leg?"][:version]
+        record = json.dumps({"messages": [{"role": "user", "content": "And two legs?"}]})
+        part = TranscriptImport(source="/t.jsonl", start=0, position=9, tail="t", records=[record], final=True)
         assert (await bench.call(part)).nodes == 1
-    assert (tmp_path / "transcripts" / "transcripts.db.before-v2").stat().st_mode & 0o077 == 0
+        assert len((await bench.call(TranscriptList())).conversations) == version + 1
+    copy = tmp_path / "transcripts" / f"transcripts.db.before-v{TRANSCRIPTS.version}"
+    assert copy.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("fixture", ["files-1.sql", "files-1-last.sql"])

@@ -10,6 +10,9 @@ import datetime
 import re
 from decimal import Decimal, InvalidOperation
 
+from proto.errors import InvalidParams
+from proto.ops.retrieve import Filter
+
 NS = 1_000_000_000
 DAY_NS = 86_400 * NS
 
@@ -38,6 +41,23 @@ def parse(given: str | int | float, *, end: bool = False) -> int:
     if _NUMBER.fullmatch(text):
         return _unix(text)
     raise ValueError(f"{given[:100]!r} is no time; write {EXAMPLES}")
+
+
+def instant(given: str | int | float | None, field: str, *, end: bool = False) -> int | None:
+    """The same of what a caller gave, if anything. Raises InvalidParams, which names the field."""
+    if given is None:
+        return None
+    try:
+        return parse(given, end=end)
+    except ValueError as error:
+        raise InvalidParams(f"`{field}`: {error}", field=field) from None
+
+
+def between(field: str, since: str | int | float | None, until: str | int | float | None) -> list[Filter]:
+    """The conditions on a field of Unix seconds that a search with `since` and `until` puts. Raises InvalidParams."""
+    first, last = instant(since, "since"), instant(until, "until", end=True)
+    found = [] if first is None else [Filter(field=field, at_least=first / NS)]
+    return found if last is None else [*found, Filter(field=field, at_most=last / NS)]
 
 
 def _unix(text: str) -> int:

@@ -1,0 +1,55 @@
+"""The files of an export: JSON Lines, read and written, and what suits a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kernel.cli import Failed
+
+BATCH_BYTES = 4 * 1024 * 1024
+BATCH = 500
+
+T = TypeVar("T")
+
+
+def line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def write(file: Path, values: Iterable[object]) -> int:
+    """Answers how many lines there are."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with file.open("w", encoding="utf-8") as out:
+        for count, value in enumerate(values, 1):  # noqa: B007  # what is left of it is the answer
+            out.write(line(value))
+    return count
+
+
+def lines(file: Path) -> Iterator[Any]:
+    """The values of a file; none where it is not there.  Raises Failed."""
+    if not file.exists():
+        return
+    with file.open(encoding="utf-8") as text:
+        for number, said in enumerate(text, 1):
+            try:
+                yield json.loads(said)
+            except ValueError:
+                raise Failed(f"{file}, line {number}: this is not JSON") from None
+
+
+def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:
+    """As many together as suit a request: at most so many, of about `BATCH_BYTES`."""
+    batch: list[T] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += length(item)
+        if len(batch) == most or held >= BATCH_BYTES:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,173 @@
+"""JSON records of a file, in parts of about a megabyte: lines, the elements of an array, or one document.
+
+A position in the file is remembered with a digest of the bytes before it, which tells a file that grew from one that
+was replaced or cut short: the latter is read from its beginning. A last line that is not complete is left for the next
+time: its writer may be at work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+"""Of files that hold records."""
+
+PART_BYTES = 1024 * 1024
+PART_RECORDS = 5_000
+MAX_RECORD_BYTES = 40 * 1024 * 1024
+"""Of one record: with its escapes it has to fit into one request."""
+
+TAIL_BYTES = 4096
+
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]|"', re.DOTALL)
+_BLANK = b" \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records from byte `start` to `position`, less `too_long` ones; `tail` is a digest of what precedes `position`."""
+
+    start: int
+    position: int
+    tail: str
+    records: list[str]
+    final: bool = False
+    too_long: int = 0
+    incomplete: bool = False
+
+
+def parts(
+    file: BinaryIO,
+    position: int,
+    tail: str,
+    *,
+    part_bytes: int = PART_BYTES,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+) -> Iterator[Part]:
+    """The new part of an open file since `position`; all of it where it did more than grow.  Raises OSError,
+    ValueError."""
+    reader = _Reader(file, part_bytes, max_record_bytes)
+    form = reader.form()
+    if form == "document":
+        whole = reader.at(0, reader.size)
+        digest = hashlib.sha256(whole).hexdigest()
+        if digest != tail:
+            yield Part(0, reader.size, digest, [_text(whole)], final=True)
+        return
+    if position > reader.size or (position and reader.digest(position) != tail):
+        position = 0
+    if position < reader.size:
+        records = reader.elements(position) if form == "array" else reader.lines(position)
+        yield from reader.grouped(records, position)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _text(record: bytes) -> str:
+    return record.decode("utf-8", "replace").removeprefix("\ufeff")
+
+
+Ended = tuple[bytes | None, int]
+"""A record, None where it is too long, and the position after it."""
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, part_bytes: int, max_record_bytes: int) -> None:
+        self._file = file
+        self._part_bytes = part_bytes
+        self._max_record_bytes = max_record_bytes
+        self.size = os.fstat(file.fileno()).st_size
+
+    def at(self, start: int, size: int) -> bytes:
+        """Bytes of the file, without moving where the rest is read."""
+        return os.pread(self._file.fileno(), size, start)
+
+    def digest(self, position: int) -> str:
+        start = max(0, position - TAIL_BYTES)
+        return hashlib.sha256(self.at(start, position - start)).hexdigest()
+
+    def form(self) -> str:
+        """`lines`, `array`, or `document`: an object over several lines."""
+        if self.at(0, 64 * 1024).lstrip(_BLANK + b"\xef\xbb\xbf")[:1] == b"[":
+            return "array"
+        if self.size > self._max_record_bytes or _is_json(self._file.readline()):
+            return "lines"
+        return "document" if _is_json(self.at(0, self.size)) else "lines"
+
+    def grouped(self, pieces: Iterator[Ended], start: int) -> Iterator[Part]:
+        """Records in parts of a size that suits a request."""
+        position = start
+        records: list[str] = []
+        held = too_long = 0
+        for record, position in pieces:
+            if record is None:
+                too_long += 1
+            elif record.strip():
+                records.append(_text(record))
+                held += len(record)
+            if held >= self._part_bytes or len(records) >= PART_RECORDS:
+                yield Part(start, position, self.digest(position), records, position >= self.size, too_long)
+                start, records, held, too_long = position, [], 0, 0
+        incomplete = position < self.size
+        if position > start or incomplete:
+            yield Part(start, position, self.digest(position), records, True, too_long, incomplete)
+
+    def lines(self, position: int) -> Iterator[Ended]:
+        """Up to a last line that is not complete."""
+        self._file.seek(position)
+        while line := self._file.readline(self._max_record_bytes + 1):
+            position += len(line)
+            whole = line.endswith(b"\n")
+            if not whole and len(line) > self._max_record_bytes:
+                while (rest := self._file.readline(self._part_bytes)) and not rest.endswith(b"\n"):
+                    position += len(rest)
+                yield None, position + len(rest)
+                position += len(rest)
+            elif whole or _is_json(line):
+                yield line, position
+            else:
+                return
+
+    def elements(self, position: int) -> Iterator[Ended]:
+        """Of an array, from its beginning or from behind one of its commas; raises ValueError where one is too long."""
+        self._file.seek(position)
+        buffer = bytearray()
+        scanned = begun = 0
+        depth = 1 if position else 0
+        while block := self._file.read(self._part_bytes):
+            buffer += block
+            while (found := _TOKEN.search(buffer, scanned)) is not None and (token := found[0]) != b'"':
+                scanned = found.end()
+                depth += (token in (b"[", b"{")) - (token in (b"]", b"}"))
+                if depth == 1 and token == b"[":
+                    begun = scanned
+                elif depth == 0 or (token == b"," and depth == 1):
+                    element = bytes(buffer[begun : found.start()]).strip(_BLANK)
+                    self._check_length(len(element), position)
+                    begun = scanned
+                    # What follows the array is white space.
+                    yield element, position + begun if depth else self.size
+                if depth == 0:
+                    return
+            # A text that goes on beyond what was read is looked at again with the next block.
+            scanned = len(buffer) if found is None else found.start()
+            position += begun
+            del buffer[:begun]
+            scanned, begun = scanned - begun, 0
+            self._check_length(len(buffer), position)
+
+    def _check_length(self, length: int, position: int) -> None:
+        if length > self._max_record_bytes:
+            raise ValueError(f"an entry at byte {position} is longer than {self._max_record_bytes} bytes")

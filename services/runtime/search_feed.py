@@ -1,0 +1,178 @@
+"""Feeding a collection of the search from a service's own database: what is the same for all that do it.
+
+The database has an outbox, whose `number` grows with each row, and the table `setting(name, value)`; each change leaves
+a row in its own transaction. A feed says what its rows come to now, and the rest is done here: telling, comparing both
+sides after the search was away or began again, waiting for what was changed to be found. A deletion for good is done
+once no file of either side holds what was deleted: the log of the database is emptied, and the search scrubs its files.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+import apsw
+import trio
+
+from proto.ops.retrieve import (
+    MAX_WAIT_S,
+    Group,
+    RetrieveDelete,
+    RetrieveEpoch,
+    RetrieveGroups,
+    RetrievePut,
+    RetrieveScrub,
+)
+from services.runtime.database import Change, Query
+from services.runtime.handlers import Environment
+from services.runtime.outbox import Outbox, pages
+
+T = TypeVar("T")
+
+MOST_DROPPED = 4096
+"""Groups that one call may delete."""
+
+_SCRUB, _SCRUBBED = "scrub", "scrubbed"
+"""Names of the settings that count deletions for good, and those of them that no file of the search holds any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What the search is to be told next, and `settings` to keep once it was; with `scrub`, to scrub its files."""
+
+    numbers: tuple[int, ...] = ()
+    put: list[Group] = field(default_factory=list)
+    drop: list[str] = field(default_factory=list)
+    settings: tuple[tuple[str, str], ...] = ()
+    scrub: bool = False
+
+
+class Behind(NamedTuple):
+    """An outbox: how much is in it, and the first and the last number; 0 where it is empty."""
+
+    waiting: int
+    first: int
+    last: int
+
+
+class Held(Protocol):
+    """A `services.runtime.database.Database`, or what stands before one."""
+
+    async def read(self, query: Query[T]) -> T: ...
+
+    async def write(self, change: Change[T]) -> T: ...
+
+    async def checkpoint(self) -> bool: ...
+
+
+class SearchFeed(ABC):
+    """A feed of `services.runtime.outbox`, and the outbox that runs it.
+
+    Args:
+        database: of the service. It keeps the outbox in `table`.
+        gather_s: as `Outbox` has it.
+    """
+
+    def __init__(
+        self, env: Environment, database: Held, collection: str, *, table: str = "outbox", gather_s: float = 0.0
+    ) -> None:
+        self.env = env
+        self.database = database
+        self.collection = collection
+        self._table = table
+        self.outbox: Outbox[Due] = Outbox(env, "the search", self, gather_s=gather_s)
+
+    @abstractmethod
+    def due(self, db: apsw.Connection) -> Due | None:
+        """What the next rows of the outbox come to, as things are now; None where it has none."""
+
+    @abstractmethod
+    def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
+        """Queue what is here and not among `theirs`, the ids of the search's groups; answers those not known here."""
+
+    async def run(self) -> None:
+        """Work until cancelled, or until the outbox is stopped."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.outbox.watch_epoch, self._epoch)
+            await self.outbox.run()
+            nursery.cancel_scope.cancel()
+
+    async def caught_up(self, patience_s: float) -> int:
+        """Until the search knows all that is kept now, at most `patience_s`; answers how much it does not know."""
+        if not (last := (await self.database.read(self.behind)).last):
+            return 0
+
+        def is_told(db: apsw.Connection) -> bool:
+            return not 0 < self.behind(db).first <= last
+
+        await self.outbox.until(partial(self.database.read, is_told), patience_s)
+        return (await self.database.read(partial(self.behind, last=last))).waiting
+
+    async def forgotten(self, patience_s: float) -> bool:
+        """Until no file of the search holds what has been deleted by now, at most `patience_s`; answers whether so."""
+        mine = (await self.database.read(_scrubs))[0]
+        return await self.outbox.until(partial(self.database.read, lambda db: _scrubs(db)[1] >= mine), patience_s)
+
+    def behind(self, db: apsw.Connection, last: int = 2**62) -> Behind:
+        """What of the outbox came no later than `last`."""
+        of = "count(*), coalesce(min(number), 0), coalesce(max(number), 0)"
+        return Behind(*next(db.execute(f"SELECT {of} FROM {self._table} WHERE number<=?", (last,))))
+
+    # As `services.runtime.outbox.Feed` has it
+
+    async def compare(self) -> None:
+        ask = partial(RetrieveGroups, collection=self.collection)
+        theirs = set(await pages(lambda after: self.env.call(ask(after=after))))
+        await self._drop(await self.database.write(lambda db: self.put_right(db, theirs)))
+
+    async def take(self) -> Due | None:
+        return await self.database.read(lambda db: self.due(db) or _scrub_due(db))
+
+    async def deliver(self, due: Due) -> bool:
+        if due.scrub:
+            while True:
+                if await self.database.checkpoint():
+                    break
+                # A reader still needs the log; it ends.
+                await trio.sleep(0.25)
+            await self.env.call(RetrieveScrub(collection=self.collection))
+        if due.put:
+            await self.env.call(RetrievePut(collection=self.collection, groups=due.put))
+        await self._drop(due.drop)
+        return True
+
+    async def strike(self, due: Due) -> None:
+        def change(db: apsw.Connection) -> None:
+            db.executemany(f"DELETE FROM {self._table} WHERE number=?", ((number,) for number in due.numbers))
+            db.executemany("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", due.settings)
+
+        await self.database.write(change)
+
+    async def _drop(self, groups: list[str]) -> None:
+        for start in range(0, len(groups), MOST_DROPPED):
+            some = groups[start : start + MOST_DROPPED]
+            await self.env.call(RetrieveDelete(collection=self.collection, groups=some))
+
+    async def _epoch(self, delivered: str) -> str:
+        asked = RetrieveEpoch(collection=self.collection, filled=delivered, wait_s=MAX_WAIT_S)
+        return (await self.env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
+
+
+def owe_scrub(db: apsw.Connection) -> None:
+    """In the transaction that deletes for good."""
+    db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (_SCRUB, str(_scrubs(db)[0] + 1)))
+
+
+def _scrub_due(db: apsw.Connection) -> Due | None:
+    owed, done = _scrubs(db)
+    # What is deleted meanwhile is still owed after it.
+    return None if owed == done else Due(scrub=True, settings=((_SCRUBBED, str(owed)),))
+
+
+def _scrubs(db: apsw.Connection) -> tuple[int, int]:
+    """How many deletions for good there were, and how many of them the search's files do not hold any more."""
+    found = dict(db.execute("SELECT name, value FROM setting WHERE name IN (?, ?)", (_SCRUB, _SCRUBBED)))
+    # Of an earlier version: there, and empty.
+    return int(found.get(_SCRUB, "0") or 1), int(found.get(_SCRUBBED, "0"))

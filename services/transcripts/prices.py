@@ -1,0 +1,111 @@
+"""What models cost: list prices in US dollars per million tokens, as their providers stated them on `AS_OF`.
+
+Without surcharges for long contexts, and without discounts for batches. Settings replace and add entries
+(`[transcripts.prices]`); what a model costs that is not here is not known, and is never taken to be 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+AS_OF = "2026-05-13"
+
+Rate = Annotated[float, Meta(ge=0, le=1e6)]
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """US dollars per million tokens; what is read from a cache, or written to one, costs as `input` unless said."""
+
+    input: Rate
+    output: Rate
+    cache_read: Rate | None = None
+    cache_write: Rate | None = None
+
+
+class Tokens(msgspec.Struct, kw_only=True):
+    """Tokens of one model; `read` and `written` (cache) are part of `input`."""
+
+    input: int = 0
+    output: int = 0
+    read: int = 0
+    written: int = 0
+
+
+_ANTHROPIC = """
+claude-opus-4-6 claude-opus-4-5: 5 25
+claude-opus-4-1 claude-opus-4 claude-opus-4-0 claude-3-opus: 15 75
+claude-sonnet-4-6 claude-sonnet-4-5 claude-sonnet-4 claude-sonnet-4-0 claude-3-7-sonnet claude-3-5-sonnet: 3 15
+claude-haiku-4-5: 1 5
+claude-3-5-haiku: 0.8 4
+"""
+"""Input and output; a cache is read at a tenth of the input's price, and written at five quarters."""
+
+_OTHERS = """
+gpt-5.5: 5 30 0.5
+gpt-5.4: 2.5 15 0.25
+gpt-5.4-mini: 0.75 4.5 0.075
+gpt-5.3-codex gpt-5.2-codex gpt-5.2: 1.75 14 0.175
+gpt-5.1 gpt-5.1-codex gpt-5 gpt-5-codex: 1.25 10 0.125
+gpt-5-mini: 0.25 2 0.025
+gpt-5-nano: 0.05 0.4 0.005
+gpt-4.1: 2 8 0.5
+gpt-4.1-mini: 0.4 1.6 0.1
+gpt-4.1-nano: 0.1 0.4 0.025
+gpt-4o: 2.5 10 1.25
+gpt-4o-mini: 0.15 0.6 0.075
+o3: 2 8 0.5
+o4-mini: 1.1 4.4 0.275
+gemini-3-pro-preview: 2 12 0.2
+gemini-2.5-pro: 1.25 10 0.125
+gemini-2.5-flash: 0.3 2.5 0.03
+gemini-2.5-flash-lite: 0.1 0.4 0.01
+"""
+"""Input, output, and what is read from a cache."""
+
+_DATED = re.compile(r"(?:-latest|[-@]20\d{6}|-20\d\d-\d\d-\d\d)$")
+
+
+def _listed() -> dict[str, Price]:
+    found: dict[str, Price] = {}
+    for table in (_ANTHROPIC, _OTHERS):
+        for line in table.strip().splitlines():
+            names, _, figures = line.partition(":")
+            input_, output, *read = map(float, figures.split())
+            cached = (read[0], None) if read else (input_ / 10, input_ * 1.25)
+            price = Price(input=input_, output=output, cache_read=cached[0], cache_write=cached[1])
+            found |= dict.fromkeys(names.split(), price)
+    return found
+
+
+class Prices:
+    """The table, with those of the settings before it."""
+
+    def __init__(self, given: Mapping[str, Price]) -> None:
+        self._table = {**_listed(), **given}
+        self.digest = hashlib.sha256(msgspec.json.encode(self._table, order="sorted")).hexdigest()[:16]
+        """Another table has another one."""
+
+    def of(self, model: str) -> Price | None:
+        """By the model's name as it is, without its maker's, and without its date."""
+        name = model.rpartition("/")[2]
+        undated = _DATED.sub("", name)
+        return next((price for each in (model, name, undated) if (price := self._table.get(each))), None)
+
+    def cost(self, used: Mapping[str, Tokens]) -> float | None:
+        """US dollars; None where the price of a model is not known."""
+        whole = 0.0
+        for model, tokens in used.items():
+            price = self.of(model)
+            if price is None:
+                return None
+            read = price.input if price.cache_read is None else price.cache_read
+            written = price.input if price.cache_write is None else price.cache_write
+            fresh = max(0, tokens.input - tokens.read - tokens.written)
+            whole += fresh * price.input + tokens.read * read + tokens.written * written + tokens.output * price.output
+        return round(whole / 1e6, 6)
