@@ -17,7 +17,6 @@ from proto.front import SERVICE as FRONT
 from proto.operation import OPERATOR, Family, Params, Resource, Role
 from proto.ops.completing import Completing
 from proto.ops.graph import Direction
-from proto.ops.pages import Lines
 from proto.ops.retrieve import UNLIKELY, Matched, MinScore, Score, Similarity
 
 tool = Family("knowledge", surfaces=("knowledge",))
@@ -100,7 +99,7 @@ class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
     search_documents answers them."""
 
     id: NodeId
-    lines: Lines = ""
+    lines: Annotated[str, Meta(max_length=24, description="Only these lines: `10-80`, `10-`")] = ""
     section: Annotated[str, Meta(max_length=1024, description="Only what is under this heading")] = ""
 
 

@@ -15,7 +15,6 @@ P = TypeVar("P", bound=Params[object])
 JSON = "application/json"
 
 Offset = Annotated[int, Meta(ge=0, le=2**53, description="Entries to skip")]
-Lines = Annotated[str, Meta(max_length=24, description="Only these lines: `10-80`, `10-`")]
 PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Items to answer at most")]
 
 
@@ -23,8 +22,7 @@ class Paged(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of a list: `?offset=100&limit=50` may follow its URI."""
 
     offset: Offset = 0
-    limit: Lines = Annotated[str, Meta(max_length=24, description="Only these lines: `10-80`, `10-`")]
-PageLimit = 100
+    limit: PageLimit = 100
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

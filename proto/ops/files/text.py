@@ -10,15 +10,15 @@ from msgspec import Meta
 
 from proto.errors import InvalidParams
 from proto.operation import Params
-from proto.ops.files.changes import DryRun
 from proto.ops.files.index import beside
-from proto.ops.files.shared import Path, within
-from proto.ops.pages import Lines
+from proto.ops.files.shared import within
 
-MAX_LINES = 1_000
-"""Of a file in one answer of read-file, unless `lines` names more."""
+AbsolutePath = Annotated[str, Meta(min_length=1, max_length=32768)]
+"""As `proto.ops.files.shared.Path`."""
 
-IfMatch = Annotated[str | None, Meta(max_length=80, description="`hash` of what is to be changed")]
+MAX_CONTEXT = 50
+
+IfMatch = Annotated[str, Meta(max_length=80, description="Its `hash`")] | None
 
 
 class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,16 +32,16 @@ class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hash: Annotated[str, Meta(description="SHA-256 of the file, for `if_match`")]
     line_ends: Annotated[str, Meta(description="crlf; mixed, which are then in `text`; else line feeds")] = ""
     cut_lines: Annotated[int, Meta(description="Lines too long to be answered whole")] = 0
-    more: Annotated[str, Meta(description="The `lines` that follow")] = ""
+    next_lines: Annotated[str, Meta(description="The `lines` that follow")] = ""
 
 
 @within.read("read-file", deadline_s=60, text="text")
 class ReadFile(Params[FileText], frozen=True, kw_only=True):
-    """Read a text file on disk, or some `lines` of it, as it is now. Notes: read_node_content."""
+    """Read a text file on disk, or some `lines` of it. Notes: read_node_content."""
 
-    path: Path
-    lines: Lines = ""
-    encoding: Annotated[str, Meta(max_length=32, description="If not UTF-8, UTF-16 or Windows-1252")] = ""
+    path: AbsolutePath
+    lines: Annotated[str, Meta(max_length=24, description="`10-80`, `10-`")] = ""
+    encoding: Annotated[str, Meta(max_length=32)] = ""
 
 
 class GrepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,29 +72,28 @@ class GrepFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_cursor: str = ""
 
 
-class _How(Params[GrepFound], frozen=True, kw_only=True):
-    """How to look at a text."""
-
-    pattern: Annotated[str, Meta(min_length=1, max_length=8192, description="RE2; `\\w` and `\\b` know ASCII")]
-    ignore_case: bool = False
-    literal: Annotated[bool, Meta(description="No regular expression")] = False
-    word: Annotated[bool, Meta(description="Whole words")] = False
-    context: Annotated[int, Meta(ge=0, le=50, description="Lines around a match")] = 0
-
-
 @within.read("grep-files", deadline_s=60)
-class GrepFiles(_How, frozen=True, kw_only=True):
-    """Grep files on disk for a regular expression, by ripgrep's rules: .gitignore, hidden and binary files are left
-    out. Needs no index. Stored documents: op grep."""
+class GrepFiles(Params[GrepFound], frozen=True, kw_only=True):
+    """Grep files on disk (RE2), as ripgrep: neither ignored, hidden nor binary ones. Stored documents: op grep."""
 
-    path: Annotated[str, Meta(max_length=32768, description="File or folder; else all roots")] = ""
-    glob: Annotated[str | list[str], Meta(description="`*.{py,md}`, `src/**`, `!*.min.js`")] = []
-    files_with_matches: Annotated[bool, Meta(description="Names only")] = False
-    count: Annotated[bool, Meta(description="Matching lines of each file")] = False
+    pattern: Annotated[str, Meta(min_length=1, max_length=8192)]
+    ignore_case: bool = False
+    literal: bool = False
+    context: Annotated[int, Meta(ge=0)] = 0
+    path: Annotated[str, Meta(max_length=32768)] = ""
+    glob: Annotated[str, Meta(max_length=8192, description="`*.{py,md} !test/**`")] = ""
+    files_with_matches: bool = False
+    count: bool = False
     hidden: bool = False
     no_ignore: bool = False
-    limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Lines (or files) at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
     cursor: Annotated[str, Meta(max_length=40_000)] = ""
+
+    def check(self) -> None:
+        if self.context > MAX_CONTEXT:
+            raise InvalidParams(f"`context`: at most {MAX_CONTEXT} lines", field="context")
+        if "\n" in self.pattern:
+            raise InvalidParams("`pattern`: a line feed is in no line, and lines are looked for", field="pattern")
 
 
 class GrepPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,12 +120,12 @@ class GrepTexts(Params[GrepPart], frozen=True, kw_only=True):
 
 
 class FileEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A change of a file's text: of `old`, or of `lines`."""
+    """Of `old`, which is there once, or `lines`."""
 
     new: Annotated[str, Meta(max_length=16_000_000)]
-    old: Annotated[str, Meta(max_length=16_000_000, description="Exact text that is there once")] = ""
-    lines: Annotated[str, Meta(max_length=24, description="Or these lines: `10-12`")] = ""
-    all: Annotated[bool, Meta(description="Wherever `old` is")] = False
+    old: Annotated[str, Meta(max_length=16_000_000)] = ""
+    lines: Annotated[str, Meta(max_length=24)] = ""
+    all: Annotated[bool, Meta(description="Each `old`")] = False
 
 
 class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,13 +141,12 @@ class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.write("edit-file", idempotent=False, deadline_s=60)
 class EditFile(Params[Edited], frozen=True, kw_only=True):
-    """Edit a text file on disk: replace exact text or lines, one edit after the other, all or none. Encoding and line
-    ends stay. YAML: noyalib_edit."""
+    """Edit a text file on disk: replace exact text or lines, all edits or none. YAML: noyalib_edit."""
 
-    path: Path
+    path: AbsolutePath
     edits: Annotated[list[FileEdit], Meta(min_length=1, max_length=1000)]
     if_match: IfMatch = None
-    dry_run: DryRun = False
+    dry_run: bool = False
 
     def check(self) -> None:
         for number, edit in enumerate(self.edits):
@@ -171,10 +169,9 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.destroy("write-file", idempotent=True, deadline_s=60)
 class WriteFile(Params[Written], frozen=True, kw_only=True):
-    """Write a text file on disk, making its folders. A file that is there is replaced only with `if_match` or
-    `overwrite`, and goes to the trash. Parts of it: edit-file."""
+    """Write a file on disk; an existing one needs `if_match` or `overwrite`, and goes to the trash."""
 
-    path: Path
+    path: AbsolutePath
     content: Annotated[str, Meta(max_length=64_000_000)]
     if_match: IfMatch = None
     overwrite: bool = False

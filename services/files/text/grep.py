@@ -1,8 +1,8 @@
 """`grep-files`: one search over many files, by this process and those of the service `compare` at once.
 
 A walk hands out pieces, some hundred files each. The pieces are looked through wherever there is time and answered in
-their order, so that an answer that is full ends the search, and where it ended is where the next one begins. A piece that
-another process does not answer is looked through here: the search depends on them for its speed alone.
+their order, so that an answer that is full ends the search, and where it ended is where the next one begins. A piece
+that another process does not answer is looked through here: the search depends on them for its speed alone.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Grep:
         self._core = core
         self._params = params
         self._ctx = ctx
-        self._how = msgspec.structs.replace(params, path="", glob=[], cursor="")
-        pattern_of(params)
+        self._how = msgspec.structs.replace(params, path="", glob="", cursor="")
+        pattern_of(params.pattern, params.literal, params.ignore_case)
         self._begin = _start(params.cursor)
-        globs = Globs([params.glob] if isinstance(params.glob, str) else params.glob)
+        globs = Globs(params.glob.split())
         self._walk = Walk(
             core.roots.all, globs, hidden=params.hidden, no_ignore=params.no_ignore,
             go_on=trio.from_thread.check_cancelled,
@@ -146,12 +146,12 @@ class Grep:
         async with ready:
             async for number, piece in ready:
                 parts: list[GrepPart] = []
-                most = self._room + 1 + self._begin.matches
-                while piece and most > 0:
-                    part = await (self._ask if elsewhere else self._look)(piece, most)
+                rest, most = piece, self._room + 1 + self._begin.matches
+                while rest and most > 0:
+                    part = await (self._ask if elsewhere else self._look)(rest, most)
                     parts.append(part)
                     most -= sum(1 if self._by_file else len(found.matches) for found in part.files)
-                    piece = _rest(piece, part.done)
+                    rest = _rest(rest, part.done)
                 self._parts[number] = parts
                 self._wake()
 

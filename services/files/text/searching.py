@@ -1,8 +1,9 @@
 """Looking through files for a pattern: what each process that takes part in a search does.
 
-Files are read in large pieces, and the pattern is looked for in all of a piece at once; lines are told apart only around
-what was found. The expression is RE2's, so time is linear in the text. By ripgrep's rules: a file with a NUL in it is
-binary and left out, one that begins with a byte order mark of UTF-16 is decoded, and lines end at line feeds alone.
+Files are read in large pieces, and the pattern is looked for in all of a piece at once; lines are told apart only
+around what was found. The expression is RE2's, so time is linear in the text. By ripgrep's rules: a file with a NUL in
+it is binary and left out, one that begins with a byte order mark of UTF-16 is decoded, and lines end at line feeds
+alone.
 """
 
 from __future__ import annotations
@@ -55,26 +56,24 @@ Spans = Callable[[bytes, int, int], Iterator[tuple[int, int, int]]]
 class Pattern:
     """What is looked for."""
 
-    def __init__(self, how: GrepFiles) -> None:
+    def __init__(self, pattern: str, *, literal: bool, ignore_case: bool) -> None:
         """Raises InvalidParams: it is no regular expression."""
-        if "\n" in how.pattern:
-            raise InvalidParams("`pattern`: a line feed is in no line, and lines are looked for", field="pattern")
-        is_plain = how.literal or not _SPECIAL.intersection(how.pattern)
-        body = re2.escape(how.pattern) if is_plain else how.pattern
+        is_plain = literal or not _SPECIAL.intersection(pattern)
+        body = re2.escape(pattern) if is_plain else pattern
         options = {
             "never_nl": True, "never_capture": True, "max_mem": MAX_PATTERN_BYTES,
-            "case_sensitive": not how.ignore_case,
+            "case_sensitive": not ignore_case,
         }  # fmt: skip
         try:
             # Alone first, so that an error repeats what the caller wrote.
             linear.compiled(body, **options)
-            self._expression = linear.compiled(rf"(?m)\b(?:{body})\b" if how.word else f"(?m)(?:{body})", **options)
+            self._expression = linear.compiled(f"(?m)(?:{body})", **options)
         except linear.BadPattern as error:
             raise InvalidParams(f"`pattern` is no regular expression of RE2: {error}", field="pattern") from None
-        needed = [] if how.ignore_case else [how.pattern] if is_plain else literals.parts_of(how.pattern)
+        needed = [] if ignore_case else [pattern] if is_plain else literals.parts_of(pattern)
         self.needed = max(needed, key=len, default="").encode()
         """What every text holds that matches."""
-        self.spans: Spans = self._plain if is_plain and self.needed and not how.word else self._by_expression
+        self.spans: Spans = self._plain if is_plain and self.needed else self._by_expression
 
     def _plain(self, data: bytes, position: int, last: int) -> Iterator[tuple[int, int, int]]:
         needed = self.needed
@@ -104,14 +103,9 @@ class Pattern:
 
 
 @functools.lru_cache(maxsize=8)
-def _pattern_of(encoded: tuple[str, bool, bool, bool]) -> Pattern:
-    pattern, literal, ignore_case, word = encoded
-    return Pattern(GrepFiles(pattern=pattern, literal=literal, ignore_case=ignore_case, word=word))
-
-
-def pattern_of(how: GrepFiles) -> Pattern:
+def pattern_of(pattern: str, literal: bool, ignore_case: bool) -> Pattern:
     """The pattern, compiled once for all pieces of a search. Raises InvalidParams."""
-    return _pattern_of((how.pattern, how.literal, how.ignore_case, how.word))
+    return Pattern(pattern, literal=literal, ignore_case=ignore_case)
 
 
 def search(roots: Roots, how: GrepFiles, piece: Piece, most: int, go_on: Callable[[], None] | None = None) -> GrepPart:
@@ -141,7 +135,7 @@ class _Looking:
         self._go_on = go_on
         self._how = how
         self._left = most
-        self._pattern = pattern_of(how)
+        self._pattern = pattern_of(how.pattern, how.literal, how.ignore_case)
         # A file in which the needed text is missing is not looked at further.
         self._needed = self._pattern.needed
         self.found: list[GrepFile] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import mimetypes
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ _MARKS = (
 """In this order, for the mark of UTF-32 begins with that of UTF-16."""
 _FALLBACKS = ("cp1252", "latin-1")
 """Of a text that is not UTF-8: the second is whatever its bytes are."""
+_SLOW = ("idna", "punycode")
+"""In a time that grows with the square."""
 _MAGIC = (
     (b"\x7fELF", "application/x-executable"), (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"), (b"PK\x03\x04", "application/zip"), (b"\x1f\x8b", "application/gzip"),
@@ -36,7 +39,7 @@ class Text:
         """Another text as this one was written. Raises UnicodeEncodeError."""
         if self.line_ends == "crlf":
             text = text.replace("\n", "\r\n")
-        return self.mark + text.encode("utf-8" if self.encoding == "utf-8-sig" else self.encoding)
+        return self.mark + text.encode(_codec(self.encoding))
 
 
 def decode(data: bytes, path: str, encoding: str = "") -> Text:
@@ -46,9 +49,9 @@ def decode(data: bytes, path: str, encoding: str = "") -> Text:
         OperationError: it is binary; says of which type.
         InvalidParams: it is not of the `encoding` that was asked for, or there is none of that name.
     """
-    mark, found = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", ""))
     if encoding:
-        return _as_asked(data, encoding, mark, found)
+        return _as_asked(data, encoding)
+    mark, found = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", ""))
     if not found and b"\0" in data:
         kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), None) or mimetypes.guess_type(path)[0]
         raise OperationError(
@@ -56,33 +59,26 @@ def decode(data: bytes, path: str, encoding: str = "") -> Text:
             " and `encoding` reads it as text",
             field="path",
         )
-    if found == "utf-8-sig" or not found:
-        names = (found or "utf-8", *_FALLBACKS)
-    else:
-        names = (found,)
-    for name in names:
-        body = data[len(mark) :] if name == found else data
-        try:
-            text = body.decode("utf-8" if name == "utf-8-sig" else name)
-        except UnicodeDecodeError:
-            continue
-        return _text(text, name, mark if name == found else b"")
+    for name in (found,) if found else ("utf-8", *_FALLBACKS):
+        with contextlib.suppress(UnicodeDecodeError):
+            return _text(data[len(mark) :].decode(_codec(name)), name, mark)
     raise OperationError(f"`path`: {path[:1000]} begins as {found} and is not; `encoding` reads it", field="path")
 
 
-def _as_asked(data: bytes, encoding: str, mark: bytes, found: str) -> Text:
+def _codec(name: str) -> str:
+    # The mark is kept apart.
+    return name.removesuffix("-sig")
+
+
+def _as_asked(data: bytes, encoding: str) -> Text:
     try:
         name = codecs.lookup(encoding).name
-        is_marked = bool(mark) and found.startswith(name.removesuffix("-sig"))
-        text = data[len(mark) if is_marked else 0 :].decode(found if is_marked and "16" in name else name)
-    except LookupError:
-        raise InvalidParams(f"`encoding`: there is no {encoding[:40]!r}; cp1252, shift_jis, utf-16-le", field="encoding") from None
-    except UnicodeDecodeError as error:
-        why = f"the file is not {encoding[:40]}: {error.reason} at byte {error.start}"
-        raise InvalidParams(f"`encoding`: {why}", field="encoding") from None
-    if not isinstance(text, str):
-        raise InvalidParams(f"`encoding`: {encoding[:40]} is of no text", field="encoding")
-    return _text(text, name, mark if is_marked else b"")
+        if name in _SLOW:
+            raise LookupError
+        return _text(data.decode(name).removeprefix("\ufeff"), name, b"")
+    except (LookupError, ValueError) as error:
+        why = f"the file is not {encoding[:40]}: {error}" if isinstance(error, ValueError) else "no such encoding"
+        raise InvalidParams(f"`encoding`: {why}; as `cp1252`, `shift_jis`, `utf-16-le`", field="encoding") from None
 
 
 def _text(text: str, encoding: str, mark: bytes) -> Text:

@@ -1,8 +1,8 @@
 """The files that a search looks through, by ripgrep's rules.
 
 Left out are hidden names and what ignore files name: `.gitignore` within a repository, with `.git/info/exclude`, and
-`.ignore`, `.rgignore` and `.linckiaignore` anywhere, which come before it; of each, the deepest one that matches decides,
-and those of the folders above the search count too. A glob comes before all of them. Links are not followed.
+`.ignore`, `.rgignore` and `.linckiaignore` anywhere, which come before it; of each, the deepest one that matches
+decides, and those of the folders above the search count too. A glob comes before all of them. Links are not followed.
 """
 
 from __future__ import annotations
@@ -95,9 +95,11 @@ class Walk:
         piece: Piece = []
         count, most = 0, FIRST_FILES
         for folder, names in self._folders(top, after):
-            while names:
-                now, names = names[: most - count], names[most - count :]
+            at = 0
+            while at < len(names):
+                now = names[at : at + most - count]
                 piece.append((folder, now))
+                at += len(now)
                 count += len(now)
                 if count >= most:
                     yield piece
