@@ -44,7 +44,7 @@ class ReadFile(Params[FileText], frozen=True, kw_only=True):
     encoding: Annotated[str, Meta(max_length=32)] = ""
 
 
-class GrepLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line that matches."""
 
     line: int

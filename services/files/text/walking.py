@@ -54,16 +54,25 @@ class Globs:
         except ValueError as error:
             raise InvalidParams(f"`glob`: {error}", field="glob") from None
         self.says = self._spec is not None
+        # Without a slash inside they are about the name alone, and many are alike.
+        self._of_names = all("/" not in glob.lstrip("!").rstrip("/") for glob in given)
+        self._matched = functools.lru_cache(65_536)(self._look)
         self._takes_only = any(not glob.startswith("!") for glob in given)
 
-    def verdict(self, path: str, *, is_folder: bool) -> bool | None:
-        """Whether a path is left out, or expressly not; None where none of them says so."""
+    def verdict(self, below: str, name: str) -> bool | None:
+        """Whether a name in a folder is left out, or expressly not; None where none of them says so. Folders end in a
+        slash."""
         if self._spec is None:
             return None
-        matched: bool | None = self._spec.check_file(printable(path) + ("/" if is_folder else "")).include
+        matched = self._matched(name if self._of_names else below + name)
         if matched is None:
-            return True if self._takes_only and not is_folder else None
+            return True if self._takes_only and name[-1] != "/" else None
         return not matched
+
+    def _look(self, path: str) -> bool | None:
+        assert self._spec is not None
+        matched: bool | None = self._spec.check_file(printable(path)).include
+        return matched
 
 
 def _expanded(glob: str) -> list[str]:
@@ -157,35 +166,27 @@ class Walk:
         self, entries: Sequence[os.DirEntry[str]], folder: str, lead: int, rules: _Rules
     ) -> tuple[list[str], list[str]]:
         """The names of the files and of the folders in a folder that are to be looked at, each in order."""
-        names: list[str] = []
-        folders: list[str] = []
         hidden_in = self._roots.hidden_in(paths.to_os(folder))
         below = paths.to_os(folder[lead:])
-        has_rules = rules.own is not None or rules.git is not None or self._globs.says
-        for entry in entries:
-            name = entry.name
-            if name[0] == "." and not self._hidden and not has_rules:
-                continue
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if not is_folder and not entry.is_file(follow_symlinks=False):
-                continue
-            if hidden_in is not None and hidden_in(name):
-                continue
-            if has_rules and self._leaves_out(below, name, rules, is_folder):
-                continue
-            if not name.isascii():
-                name = paths.to_text(name)
-            (folders if is_folder else names).append(name)
-        names.sort()
-        folders.sort()
-        return names, folders
+        names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        folders = [f"{entry.name}/" for entry in entries if entry.is_dir(follow_symlinks=False)]
+        marked = names + folders
+        chain = [each for each in (rules.own, rules.git) if each is not None and marked and each.touches(below, marked)]
+        if chain or self._globs.says:
+            marked = [name for name in marked if not self._leaves_out(below, name, chain)]
+        elif not self._hidden:
+            marked = [name for name in marked if name[0] != "."]
+        if hidden_in is not None:
+            marked = [name for name in marked if not hidden_in(name.rstrip("/"))]
+        texts = list(map(paths.to_text, marked))
+        # Without their slash, as a place in the walk is compared.
+        return sorted(name for name in texts if name[-1] != "/"), sorted(name[:-1] for name in texts if name[-1] == "/")
 
-    def _leaves_out(self, below: str, name: str, rules: _Rules, is_folder: bool) -> bool:
-        path = below + name
-        verdict = self._globs.verdict(path, is_folder=is_folder)
-        for each in (rules.own, rules.git):
-            if verdict is None and each is not None:
-                verdict = each.verdict(path, is_folder=is_folder)
+    def _leaves_out(self, below: str, name: str, chain: Sequence[IgnoreRules]) -> bool:
+        verdict = self._globs.verdict(below, name)
+        for each in chain:
+            if verdict is None:
+                verdict = each.verdict(below + name.rstrip("/"), is_folder=name[-1] == "/")
         return name[0] == "." and not self._hidden if verdict is None else verdict
 
     # Ignore files
