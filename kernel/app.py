@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 
 import trio
 from msgspec import structs
@@ -118,7 +119,8 @@ class _Kernel:
             read_only=config.read_only,
             audit=self.audit,
         )
-        self.folders = RootFolders(config.roots)
+        followed = dict.fromkeys(Path(path) for entry in self.entries for path in entry.follows)
+        self.folders = RootFolders((*config.roots, *followed))
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
         self.faults = Faults() if config.chaos_allowed else None
         zygotes = catalog.zygotes(self.entries, config.rest_after_s)
@@ -206,7 +208,7 @@ class _Kernel:
         # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
         living = (ServiceState.STARTING, ServiceState.READY)
         for entry in self.entries:
-            if entry.roots is not Roots.NONE and self.supervisor.state(entry.spec.name) in living:
+            if (entry.roots is not Roots.NONE or entry.follows) and self.supervisor.state(entry.spec.name) in living:
                 self.supervisor.restart(entry.spec.name)
 
     async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:

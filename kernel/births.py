@@ -111,8 +111,8 @@ class Births:
         embedder = config.services.get("embed", {})
         if entry.cuts_texts:
             settings = {**settings, "embedder": embedder}
-        uses_roots = entry.roots is not Roots.NONE
-        roots = tuple(map(str, config.roots)) if uses_roots else ()
+        uses_roots = entry.roots is not Roots.NONE or bool(entry.follows)
+        roots = (*(tuple(map(str, config.roots)) if entry.roots is not Roots.NONE else ()), *entry.follows)
         read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
         writable = tuple(root for root in roots if root not in read_only)
         reads_models = entry.reads_models or entry.cuts_texts

@@ -54,6 +54,13 @@ RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkMana
 """Where systems keep, and replace, the file that names their name servers; read by services with a network."""
 
 
+AGENTS = {
+    "claude": ("CLAUDE_CONFIG_DIR", "~/.claude", "projects"),
+    "codex": ("CODEX_HOME", "~/.codex", "sessions"),
+    "gemini": ("", "~/.gemini", "tmp"),
+}
+"""Where agents leave their conversations: the variable that names their folder, the folder otherwise, and in it."""
+
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Names of the environment that OpenSSL reads, for services with a network.  No proxy: a proxy stands in settings."""
 
@@ -85,6 +92,10 @@ class Entry(msgspec.Struct, frozen=True):
     """Its settings that each name a file, which it may then read."""
     reads_environment: tuple[str, ...] = ()
     """Its settings that each name a variable of the kernel's environment, which it then gets, and no other does."""
+    follows_by: str = ""
+    """Its setting, if any, that lists folders which are no roots for it to follow."""
+    follows: tuple[str, ...] = ()
+    """Their real paths: it may read them, as `watch` may, and does not rest."""
     ops_modules: tuple[str, ...] = ()
     """Modules of operations from outside `proto.ops`."""
     rests: bool = False
@@ -201,7 +212,7 @@ ENTRIES = (
     # The store is on disk; a gigabyte goes through in pieces.
     Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE, cuts_texts=True),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
-    Entry(_light_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True),
+    Entry(_light_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True, follows_by="follow"),
     Entry(_light_spec("files", 2 * GIB), roots=Roots.WRITE),
     # A rescan goes on without it, only slower.
     Entry(
@@ -267,12 +278,47 @@ def pools(
         if name not in known:
             raise ConfigError(f"settings: there is no service {name!r}{nearest(name, known)}")
     found = {}
-    for entry in served(entries, settings):
+    for entry in following(served(entries, settings), settings):
         own = settings.get(entry.service, {})
         limited = _limited(entry, own)
         processes = (resting(each, rest_after_s, own, standby=standbys) for each in pool(limited, workers(entry, own)))
         found[entry.service] = tuple(map(_after_fronts, processes))
     return found
+
+
+def following(
+    entries: tuple[Entry, ...],
+    settings: Mapping[str, Mapping[str, object]],
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[Entry, ...]:
+    """With the folders that their settings have them follow.  Raises ConfigError."""
+    own = {entry.service: _followed(entry, settings.get(entry.service, {}), environment) for entry in entries}
+    every = tuple(dict.fromkeys(path for paths in own.values() for path in paths))
+    return tuple(
+        structs.replace(
+            entry, follows=every if entry.watches else own[entry.service], rests=entry.rests and not own[entry.service]
+        )
+        for entry in entries
+    )
+
+
+def _followed(entry: Entry, settings: Mapping[str, object], environment: Mapping[str, str]) -> tuple[str, ...]:
+    given = settings.get(entry.follows_by, []) if entry.follows_by else []
+    what = f"settings: services.{entry.service}.{entry.follows_by}"
+    if not isinstance(given, list):
+        raise ConfigError(f"{what} is {given!r}; it is a list of names and folders")
+    found = []
+    for each in given:
+        if each in AGENTS:
+            variable, folder, inside = AGENTS[each]
+            path = os.path.join(environment.get(variable) or folder, inside)
+        else:
+            path = str(each)
+        path = os.path.expanduser(path)
+        if not os.path.isabs(path):
+            raise ConfigError(f"{what}: {each!r} is neither {', '.join(AGENTS)} nor the absolute path of a folder")
+        found.append(os.path.realpath(path))
+    return tuple(dict.fromkeys(found))
 
 
 def _limited(entry: Entry, settings: Mapping[str, object]) -> Entry:

@@ -13,11 +13,16 @@ _LONGEST = 200
 
 def did_you_mean(name: str, known: Iterable[str], *, before: str = "; ", most: int = 3) -> str:
     """`; did you mean A, B?`, of the names that are most like this one; empty where none is."""
+    near = close(name, known, most)
+    return f"{before}did you mean {', '.join(near)}?" if near else ""
+
+
+def close(name: str, known: Iterable[str], most: int) -> list[str]:
+    """The names that are most like this one, the likest first."""
     by_key: dict[str, str] = {}
     for each in islice(known, _LOOKED_AT):
         by_key.setdefault(each[-_LONGEST:].lower(), each)
-    near = difflib.get_close_matches(name[-_LONGEST:].lower(), by_key, n=most)
-    return f"{before}did you mean {', '.join(by_key[key] for key in near)}?" if near else ""
+    return [by_key[key] for key in difflib.get_close_matches(name[-_LONGEST:].lower(), by_key, n=most)]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

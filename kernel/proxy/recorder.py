@@ -29,6 +29,8 @@ PROVIDERS = {
     "/messages": "anthropic",
     "/api/chat": "ollama",
     "/api/generate": "ollama",
+    ":generateContent": "gemini",
+    ":streamGenerateContent": "gemini",
 }
 """By the end of a path: the requests that are turns of a conversation."""
 

@@ -88,11 +88,25 @@ _LANGUAGES = {
     # A header may be of C or of C++, whose grammar reads both.
     "cpp": ("c", ".h .cc .cpp .cxx .c++ .hpp .hh .hxx .ipp"),
     "java": ("java", ".java"),
+    # On the same machine: each calls what the others define.
+    "kotlin": ("java", ".kt .kts"),
+    "scala": ("java", ".scala .sc"),
+    "csharp": ("csharp", ".cs"),
+    "swift": ("swift", ".swift"),
+    "php": ("php", ".php .phtml"),
+    "ruby": ("ruby", ".rb .rake .gemspec"),
+    "lua": ("lua", ".lua"),
+    "bash": ("shell", ".sh .bash .zsh .ksh"),
+    "sql": ("sql", ".sql"),
 }
 LANGUAGES = {
     extension: (name, family) for name, (family, extensions) in _LANGUAGES.items() for extension in extensions.split()
 }
 """Of code, by the extension of a file's name with its dot: the language, and whose definitions its calls may mean."""
+SEPARATORS = {
+    "rust": "::", "java": ".", "csharp": ".", "swift": ".", "lua": ".", "php": "\\", "ruby": "/", "shell": "/",
+}  # fmt: skip
+"""Between the parts of what is imported, in the families in which that is the path of a file."""
 MARKDOWN_EXTENSIONS = (".md", ".markdown", ".mdx")
 CODE_EXTENSIONS = frozenset((*LANGUAGES, *MARKDOWN_EXTENSIONS))
 

@@ -61,7 +61,7 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
 
 
-@internal.read("embed_texts", deadline_s=120)
+@internal.read("embed_texts", deadline_s=120, callers=("knowledge", "retrieve", CLIENT))
 class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
     """Turn texts into unit vectors with the embedding model in use."""
 

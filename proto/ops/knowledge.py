@@ -159,6 +159,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class BrokenLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A link whose target is no note."""
+
+    note: Annotated[str, Meta(description="Id of the note that has it")]
+    path: Annotated[str, Meta(description="Its file, relative to its root")]
+    link: Annotated[str, Meta(description="As it is written")]
+    line: Annotated[int | None, Meta(description="Of the file, from 1")] = None
+    meant: Annotated[list[str], Meta(description="Targets of notes that are there, the likeliest first")] = []
+
+
 class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     """How far the index is in step with the files."""
 
@@ -173,6 +183,10 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     roots: list[str]
     problems: Annotated[list[Problem], Meta(description="What is not, or not wholly, indexed (the first 100)")]
     problem_count: int
+    broken_links: Annotated[list[BrokenLink], Meta(description="Links to nothing, as many as `limit` says")] = []
+    broken_link_count: int = 0
+    orphans: Annotated[list[str], Meta(description="Ids of notes without any link, as many as `limit` says")] = []
+    orphan_count: int = 0
     waiting: Annotated[str | None, Meta(description="Why indexing waits at the moment")]
     graph_pending: Annotated[int, Meta(description="Notes whose links are still to be fed into the graph")]
     graph_waiting: Annotated[str | None, Meta(description="Why feeding the graph waits at the moment")]
@@ -186,7 +200,9 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("knowledge_status", deadline_s=10)
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
-    """State of the notes: how many are known, wait to be indexed, or were left out and why."""
+    """State of the notes: how many are known, wait to be indexed, or were left out and why; broken links, orphans."""
+
+    limit: Annotated[int, Meta(ge=0, le=1000, description="Of broken links, and of orphans")] = 10
 
 
 class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,11 +251,42 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("find_gaps", deadline_s=120)
 class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
-    """Find notes that are similar in meaning and not linked: links to add, duplicate knowledge. Over all pairs; most
-    similar first. The same files: find-duplicates."""
+    """Find notes that are similar in meaning and not linked: links to add, each with its reason. Over all pairs; most
+    similar first. The same text: find_duplicate_notes; broken links: knowledge_status."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs to answer at most")] = 10
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity")] = 0.8
+
+
+class DuplicateNote(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several notes that say the same."""
+
+    id: str
+    path: Annotated[str, Meta(description="Relative to its root")]
+
+
+class DuplicateGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Notes that say the same."""
+
+    notes: Annotated[list[DuplicateNote], Meta(description="The one that most notes link to first")]
+    size: Annotated[int, Meta(description="How many there are, listed or not")]
+    share: Annotated[float, Meta(description="Least share of text that two of them have in common; 1: all of it")]
+
+
+class DuplicateNotes(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups of near-duplicates, the most alike first."""
+
+    groups: list[DuplicateGroup]
+    more: Annotated[int, Meta(description="Groups beyond `limit`")]
+    degraded: Annotated[list[str], Meta(description="In what way this may fall short of the notes, and why")]
+
+
+@tool.read("find_duplicate_notes", deadline_s=120)
+class FindDuplicateNotes(Params[DuplicateNotes], frozen=True, kw_only=True):
+    """Find notes whose texts are the same or nearly so. Stored files: find-duplicates."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 10
+    threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share of text in common")] = 0.8
 
 
 class TagMatch(enum.StrEnum):
@@ -321,6 +368,7 @@ class TemporalSearch(Params[TemporalSearchResult], frozen=True, kw_only=True):
 class ClusterMethod(enum.StrEnum):
     """How notes are put together."""
 
+    TOPICS = "topics"
     KMEANS = "kmeans"
     SIMILAR = "similar"
     LINKS = "links"
@@ -333,7 +381,7 @@ class ClusteredNote(msgspec.Struct, frozen=True, kw_only=True):
     title: str
 
 
-_METHODS = "kmeans: `count` topics; similar: chains, each at `threshold`; links: linked notes"
+_METHODS = "`topics` (default): links and meaning; `kmeans`: `count`, by meaning; `similar`: chains; `links`"
 _MIN_SIZE = "Least notes of a cluster; by default 1 of kmeans, else 2"
 
 
@@ -359,8 +407,8 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True):
     """Group all notes into topics, each with a label of its most telling terms."""
 
-    method: Annotated[ClusterMethod, Meta(description=_METHODS)] = ClusterMethod.KMEANS
-    count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`; by default √(notes/2)")] | None = None
+    method: Annotated[ClusterMethod, Meta(description=_METHODS)] | None = None
+    count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`")] | None = None
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity of `similar`")] = 0.8
     min_size: Annotated[int, Meta(ge=1, le=10000, description=_MIN_SIZE)] | None = None
     notes_each: Annotated[int, Meta(ge=1, le=10000, description="Notes named of each")] = 20

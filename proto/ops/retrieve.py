@@ -92,7 +92,7 @@ class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing of what was deleted is left in the collection's database and its log."""
 
 
-@internal.write("retrieve_scrub", idempotent=True, deadline_s=120, callers=("transcripts", OPERATOR))
+@internal.write("retrieve_scrub", idempotent=True, deadline_s=120, callers=("documents", "transcripts", OPERATOR))
 class RetrieveScrub(Params[Scrubbed], frozen=True, kw_only=True):
     """Take out what deletions leave behind in files: words, vectors, pages of the log.  A second for 100,000 pieces."""
 
@@ -290,6 +290,7 @@ class RetrievePairs(Params[Pairs], frozen=True, kw_only=True):
     collection: Collection
     threshold: Cosine
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Pairs to answer at most")] = 1000
+    nearest: Annotated[int, Meta(ge=1, le=100, description="Only with one of a group's so many nearest")] | None = None
 
 
 class Grouping(msgspec.Struct, frozen=True, kw_only=True):

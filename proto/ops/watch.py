@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from proto.operation import OPERATOR, Family, Params, Role
 
-internal = Family("watch", role=Role.INTERNAL, callers=("documents", "files", "knowledge", OPERATOR))
+internal = Family("watch", role=Role.INTERNAL, callers=("documents", "files", "knowledge", "transcripts", OPERATOR))
 
 MAX_WAIT_S = 60.0
 

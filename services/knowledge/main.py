@@ -27,7 +27,10 @@ from services.knowledge.notes import files, tags
 from services.knowledge.notes.dates import rfc3339
 from services.knowledge.notes.reading import part
 from services.knowledge.schema import open_database
+from services.knowledge.search.discovery import Discovery
+from services.knowledge.search.loose_ends import Loose, LooseEnds
 from services.knowledge.search.operations import Search
+from services.knowledge.search.refinement import Refiner
 from services.runtime.database import Database
 from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -69,7 +72,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
                 tasks.start_soon(task)
             tasks.start_soon(outbox.watch_epoch, feed.epoch)
-            yield Handlers(Search(database, ingest), Notes(database, ingest, outbox))
+            refiner = Refiner()
+            search = Search(database, ingest, refiner)
+            discovery = Discovery(database, ingest, refiner, search)
+            yield Handlers(search, discovery, Notes(database, ingest, outbox))
             tasks.cancel_scope.cancel()
     finally:
         database.close()
@@ -82,6 +88,7 @@ class Notes:
         self._database = database
         self._ingest = ingest
         self._outbox = outbox
+        self._loose_ends = LooseEnds(database, ingest)
         self._reading = trio.CapacityLimiter(4)
         self._writing = trio.CapacityLimiter(1)
 
@@ -220,6 +227,8 @@ class Notes:
         notes, links, graph_pending = await self._database.read(
             lambda db: (nodes.count(db), edges.count(db), graph_feed.waiting(db))
         )
+        # While notes are being read, a link may wait for its target.
+        loose = Loose() if pending or scanning else await self._loose_ends.found(params.limit)
         return ops.KnowledgeStatusResult(
             notes=notes,
             edges=links,
@@ -232,6 +241,10 @@ class Notes:
             roots=list(ingest.roots),
             problems=[ops.Problem(path=printable(path), reason=reason) for path, reason in problems[:MAX_PROBLEMS]],
             problem_count=len(problems),
+            broken_links=loose.broken,
+            broken_link_count=loose.broken_count,
+            orphans=loose.orphans,
+            orphan_count=loose.orphan_count,
             waiting=ingest.waiting,
             graph_pending=graph_pending,
             graph_waiting=self._outbox.waiting,

@@ -376,7 +376,7 @@ class RetrieveService:
 
     @handles(RetrievePairs)
     async def pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:
-        asked = (params.threshold, params.limit)
+        asked = (params.threshold, params.limit, params.nearest)
         return await self._collections.ask(params.collection, lambda each: self._near(each).pairs(*asked), Pairs())
 
     @handles(RetrieveClusters)

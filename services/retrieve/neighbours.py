@@ -30,6 +30,9 @@ from services.retrieve.vectors import Matrix
 BLOCK = 2048
 """Rows of a block: 16 MB of cosines at a time."""
 
+STRIP = 256
+"""Rows that are compared with all others at a time: 100 MB of cosines with 100,000 others."""
+
 KEPT_BYTES = 512 * 1024 * 1024
 """Vectors of more than this are read again for every call."""
 
@@ -80,11 +83,17 @@ class GroupNeighbours:
         found = await trio.to_thread.run_sync(_nearest, vectors, group, limit, threshold, limiter=self._turn)
         return Neighbours(neighbours=found or [], has_vector=found is not None, vectors_waiting=vectors.waiting)
 
-    async def pairs(self, threshold: float, limit: int) -> Pairs:
+    async def pairs(self, threshold: float, limit: int, nearest: int | None = None) -> Pairs:
         """See `RetrievePairs`.  Cancellation: takes effect after the block that is being compared."""
         vectors = await self.vectors()
         matrix, ids = vectors.matrix, vectors.ids
-        found, more = await trio.to_thread.run_sync(best_pairs, matrix, threshold, limit, limiter=self._turn)
+
+        def work() -> tuple[list[tuple[int, int, float]], bool]:
+            if nearest is None:
+                return best_pairs(matrix, threshold, limit)
+            return nearest_pairs(matrix, threshold, limit, nearest)
+
+        found, more = await trio.to_thread.run_sync(work, limiter=self._turn)
         return Pairs(
             pairs=[Pair(first=ids[i], second=ids[j], similarity=similarity) for i, j, similarity in found],
             more=more,
@@ -215,6 +224,26 @@ def best_pairs(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple
             trio.from_thread.check_cancelled()
             _compare(matrix, top, left, best)
     return list(best.answer()), best.more
+
+
+def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tuple[list[tuple[int, int, float]], bool]:
+    """As `best_pairs`, but only of pairs of which one row is among the `each` nearest of the other."""
+    count = len(matrix)
+    found: list[Integers] = [np.empty(0, dtype=np.int64)]
+    for top in range(0, count, STRIP):
+        trio.from_thread.check_cancelled()
+        products = matrix[top : top + STRIP] @ matrix.T
+        rows = np.arange(len(products))
+        products[rows, top + rows] = -2.0
+        near = np.argpartition(-products, min(each, count) - 1, axis=1)[:, :each].reshape(-1)
+        own = np.repeat(rows, near.size // max(1, len(rows)))
+        cosines, own = products[own, near], own + top
+        scores = _places(cosines)
+        enough = (scores >= _least(threshold)) & (cosines > -1.5)
+        first, second = np.minimum(own, near)[enough], np.maximum(own, near)[enough]
+        found.append(_keys(scores[enough], first, second, count))
+    keys = np.unique(np.concatenate(found))
+    return list(_unpack(keys[:limit], count)), len(keys) > limit
 
 
 def _compare(matrix: Matrix, top: int, left: int, best: _Best) -> None:

@@ -123,8 +123,8 @@ class SearchFeed(ABC):
     # As `services.runtime.outbox.Feed` has it
 
     async def compare(self) -> None:
-        ask = partial(RetrieveGroups, collection=self.collection)
-        theirs = set(await pages(lambda after: self.env.call(ask(after=after))))
+        env, own = self.env, self.collection
+        theirs = set(await pages(lambda after: env.call(RetrieveGroups(collection=own, after=after))))
         await self._drop(await self.database.write(lambda db: self.put_right(db, theirs)))
 
     async def take(self) -> Due | None:

@@ -60,12 +60,19 @@ class Importing:
 
     @handles(TranscriptImportState)
     async def state(self, params: TranscriptImportState, ctx: Context) -> ImportState:
+        """See `at`."""
+        return await self.at(params.source)
+
+    async def at(self, source: str) -> ImportState:
         """How far a file is."""
-        held = await self._database.read(lambda db: _held(db, params.source))
-        return held.told
+        return (await self._database.read(lambda db: _held(db, source))).told
 
     @handles(TranscriptImport)
     async def import_part(self, params: TranscriptImport, ctx: Context) -> ImportResult:
+        """See `take`."""
+        return await self.take(params)
+
+    async def take(self, params: TranscriptImport) -> ImportResult:
         """Keep a part of a file, if it begins where the file has been read to.  Raises OperationError where the disk
         fails."""
         held = await self._database.read(lambda db: _held(db, params.source))

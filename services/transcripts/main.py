@@ -37,6 +37,7 @@ from services.transcripts.answers import checkout, history, written
 from services.transcripts.carrying import Carrying
 from services.transcripts.database import delete, open_database
 from services.transcripts.feed import TurnFeed
+from services.transcripts.following import Following
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
 from services.transcripts.listing import Listing
@@ -66,6 +67,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     redact: Annotated[bool, Meta(description="Whether secrets are masked before anything is kept")] = True
     redact_skip: Annotated[list[str], Meta(description="Names of rules that are not to be applied")] = []
     redact_rules: Annotated[list[RedactRule], Meta(description="Further rules")] = []
+    follow: Annotated[
+        list[str], Meta(description="Whose conversations are kept as they are written: claude, codex, gemini, a folder")
+    ] = []
     prices: Annotated[dict[str, Price], Meta(description="What models cost, beside those of the table")] = {}
     strip_tags: Annotated[list[str], Meta(description="Further tags whose content is the agent's own")] = []
     search_patience_s: Annotated[
@@ -119,15 +123,20 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     strip = Stripper(settings.strip_tags)
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
     feed = TurnFeed(env, database, strip)
+    ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
+    importing = Importing(database, ingest)
+    following = Following(env, importing) if settings.follow else None
     try:
         env.background.start_soon(feed.run)
         env.info(redaction="on" if redactor else "off")
-        ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
         searching = Searching(database, feed, settings.search_patience_s)
-        importing, carrying = Importing(database, ingest), Carrying(database, ingest)
-        listing = Listing(database, strip, Prices(settings.prices))
+        carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
+        if following is not None:
+            env.background.start_soon(following.run)
         yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
     finally:
+        if following is not None:
+            await following.stop()
         await feed.outbox.stop()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)

@@ -2,9 +2,9 @@
 
     scripts/bench grep_files [--gigabytes 1] [--folder DIR] [--runs 3]
 
-The files are copies of this environment's sources (`site-packages`), with a `.gitignore`, in a kernel's only root; both
-find them in the page cache, and each search answers all that there is: lines with their numbers, or for what is in every
-file the number of lines in each. ripgrep must be installed (Debian's `ripgrep`).
+The files are copies of this environment's sources (`site-packages`), with a `.gitignore`, in a kernel's only root. Both
+find them in the page cache, and each search answers all that there is: lines with their numbers, or for what is in
+every file the number of lines in each. ripgrep must be installed (Debian's `ripgrep`).
 """
 
 from __future__ import annotations

@@ -58,6 +58,8 @@ TASKS = (
     ("save a query for large videos, to run it again later", "query-create"),
     ("which notes link to this note", "explore_links"),
     ("which notes are similar but lack a link between them", "find_gaps"),
+    ("which of my notes say the same twice", "find_duplicate_notes"),
+    ("which links in my notes lead nowhere, and which notes has nothing linked", "knowledge_status"),
     ("add the tags draft and security to a Markdown file", "inject_tags"),
     ("group all my notes into topics", "cluster_documents"),
     ("what should I read before I begin to migrate the database", "suggest_reading"),

@@ -51,6 +51,8 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "move-files": {"moves": [{"from": f"{root}/note.md", "to": f"{root}/moved.md"}], "dryRun": True},
         "rename-files": {"renames": [{"from": f"{root}/note.md", "to": f"{root}/renamed.md"}], "dryRun": True},
         "delete-files": {"paths": paths, "dryRun": True},
+        "edit-file": {"path": f"{root}/note.md", "edits": [{"old": "zebra", "new": "zebra", "all": True}]},
+        "write-file": {"path": f"{root}/note.md", "content": "zebra", "if_match": "0"},
         "restore-files": {"paths": paths, "dryRun": True},
         "files_job": {"id": "1"},
         "media_content": {"path": f"{root}/note.md"},

@@ -138,3 +138,24 @@ def test_a_package_from_outside_is_a_service_with_operations_of_its_own() -> Non
     names = {op.name for op in ops.load(entry.ops_modules).of_service("conformance")}
     assert "test_simple_text" in names
     assert not names & set(ops.load())
+
+
+def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_path: Path) -> None:
+    environment = {"CODEX_HOME": str(tmp_path / "codex")}
+
+    def followed(*names: object) -> dict[str, catalog.Entry]:
+        entries = catalog.following(catalog.ENTRIES, {"transcripts": {"follow": list(names)}}, environment)
+        return {entry.service: entry for entry in entries}
+
+    found = followed("codex", str(tmp_path), "codex")
+    wanted = (str(tmp_path / "codex" / "sessions"), str(tmp_path))
+    assert {name: entry.follows for name, entry in found.items() if entry.follows} == {
+        "transcripts": wanted, "watch": wanted,
+    }  # fmt: skip
+    assert not found["transcripts"].rests
+    assert followed()["transcripts"].rests
+    for wrong in ("claud", "sessions", 3):
+        with pytest.raises(ConfigError, match="is neither claude, codex, gemini nor the absolute path of a folder"):
+            followed(wrong)
+    with pytest.raises(ConfigError, match="it is a list"):
+        catalog.following(catalog.ENTRIES, {"transcripts": {"follow": "claude"}}, environment)

@@ -16,7 +16,7 @@ from services.knowledge.notes.frontmatter import split
 from services.knowledge.notes.links import pointers
 from services.knowledge.notes.tags import tagged
 from services.knowledge.search.passages import _pattern
-from services.knowledge.search.topics import count_words
+from services.knowledge.search.words import count_words
 from services.llm.prompts import _object
 from services.retrieve.terms import terms
 from services.runtime import ignore_files, literals

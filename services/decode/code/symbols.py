@@ -21,6 +21,7 @@ from proto.ops.decode import (
     LINKS_TO,
     MARKDOWN_EXTENSIONS,
     MAX_CODE_BYTES,
+    SEPARATORS,
     CodeText,
     Parsed,
     ParsedCode,
@@ -36,7 +37,10 @@ MAX_SYMBOLS = 5000
 MAX_REFERENCES = 20_000
 MAX_NAME = 200
 
-_KINDS = ("function", "method", "class", "interface", "enum", "type", "struct", "trait", "macro", "module", "impl")
+_KINDS = (
+    "function", "method", "class", "interface", "enum", "type", "struct", "trait", "macro", "module", "impl", "table",
+    "view",
+)  # fmt: skip
 _HOLDERS = frozenset({"class", "interface", "enum", "struct", "trait", "impl"})
 _LINK = re.compile(r"\]\(\s*<?([^\s()<>]+(?:\([^\s()<>]*\)[^\s()<>]*)*)")
 _DEFINED_LINK = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
@@ -143,21 +147,19 @@ def _references(captures: Mapping[str, list[tree_sitter.Node]], family: str, spa
     if "call" in captures:
         node = captures["call"][0]
         on = _text(captures["on"][0]) if "on" in captures else ""
-        return [Reference(spans.at(node.start_byte), CALLS, _text(node), on)]
+        return [Reference(spans.at(node.start_byte), CALLS, _text(node).rsplit("\\", 1)[-1], on)]
     if "base" in captures:
         node = captures["base"][0]
         text = _text(node)
-        return [Reference(spans.at(node.start_byte), EXTENDS, re.split(r"\.|::", text)[-1], text)]
+        return [Reference(spans.at(node.start_byte), EXTENDS, re.split(r"\.|::|\\", text)[-1], text)]
     if "from" in captures:
         return _from(captures["from"][0])
     if "import" not in captures:
         return []
     node = captures["import"][0]
     text = _text(node)
-    if family == "rust":
-        return [Reference(-1, IMPORTS, *one) for one in _used(text)]
-    if family == "java":
-        return [Reference(-1, IMPORTS, text.rsplit(".", 1)[-1], text)]
+    if family in SEPARATORS:
+        return [Reference(-1, IMPORTS, *one) for one in _used(text.strip("\"'"), SEPARATORS[family])]
     target = text if family == "python" else text.strip("\"'`<>")
     if family == "c" and text.startswith("<"):
         target = text
@@ -181,12 +183,16 @@ def _from(node: tree_sitter.Node) -> list[Reference]:
     return found
 
 
-def _used(text: str) -> list[tuple[str, str]]:
-    """The key and the whole of each path of a Rust `use`; braces are written out, one level deep."""
-    text = re.sub(r"\s+as\s+\w+|\s", "", text)
+def _used(text: str, separator: str) -> list[tuple[str, str]]:
+    """The key and the whole of each path that is imported; braces are written out, one level deep."""
+    if "$" in text:
+        # A shell's variable, mostly the folder of the script itself.
+        text = text.rpartition("$")[2].partition("/")[2]
+    text = re.sub(r"^import\s+|\s+(?:as|=>)\s+\w+|\s", "", text)
     base, brace, rest = text.partition("{")
-    paths = [base + part for part in rest.rstrip("}").split(",") if part] if brace and "{" not in rest else [base]
-    return [(path.rstrip(":*").rsplit("::", 1)[-1], path.rstrip(":*")) for path in paths]
+    parts = [base + part for part in rest.rstrip("}").split(",") if part] if brace and "{" not in rest else [base]
+    paths = [re.sub(r"(?:::|\.)[*_]?$", "", part) for part in parts]
+    return [(stem(posixpath.basename(path)) if "/" in path else path.rsplit(separator, 1)[-1], path) for path in paths]
 
 
 def _stem(target: str, family: str) -> str:

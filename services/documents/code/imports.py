@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from proto.ops.decode import LANGUAGES, MARKDOWN_EXTENSIONS
+from proto.ops.decode import LANGUAGES, MARKDOWN_EXTENSIONS, SEPARATORS
 from services.documents.store.kinds import extension_of
 
 MAX_MEANT = 5
@@ -108,7 +108,8 @@ def nearest(docs: Sequence[Doc], near: Doc) -> list[Doc]:
 
 def meant(paths: Paths, doc: Doc, kind: str, target: str) -> list[Doc]:
     """The documents that an import or a link of `doc` means; none where it is none of those that are stored."""
-    rule = _linked if kind == "LINKS_TO" else _RULES.get(doc.family, _included)
+    otherwise = _modules if doc.family in SEPARATORS else _included
+    rule = _linked if kind == "LINKS_TO" else _RULES.get(doc.family, otherwise)
     return rule(paths, doc, target)
 
 
@@ -178,6 +179,22 @@ def _rust(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     return _first_ending(paths, doc, [f"{place}{ending}" for place in places for ending in (".rs", "/mod.rs")])
 
 
+def _modules(paths: Paths, doc: Doc, target: str) -> list[Doc]:
+    """A file that lies so from the one that imports, or else whose path ends so."""
+    separator = SEPARATORS[doc.family]
+    place = (target if "/" in target else target.replace(separator, "/")).lstrip("/")
+    # A name space may be the folder of sources itself.
+    places = (place, place.partition("/")[2]) if separator == "\\" else (place,)
+    names = [one + extension for one in places for extension in ("", *_extensions(doc.family))]
+    found = _first(paths, (_join(doc, name) for name in names if name))
+    found = found or _first_ending(paths, doc, (name for name in names if "/" in name))
+    return [one for one in found if one.id != doc.id]
+
+
+def _extensions(family: str) -> Iterator[str]:
+    return (extension for extension, (_, of) in LANGUAGES.items() if of == family)
+
+
 def _linked(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     plain = target.rstrip("/")
     if plain.startswith("/"):
@@ -196,5 +213,4 @@ _RULES: dict[str, Callable[[Paths, Doc, str], list[Doc]]] = {
     "javascript": _javascript,
     "go": lambda paths, doc, target: paths.go_package(target, doc),
     "rust": _rust,
-    "java": lambda paths, doc, target: paths.ending(target.replace(".", "/") + ".java", doc),
 }

@@ -27,7 +27,10 @@ MAX_USES = 2000
 """Uses of a name that are looked at to find who means a definition."""
 
 _CALLABLE = frozenset({"function", "method", "class", "struct", "macro", "type"})
-_SELF = frozenset({"self", "this", "cls", "Self", "super", "super()"})
+_SUPER = frozenset({"super", "super()", "base", "parent"})
+_SELF = frozenset({"self", "this", "$this", "cls", "Self", "static"}) | _SUPER
+_WITHOUT_SELF = frozenset({"java", "c", "csharp", "swift", "ruby"})
+"""Families in which a method calls another of its class by the bare name."""
 _SUPER_OF = re.compile(r"super\(\s*(\w+)\s*,")
 _CLASSES = frozenset({"class", "struct", "interface", "trait", "enum"})
 _BUILTINS = frozenset(dir(builtins))
@@ -221,15 +224,17 @@ class Relations:
         if not on:
             return self._bare(doc, caller, use, candidates)
         if on in _SELF:
-            return self._on_self(doc, caller, candidates, inherited=on.startswith("super"))
-        last = re.split(r"\.|::|->", on)[-1]
+            return self._on_self(doc, caller, candidates, inherited=on in _SUPER)
+        last = re.split(r"\.|::|->|\\", on)[-1]
         typed = [one for one in candidates if f".{one.qualified}".endswith(f".{last}.{one.name}")]
         if typed:
             return self._preferred(doc, typed), True
         modules = [docs for use_, docs in self._imports_of(doc) if last == use_.name or on == use_.target]
         if modules:
             objects = {one.object for docs in modules for one in docs}
-            return [one for one in candidates if one.object in objects and one.kind != "method"], True
+            # What a module of Lua has, its table has.
+            has = [one for one in candidates if one.object in objects and (one.kind != "method" or family == "lua")]
+            return has, True
         if family == "python" and use.name in _BUILTIN_METHODS:
             # It is hardly ever anything else that is split, joined, or got something from.
             return [], False
@@ -304,7 +309,7 @@ class Relations:
         family = doc.family
         # A constructor is called by its class's name.
         plain = [one for one in candidates if not one.qualified.endswith(f"{one.name}.{one.name}")]
-        usable = plain if family in ("java", "c") else [one for one in plain if one.kind != "method"]
+        usable = plain if family in _WITHOUT_SELF else [one for one in plain if one.kind != "method"]
         local = [one for one in usable if one.object == doc.object]
         if local:
             around = {one.id for one in (caller, *self._around(caller)) if one is not None}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 
 from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import Block, Section, cut, without_data
+from services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
 from services.runtime.text.markdown import outline
 
 MAX_TEXT_CHARS = 1_000_000
@@ -24,6 +25,7 @@ _TABLES = frozenset(
         "image/svg+xml",
     }
 )
+_PROSE = ("text/plain", "text/html")
 _GENERATED = frozenset({"text/javascript", "text/css"})
 _GENERATED_LINE = 300
 """Characters of a line on average from which these were made by a program, for a program."""
@@ -45,7 +47,10 @@ def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section
         text = plain(text)
     text = text[:MAX_TEXT_CHARS]
     lines, _ = without_data(text.split("\n"))
-    blocks = _markdown(text) if mime.startswith("text/markdown") else [Block(0, len(lines))]
+    if mime.startswith("text/markdown"):
+        blocks = _markdown(text)
+    else:
+        blocks = _prose(lines) if mime.startswith(_PROSE) else [Block(0, len(lines))]
     return cut(lines, blocks, title, measure)
 
 
@@ -53,6 +58,15 @@ def embedded(text: str, mime: str, count: int) -> int:
     """How many of the `count` passages of a text get a vector."""
     long_lines = mime in _GENERATED and len(text) > _GENERATED_LINE * (1 + text.count("\n"))
     return min(count, EMBEDDED) if long_lines or mime in _TABLES else count
+
+
+def _prose(lines: Sequence[str]) -> list[Block]:
+    """A line alone at the top is the title: all that follows stands under it."""
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    title = lines[first].strip() if lines else ""
+    if 0 < len(title) <= PREFIX_CHARS and first + 2 < len(lines) and not lines[first + 1].strip():
+        return [Block(first, first + 1, 1, title), Block(first + 1, len(lines))]
+    return [Block(0, len(lines))]
 
 
 def _markdown(text: str) -> list[Block]:

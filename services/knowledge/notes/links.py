@@ -12,7 +12,7 @@ import unicodedata
 import urllib.parse
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from services.knowledge.notes.files import Place
@@ -47,13 +47,16 @@ _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 class Reference:
     """One reference: `key` and, where it is not empty, `other_key` are tried in that order.
 
-    `target` is the name itself where the target need not exist, else None.
+    `target` is the name itself where the target need not exist, else None.  `written` is the target as it stands in the
+    note, in its line `line` (from 1; 0: in the front matter); a reference is the same wherever it stands.
     """
 
     kind: str
     key: str
     other_key: str = ""
     target: str | None = None
+    written: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
 
 
 def slug(name: str) -> str:
@@ -92,9 +95,9 @@ def pointers(
     tags: list[str] = [tag for value in front.values.get("tags", ()) for tag in value.split(",")]
     for relation in FRONT_MATTER_RELATIONS:
         for value in front.values.get(relation, ()):
-            references += _named(relation.upper(), value, place)
+            references += (replace(found, written=value) for found in _named(relation.upper(), value, place))
     text = without_code(body, code)
-    found: list[tuple[int, Iterable[Reference]]] = []
+    found: list[tuple[int, str, Iterable[Reference]]] = []
     outside: list[str] = []
     after = 0
     for start, end, content in tag_comments(text):
@@ -104,20 +107,25 @@ def pointers(
                 tags.append(entry)
             elif match[1].upper() not in NO_RELATIONS:
                 targets = filter(None, map(str.strip, match[2].split(",")))
-                found.append((start, [Reference(match[1].upper(), name_key(t), "", t) for t in targets]))
+                found.append((start, entry, [Reference(match[1].upper(), name_key(t), "", t) for t in targets]))
         outside += (text[after:start], " " * (end - start))
         after = end
     text = "".join((*outside, text[after:]))
-    found += [(match.start(), _named("CITES", match[1], place)) for match in _WIKILINK.finditer(text)]
-    found += [(match.start(), _linked(match[1] or match[2] or "", place)) for match in _DESTINATION.finditer(text)]
-    found += [(match.start(), _linked(match[1], place)) for match in _DEFINITION.finditer(text)]
+    found += [(match.start(), match[1], _named("CITES", match[1], place)) for match in _WIKILINK.finditer(text)]
+    for pattern in (_DESTINATION, _DEFINITION):
+        for match in pattern.finditer(text):
+            destination = next(filter(None, match.groups()), "")
+            found.append((match.start(), destination, _linked(destination, place)))
     for match in _TAG.finditer(text):
         tags.append(match[1])
-        found.append((match.start(), _named("TAGGED_AS", match[1], place)))
+        found.append((match.start(), match[1], _named("TAGGED_AS", match[1], place)))
     for match in _LEGACY_TAG.finditer(text):
         name = name_key(match[1].rstrip("-_"))
-        found.append((match.start(), [Reference("EXEMPLIFIES", name, f"tag-{name}")]))
-    references += [reference for _, each in sorted(found, key=lambda item: item[0]) for reference in each]
+        found.append((match.start(), name, [Reference("EXEMPLIFIES", name, f"tag-{name}")]))
+    ends = [at for at, character in enumerate(body) if character == "\n"] if found else []
+    for at, written, each in sorted(found, key=lambda item: item[0]):
+        line = front.lines + 1 + bisect_right(ends, at)
+        references += (replace(reference, written=written, line=line) for reference in each)
     unique = dict.fromkeys(reference for reference in references if reference.key)
     return tuple(unique)[:MAX_REFERENCES], clean_tags(tags)
 

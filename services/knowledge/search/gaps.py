@@ -1,4 +1,7 @@
-"""Gaps: notes that are close in meaning and that no link joins, and the reasons for a link between them."""
+"""Gaps: notes that are close in meaning and that no link joins, and the reasons for a link between them.
+
+Notes that say the same are no gap: they are for `duplicates`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
-from services.knowledge.search.topics import count_words, shared
+from services.knowledge.search.duplicates import SAME, Runs, likeness, runs
+from services.knowledge.search.sentences import Sentence, Vectors, chosen, nearest, sentences
+from services.knowledge.search.words import count_words, shared, without_addresses
 from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots
 
@@ -26,10 +31,10 @@ _IMPLEMENTED = re.compile(r"(^|-)(impl|implementation|implemented|built)(?=-|$)"
 
 
 def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
-    """Those of `pairs` that are both notes and not linked in either direction."""
+    """Those of `pairs` that are both notes, of two texts, and not linked in either direction."""
     query = (
         "SELECT EXISTS(SELECT 1 FROM edge WHERE src=?1 AND dst=?2), EXISTS(SELECT 1 FROM edge WHERE src=?2 AND dst=?1),"
-        " (SELECT count(*) FROM node WHERE id IN (?1, ?2))"
+        " (SELECT count(DISTINCT coalesce(hash, id)) FROM node WHERE id IN (?1, ?2))"
     )
     return [pair for pair in pairs if db.execute(query, (pair.first, pair.second)).fetchone() == (0, 0, 2)]
 
@@ -43,6 +48,8 @@ class Content:
     headings: tuple[str, ...]
     words: Counter[str]
     text: str
+    runs: Runs
+    sentences: tuple[Sentence, ...]
 
 
 def content(place: Place, roots: Roots) -> Content | None:
@@ -55,13 +62,45 @@ def content(place: Place, roots: Roots) -> Content | None:
         heading for section in note.sections for part in section.parts for heading in part.path if heading != note.title
     )
     body = "\n".join(section.text for section in note.sections)
-    return Content(note.title, note.tags, tuple(headings), count_words(body), " ".join(body.split()))
+    said = tuple(sentences(note.sections))
+    return Content(
+        note.title,
+        note.tags,
+        tuple(headings),
+        count_words(without_addresses(body)),
+        " ".join(body.split()),
+        runs(body),
+        said,
+    )
 
 
-def gap(pair: Pair, first: Content | None, second: Content | None) -> Gap:
+def are_same(first: Content | None, second: Content | None) -> bool:
+    """Whether one says what the other says."""
+    return first is not None and second is not None and likeness(first.runs, second.runs) >= SAME
+
+
+def compared(
+    first: Content | None, second: Content | None, left_out: frozenset[str]
+) -> tuple[list[Sentence], list[Sentence]]:
+    """The sentences of both among which the nearest two are looked for; none of `left_out`."""
+    if first is None or second is None:
+        return [], []
+    one, other = ([each for each in content.sentences if each.text not in left_out] for content in (first, second))
+    return chosen(one, first.words, second.words), chosen(other, second.words, first.words)
+
+
+def gap(pair: Pair, first: Content | None, second: Content | None, vectors: Vectors, left_out: frozenset[str]) -> Gap:
     """The pair with the link that its ids suggest, from the later or dependent note to the other."""
     source, target, kind = suggestion(pair.first, pair.second)
+    found = nearest(*compared(first, second, left_out), vectors)
     why = _reason(first, second)
+    if found is not None:
+        there, here = dict(zip((pair.first, pair.second), found, strict=True)), (source, target)
+        if found[0].text == found[1].text:
+            lines = (f"{id_} line {there[id_].line}" for id_ in here)
+            why += f". Both say ({', '.join(lines)}) {found[0].quoted}"
+        else:
+            why += f". Nearest: {'; '.join(f'{id_} line {there[id_].line} {there[id_].quoted}' for id_ in here)}"
     return Gap(source_id=source, target_id=target, similarity=pair.similarity, reason=why, suggested_link_type=kind)
 
 
@@ -69,8 +108,6 @@ def _reason(first: Content | None, second: Content | None) -> str:
     """In a sentence, the things that two notes have in common."""
     if first is None or second is None:
         return "Both are close in meaning; the file of one of them cannot be read at the moment"
-    if first.text and first.text == second.text:
-        return "Both have the same text and neither links to the other"
     said: list[str] = []
     tags = [tag for tag in first.tags if tag in second.tags][:4]
     others = {heading.casefold() for heading in second.headings}

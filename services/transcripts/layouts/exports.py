@@ -12,9 +12,10 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.layouts import Layout, Step, gemini, passed, seconds
+from services.transcripts.layouts import Layout, Step, passed, seconds
 from services.transcripts.messages import ASSISTANT, Message, image, text_block
-from services.transcripts.providers import Rejected, TurnPayload, anthropic, ollama, openai, turn_of
+from services.transcripts.providers import Rejected, TurnPayload, anthropic, gemini, ollama, openai, turn_of
+from services.transcripts.providers.parts import api_message
 from services.transcripts.providers.wire import Json, Unreadable, child, items, records, text
 
 _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
@@ -68,12 +69,12 @@ class Exports(Layout, kw_only=True):
         return [Step(**msgspec.structs.asdict(turn), after="", keys=[self._key()])]
 
     def _single(self, record: Json, provider: str) -> list[Step]:
-        message = gemini.api_message(record) if "parts" in record else _message(record, provider)
+        message = api_message(record) if "parts" in record else _message(record, provider)
         message.at = _time(record)
         if not message.content:
             return []
         after, self.head = self.head, self._key()
-        provider = gemini.PROVIDER if "parts" in record else _provider(record, {"messages": [record]})
+        provider = gemini.NAME if "parts" in record else _provider(record, {"messages": [record]})
         return [_step(record, [message], after, self.head, provider)]
 
 
@@ -101,7 +102,7 @@ def _messages(record: Json, provider: str) -> list[Message] | None:
     if isinstance(record.get("messages"), list):
         return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
     if isinstance(record.get("contents"), list):
-        return [told for item in records(record, "contents") if (told := gemini.api_message(item)).content]
+        return [told for item in records(record, "contents") if (told := api_message(item)).content]
     if isinstance(record.get("conversations"), list):
         return [
             Message(role=_role(text(item, "from", "role")), content=[text_block(text(item, "value", "content"))])
@@ -126,7 +127,7 @@ def _provider(record: Json, body: Json) -> str:
     if named := text(record, "provider"):
         return named
     if "contents" in body:
-        return gemini.PROVIDER
+        return gemini.NAME
     if "system" in body or text(body, "model").startswith("claude"):
         return anthropic.NAME
     for item in records(body, "messages"):

@@ -14,10 +14,10 @@ import msgspec
 
 from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn
-from services.transcripts.providers import anthropic, ollama, openai, responses
+from services.transcripts.providers import anthropic, gemini, ollama, openai, responses
 from services.transcripts.providers.wire import Json, Unreadable, child, compact, decode, events, record, text
 
-_APIS: dict[str, ModuleType] = {openai.NAME: openai, anthropic.NAME: anthropic, ollama.NAME: ollama}
+_APIS: dict[str, ModuleType] = {each.NAME: each for each in (openai, anthropic, ollama, gemini)}
 
 
 class Rejected(ValueError):

@@ -205,7 +205,31 @@ async def test_each_language_is_read_by_its_own_rules(tmp_path: Path) -> None:
         assert expected - {(a.replace("#n.K", "#K"), b, c, d) for a, b, c, d in found} == set()
 
 
-@pytest.mark.parametrize("extension", [".py", ".js", ".ts", ".tsx", ".go", ".rs", ".c", ".h", ".cpp", ".java", ".md"])
+@pytest.mark.parametrize(
+    "extension",
+    [
+        ".py",
+        ".js",
+        ".ts",
+        ".tsx",
+        ".go",
+        ".rs",
+        ".c",
+        ".h",
+        ".cpp",
+        ".java",
+        ".md",
+        ".kt",
+        ".cs",
+        ".swift",
+        ".php",
+        ".rb",
+        ".lua",
+        ".sh",
+        ".sql",
+        ".scala",
+    ],
+)
 def test_any_bytes_can_be_parsed(extension: str) -> None:
     for data in (b"", b"\xff\xfe\0", b"(" * 20_000, b"def f(:\n class {" * 500, "π = λ(\u2028)".encode()):
         assert parse(data, extension) is not None

@@ -174,6 +174,15 @@ class MemorySearch:
             if (similarity := likeness(first, second)) >= params.threshold
         ]
         found.sort(key=lambda pair: (-pair.similarity, pair.first, pair.second))
+        if params.nearest is not None:
+            found = [
+                pair
+                for pair in found
+                if any(
+                    [each for each in found if id_ in (each.first, each.second)].index(pair) < params.nearest
+                    for id_ in (pair.first, pair.second)
+                )
+            ]
         limit = min(params.limit, self.most_pairs)
         return Pairs(pairs=found[:limit], more=len(found) > limit, groups=len(self.groups))
 

@@ -10,7 +10,9 @@ from proto.errors import InvalidParams, Unavailable
 from proto.ops.knowledge import (
     ClusterDocuments,
     ClusterMethod,
+    FindDuplicateNotes,
     FindGaps,
+    KnowledgeStatus,
     QueryByTags,
     SuggestReading,
     TagMatch,
@@ -22,6 +24,9 @@ from services.runtime.handlers import Context, handles
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
 
 ZEBRA = "The striped zebra grazes beside quagga herds near water holes in the long dry season."
+OTHER = "In the long dry season quagga herds and the striped zebra look for water holes to graze near."
+THIRD = "Water holes matter: near them, herds such as the quagga and the striped zebra graze in a long dry season."
+FOURTH = "A long dry season: herds graze near water holes, the quagga beside the striped zebra."
 
 
 async def gap_pairs(bench: Bench, **params: object) -> list[tuple[str, str]]:
@@ -32,14 +37,14 @@ async def gap_pairs(bench: Bench, **params: object) -> list[tuple[str, str]]:
 async def test_gaps_are_similar_pairs_without_a_link_in_either_direction(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root, "a.md", f"# A\n\n## Herds\n\n{ZEBRA} [tag: plains]\n")
-    write(root, "b.md", f"# B\n\n## Herds\n\n{ZEBRA} [tag: plains]\n")
-    write(root, "c.md", f"# C\n\n{ZEBRA} See [[a]].\n")
-    write(root, "d.md", f"# D\n\n{ZEBRA}\n")
+    write(root, "b.md", f"# B\n\n## Herds\n\n{OTHER} [tag: plains]\n")
+    write(root, "c.md", f"# C\n\n{THIRD} See [[a]].\n")
+    write(root, "d.md", f"# D\n\n{FOURTH}\n")
     write(root, "e.md", "# E\n\nQuite another matter, told in words that stand in none of the other notes here.\n")
     search = MemorySearch()
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         await settled(bench, 5)
-        found = await bench.call(FindGaps(threshold=0.5))
+        found = await bench.call(FindGaps(threshold=0.3))
         pairs = {(gap.source_id, gap.target_id) for gap in found}
         assert pairs == {("a", "b"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d")}
         assert [gap.similarity for gap in found] == sorted((gap.similarity for gap in found), reverse=True)
@@ -47,12 +52,72 @@ async def test_gaps_are_similar_pairs_without_a_link_in_either_direction(tmp_pat
         assert "striped" in first.reason
         assert "'Herds'" in first.reason
         assert "plains" in first.reason
+        assert f"a line 5 “{ZEBRA}”" in first.reason
+        assert f"b line 5 “{OTHER}”" in first.reason
         assert first.suggested_link_type == "references"
-        assert len(await gap_pairs(bench, threshold=0.5, limit=2)) == 2
+        assert len(await gap_pairs(bench, threshold=0.3, limit=2)) == 2
         assert await gap_pairs(bench, threshold=1.0) == []
-        write(root, "d.md", f"# D\n\n{ZEBRA} [[b]] [[c]]\n")
+        write(root, "d.md", f"# D\n\n{FOURTH} [[b]] [[c]]\n")
         await settled(bench, 5)
-        assert set(await gap_pairs(bench, threshold=0.5)) == {("a", "b"), ("a", "d"), ("b", "c")}
+        assert set(await gap_pairs(bench, threshold=0.3)) == {("a", "b"), ("a", "d"), ("b", "c")}
+
+
+async def test_notes_that_say_the_same_are_no_gap_but_duplicates(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    text = f"# Herds\n\n{ZEBRA} {THIRD}\n"
+    write(root, "one.md", text)
+    write(root, "copies/one.md", f"{text}\n\n")
+    write(root, "edited.md", text.replace("long", "short", 1))
+    write(root, "told-otherwise.md", f"# Herds\n\n{FOURTH} {OTHER}\n")
+    write(root, "far.md", "# Far\n\nQuite another matter, told in words that stand in none of the other notes.\n")
+    write(root, "index.md", "[[edited]]\n")
+    write(root, "blank.md", "\n")
+    write(root, "empty.md", "")
+    async with notes_service(tmp_path / "data", root) as bench:
+        await settled(bench, 8)
+        found = await bench.call(FindDuplicateNotes())
+        (group,) = found.groups
+        assert [(note.id, note.path) for note in group.notes] == [
+            ("edited", "edited.md"), ("one", "one.md"), ("copies-one", "copies/one.md"),
+        ]  # fmt: skip
+        assert (group.size, found.more, found.degraded) == (3, 0, [])
+        assert 0.8 <= group.share < 1
+        (group,) = (await bench.call(FindDuplicateNotes(threshold=1.0))).groups
+        assert ([note.id for note in group.notes], group.share) == (["one", "copies-one"], 1.0)
+        few = await bench.call(FindDuplicateNotes(limit=1))
+        assert ([note.id for note in few.groups[0].notes], few.groups[0].size) == (["edited"], 3)
+        pairs = await gap_pairs(bench, threshold=0.3)
+        assert {"told-otherwise"} <= {id_ for pair in pairs for id_ in pair}
+        same = {"one", "copies-one", "edited"}
+        assert [pair for pair in pairs if same.issuperset(pair)] == []
+
+
+async def test_broken_links_and_orphans_are_listed_with_what_was_meant(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "setup.md", "# Setting up\n\nSee [[deploy]].\n")
+    write(root, "guides/deploy.md", "# Deploying\n\nBegin with [[setup]].\n")
+    write(root, "alone.md", "# Alone\n\n[[alone]] [tag: plants] <!-- tags: [FOLLOWS: nothing] -->\n")
+    write(
+        root,
+        "a.md",
+        "---\ntitle: A\nfollows: seetup\n---\n\n`[[code]]` <!-- tags: x,\n y -->\n[[Setting upp]] and\n"
+        "[it](deploi.md) [pdf](x.pdf) [outside](../../x.md) [kept](kept.md)\n\n[[setup]] [[Nothing like it at all]]\n",
+    )
+    (root / "kept.md").mkdir()
+    async with notes_service(tmp_path / "data", root) as bench:
+        status = await settled(bench, 4)
+        assert status.orphans == ["alone"]
+        assert [(each.note, each.path, each.link, each.line, each.meant) for each in status.broken_links] == [
+            ("a", "a.md", "seetup", None, ["setup"]),
+            ("a", "a.md", "Setting upp", 8, ["setup"]),
+            ("a", "a.md", "deploi.md", 9, ["guides/deploy.md"]),
+            ("a", "a.md", "Nothing like it at all", 11, []),
+        ]
+        few = await bench.call(KnowledgeStatus(limit=1))
+        assert (len(few.broken_links), few.broken_link_count, few.orphan_count) == (1, 4, 1)
+        write(root, "deploi.md", "# It is there\n\n[[alone]]\n")
+        status = await settled(bench, 5)
+        assert (status.broken_link_count, status.orphans) == (3, [])
 
 
 async def test_gaps_behind_many_linked_pairs_are_found_all_the_same(tmp_path: Path) -> None:
@@ -159,6 +224,24 @@ async def test_reading_goes_from_what_matches_to_what_it_is_linked_with(tmp_path
             await bench.call(SuggestReading(context=" "))
 
 
+async def test_reading_beside_a_note_of_few_words_goes_by_its_links_and_its_place(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(root, "herds/todo.md", "# Todo\n\n[[migration]]\n")
+    write(root, "migration.md", "# Migration of animals\n\nHow they wander in autumn.\n")
+    write(root, "wander.md", "# Seasons\n\nWhen animals start to wander.\n")
+    write(root, "herds/old.md", "Quagga, by itself.\n")
+    write(root, "soup.md", "Tomatoes, cut.\n")
+    async with notes_service(tmp_path / "data", root) as bench:
+        await settled(bench, 5)
+        answer = await bench.call(SuggestReading(context="todo"))
+        reasons = {each.id: each.reason for each in answer.results}
+        assert answer.results[0].id == "migration"
+        assert "linked with todo" in reasons["migration"]
+        assert "matches in" in reasons["wander"]
+        assert reasons["old"] == "in the same folder, herds/"
+        assert "soup" not in reasons
+
+
 async def test_clusters_are_labelled_and_the_same_every_time(tmp_path: Path) -> None:
     root = tmp_path / "root"
     for n in range(3):
@@ -169,6 +252,9 @@ async def test_clusters_are_labelled_and_the_same_every_time(tmp_path: Path) -> 
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         await settled(bench, 5)
         for method in ClusterMethod:
+            assert method is not ClusterMethod.TOPICS or await bench.call(ClusterDocuments(notes_each=2)) == (
+                await bench.call(ClusterDocuments(method=method, notes_each=2))
+            )
             answer = await bench.call(ClusterDocuments(method=method, notes_each=2))
             assert [(cluster.size, len(cluster.notes)) for cluster in answer.clusters] == [(3, 2), (2, 2)]
             assert "zebra" in answer.clusters[0].label
@@ -184,6 +270,9 @@ async def test_clusters_are_labelled_and_the_same_every_time(tmp_path: Path) -> 
             assert ([cluster.size for cluster in answer.clusters], answer.left_out) == ([3, 2], 1)
             answer = await bench.call(ClusterDocuments(method=method, min_size=1))
             assert ([cluster.size for cluster in answer.clusters], answer.left_out) == ([3, 2, 1], 0)
+        assert (await bench.call(ClusterDocuments(count=2))).method is ClusterMethod.KMEANS
+        with pytest.raises(InvalidParams, match="`count`"):
+            await bench.call(ClusterDocuments(method=ClusterMethod.LINKS, count=2))
         search.vectors = False
         with pytest.raises(Unavailable):
             await bench.call(ClusterDocuments())

@@ -13,7 +13,7 @@ import trio
 from proto.ops.retrieve import Clustering, RetrieveClusters, RetrievePairs, RetrieveSimilar
 from services.retrieve import neighbours
 from services.retrieve.main import open_service
-from services.retrieve.neighbours import GroupNeighbours, best_pairs
+from services.retrieve.neighbours import GroupNeighbours, best_pairs, nearest_pairs
 from services.retrieve.vectors import Matrix
 from tests.in_process import services_in_process
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened, vector
@@ -40,6 +40,23 @@ def by_hand(matrix: Matrix, threshold: float) -> list[tuple[int, int, float]]:
 
 async def in_thread(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple[int, int, float]], bool]:
     return await trio.to_thread.run_sync(best_pairs, matrix, threshold, limit)
+
+
+@pytest.mark.parametrize(("count", "each", "strip"), [(1, 3, 4), (2, 3, 4), (150, 1, 16), (150, 5, 37), (150, 5, 256)])
+async def test_pairs_of_the_nearest_are_those_of_all_pairs(
+    monkeypatch: pytest.MonkeyPatch, count: int, each: int, strip: int
+) -> None:
+    monkeypatch.setattr(neighbours, "STRIP", strip)
+    matrix = lumpy(count, 48)
+    pairs = by_hand(matrix, -1.0)
+    near = {row: [pair for pair in pairs if row in pair[:2]][:each] for row in range(count)}
+    expected = [pair for pair in pairs if pair[2] >= 0.3 and any(pair in near[row] for row in pair[:2])]
+    for limit in (7, 100_000):
+        found, more = await trio.to_thread.run_sync(nearest_pairs, matrix, 0.3, limit, each)
+        # Where two are alike to the last place, which comes first is rounding.
+        assert {pair[:2] for pair in found} == {pair[:2] for pair in expected[:limit]}
+        assert [pair[2] for pair in found] == pytest.approx([pair[2] for pair in expected[:limit]], abs=2e-6)
+        assert more == (len(expected) > limit)
 
 
 @pytest.mark.parametrize(("count", "dimensions", "block"), [(2, 8, 4), (150, 48, 16), (150, 48, 37), (60, 6, 16)])

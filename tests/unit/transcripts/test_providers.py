@@ -119,6 +119,28 @@ CHATTED_STREAM = "\n".join(
     )
 )
 
+CONTENTS_ASKED: Json = {
+    "model": "models/m", "contents": [{"role": "user", "parts": [{"text": "What time is it?"}]}],
+    "systemInstruction": {"parts": [{"text": "Be brief."}]},
+}  # fmt: skip
+CANDIDATE: Json = {
+    "finishReason": "STOP",
+    "content": {"role": "model", "parts": [
+        {"text": "Hm.", "thought": True}, {"text": "Let me see."},
+        {"functionCall": {"id": "c1", "name": "now", "args": {"zone": "UTC"}}},
+    ]},
+}  # fmt: skip
+CONTENTS: Json = {
+    "candidates": [CANDIDATE], "modelVersion": "m-1",
+    "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 4, "thoughtsTokenCount": 3, "totalTokenCount": 12},
+}  # fmt: skip
+CHUNKS: list[Json] = [
+    {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hm.", "thought": True}]}}]},
+    {"candidates": [{"content": {"role": "model", "parts": [{"text": "Let"}]}}], "usageMetadata": {}},
+    {"candidates": [{"content": {"role": "model", "parts": [{"text": " me see."}]}}]},
+    {**CONTENTS, "candidates": [{**CANDIDATE, "content": {"parts": CANDIDATE["content"]["parts"][2:]}}]},
+]
+
 EVERY = {
     "chat completions": ("openai", ASKED, CHAT),
     "chat completions, streamed": ("openai", ASKED, CHAT_STREAM),
@@ -128,6 +150,14 @@ EVERY = {
     "messages, streamed with other line ends": ("anthropic", ASKED, MESSAGES_STREAM.replace("\n", "\r\n")),
     "responses": ("openai", RESPONSES_ASKED, OUTPUT),
     "responses, streamed": ("openai", RESPONSES_ASKED, OUTPUT_STREAM),
+    "gemini": ("gemini", CONTENTS_ASKED, CONTENTS),
+    "gemini, streamed": ("gemini", CONTENTS_ASKED, "".join(f"data: {json.dumps(each)}\r\n\r\n" for each in CHUNKS)),
+    "gemini, the stream as an array": ("gemini", CONTENTS_ASKED, json.dumps(CHUNKS)),
+    "gemini, as its command line wraps it": (
+        "gemini",
+        {"model": "m", "request": CONTENTS_ASKED},
+        [{"response": each} for each in CHUNKS],
+    ),
     "ollama": ("ollama", ASKED, CHATTED),
     "ollama, streamed": ("ollama", ASKED, CHATTED_STREAM),
     "ollama, the lines as a list": ("ollama", ASKED, [json.loads(line) for line in CHATTED_STREAM.split("\n")]),
@@ -143,7 +173,7 @@ def test_a_turn_is_the_same_whichever_api_it_went_through(name: str) -> None:
     ]
     reply = found.messages[-1]
     assert (found.model, reply.model, reply.reply) == ("m", "m-1", True)
-    assert reply.stop_reason in ("tool_calls", "tool_use", "completed", "stop")
+    assert reply.stop_reason in ("tool_calls", "tool_use", "completed", "stop", "STOP")
     assert reply.usage is not None
     assert (reply.usage["prompt_tokens"], reply.usage["completion_tokens"], reply.usage["total_tokens"]) == (5, 7, 12)
 
@@ -204,6 +234,21 @@ def test_the_provider_neutral_form_of_a_reply_is_taken() -> None:
     assert told(turn("anthropic", ASKED, given))[-1] == ("assistant", [{"text": "Hi"}, CALL])
 
 
+def test_of_gemini_what_is_inline_is_left_out_and_answers_find_their_calls() -> None:
+    contents = [
+        {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "AAAA" * 100}}, {"text": "What?"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "look", "response": {"output": "a cat"}}}]},
+    ]
+    found = turn("gemini", {"contents": contents}, CONTENTS)
+    assert told(found)[:3] == [
+        ("user", [{"text": "[image/png of about 300 bytes, left out]"}, {"text": "What?"}]),
+        ("assistant", [{"type": "tool_use", "tool_use_id": "look", "tool_name": "look"}]),
+        ("tool", [{"type": "tool_result", "tool_result_id": "look", "tool_output": "a cat"}]),
+    ]
+    assert (found.model, found.provider) == ("m-1", "gemini")
+
+
 def test_arguments_that_are_no_json_are_kept_as_text() -> None:
     broken = json.loads(json.dumps(CHAT).replace('{\\"zone\\": \\"UTC\\"}', '{\\"zone\\": \\"UT'))
     assert told(turn("openai", ASKED, broken))[-1][1][1]["tool_input"] == {"input": '{"zone": "UT'}
@@ -223,6 +268,10 @@ def test_arguments_that_are_no_json_are_kept_as_text() -> None:
         ("openai", ASKED, {"error": {"message": "no credit"}}, "the provider answered an error: no credit"),
         ("anthropic", ASKED, {"type": "error", "error": {"message": "busy"}}, "the provider answered an error: busy"),
         ("ollama", ASKED, {"error": "no such model"}, "the provider answered an error: no such model"),
+        ("gemini", ASKED, CONTENTS, "cannot parse request: `contents` is missing or not an array"),
+        ("gemini", CONTENTS_ASKED, {"promptFeedback": {"blockReason": "SAFETY"}}, "answered an error: SAFETY"),
+        ("gemini", CONTENTS_ASKED, [{"error": {"message": "quota"}}], "the provider answered an error: quota"),
+        ("gemini", CONTENTS_ASKED, CHUNKS[:3], "broke off"),
         ("openai", ASKED, CHAT_STREAM[: len(CHAT_STREAM) // 2], "cannot parse response"),
         ("anthropic", ASKED, MESSAGES_STREAM[: MESSAGES_STREAM.index("event: message_delta")], "broke off"),
         ("openai", RESPONSES_ASKED, OUTPUT_STREAM[: OUTPUT_STREAM.index("event: response.completed")], "broke off"),

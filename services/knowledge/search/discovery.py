@@ -1,0 +1,295 @@
+"""The operations that look at the notes as a whole: gaps, near-duplicates, topics, and what to read next."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+import apsw
+import trio
+
+from proto.errors import InvalidParams, LinckiaError, Unavailable
+from proto.ops import knowledge as ops
+from proto.ops.embed import EmbedTexts
+from proto.ops.retrieve import UNLIKELY, Clustering, Pair, RetrieveClusters, RetrievePairs, RetrieveStatus
+from services.knowledge import nodes
+from services.knowledge.ingest.index import COLLECTION
+from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.notes.files import text_if_readable
+from services.knowledge.notes.frontmatter import split
+from services.knowledge.search import communities, duplicates, gaps, labels, reading, sentences
+from services.knowledge.search.operations import Search
+from services.knowledge.search.refinement import Refiner
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+
+FIRST_PAIRS, MOST_PAIRS = 2000, 100_000
+"""Pairs that the search is asked for, at first and at most: the most similar notes are the likeliest to be linked."""
+
+READ_PAIRS = 200
+"""Pairs whose notes are read and compared at a time."""
+
+MOST_READ = 5000
+"""Notes that are read for one answer."""
+
+ALIKE = 0.8
+"""Cosine of notes that may be near-duplicates; what the words say then decides."""
+
+QUOTED = 20
+"""Gaps whose nearest sentences are looked for, and for how long the model may compare them."""
+QUOTES_WAIT_S = 5.0
+
+SEARCHED_CHARS = 8192
+READING_HITS = 20
+
+LABEL_NOTES, LABEL_NOTES_EACH = 300, 10
+"""Files that are read to label all clusters, and one; the titles and tags of all notes are in the database."""
+
+Contents = dict[str, gaps.Content | None]
+
+
+class Discovery:
+    """The operations."""
+
+    def __init__(self, database: Database, ingest: Ingest, refiner: Refiner, search: Search) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._refiner = refiner
+        self._search = search
+        self._working = trio.CapacityLimiter(2)
+
+    @handles(ops.FindGaps)
+    async def find_gaps(self, params: ops.FindGaps, ctx: Context) -> list[ops.Gap]:
+        wanted = max(FIRST_PAIRS, 4 * params.limit)
+        contents: Contents = {}
+        while True:
+            asked = RetrievePairs(collection=COLLECTION, threshold=params.threshold, limit=wanted)
+            compared = await ctx.call(asked)
+            pairs = await self._database.read(functools.partial(gaps.without_links, pairs=compared.pairs))
+            pairs = await self._distinct(pairs, params.limit, contents)
+            complete = len(pairs) >= params.limit or not compared.more
+            if complete or wanted >= MOST_PAIRS:
+                break
+            wanted = min(MOST_PAIRS, 8 * wanted)
+        await self._check_whole(ctx, bool(pairs), compared.vectors_waiting, complete)
+        plain = await self._explained(pairs, contents, ctx)
+        return await self._refiner.linked(pairs, plain, contents, ctx)
+
+    async def _distinct(self, pairs: Sequence[Pair], limit: int, contents: Contents) -> list[Pair]:
+        """The first of `pairs` of which one note does not say what the other says; reads them into `contents`."""
+        kept: list[Pair] = []
+        for start in range(0, len(pairs), READ_PAIRS):
+            some = pairs[start : start + READ_PAIRS] if len(kept) < limit else []
+            await self._read((id_ for pair in some for id_ in (pair.first, pair.second)), contents)
+            kept += [p for p in some if not gaps.are_same(contents.get(p.first), contents.get(p.second))]
+        return kept[:limit]
+
+    async def _read(self, ids: Iterable[str], contents: Contents) -> None:
+        """Read notes that are not in `contents` into it; no more than `MOST_READ` in all."""
+        missing = [id_ for id_ in dict.fromkeys(ids) if id_ not in contents][: MOST_READ - len(contents)]
+        there = await self._database.read(lambda db: {id_: nodes.find(db, id_) for id_ in missing})
+
+        def read() -> None:
+            for id_, node in there.items():
+                trio.from_thread.check_cancelled()
+                contents[id_] = None if node is None else gaps.content(node.place, self._ingest.roots)
+
+        await trio.to_thread.run_sync(read, limiter=self._working)
+
+    async def _explained(self, pairs: Sequence[Pair], contents: Contents, ctx: Context) -> list[ops.Gap]:
+        """The gaps with their reasons, which quote the nearest sentences of the first ones."""
+        common = sentences.commonplaces(each.sentences for each in contents.values() if each is not None)
+        texts = dict.fromkeys(
+            each.text
+            for pair in pairs[:QUOTED]
+            for own in gaps.compared(contents.get(pair.first), contents.get(pair.second), common)
+            for each in own
+        )
+        vectors: sentences.Vectors = {}
+        try:
+            if texts:
+                found = await ctx.call(EmbedTexts(texts=list(texts)), timeout_s=QUOTES_WAIT_S)
+                vectors = sentences.unpacked(list(texts), found)
+        except LinckiaError as error:
+            ctx.log("warning", f"find_gaps: sentences are compared by their words: {error.failure.message}")
+
+        def explain() -> list[ops.Gap]:
+            made: list[ops.Gap] = []
+            for pair in pairs:
+                trio.from_thread.check_cancelled()
+                made.append(gaps.gap(pair, contents.get(pair.first), contents.get(pair.second), vectors, common))
+            return made
+
+        return await trio.to_thread.run_sync(explain, limiter=self._working)
+
+    async def _check_whole(self, ctx: Context, found: bool, vectors_waiting: int, complete: bool) -> None:
+        """Say where the answer may lack pairs.
+
+        Raises:
+            Unavailable: nothing was found, and not all notes could be compared.
+        """
+        lacking = self._lacking(vectors_waiting)
+        if not complete:
+            lacking.append(
+                f"only the {MOST_PAIRS} most similar pairs were looked at, and nearly all are linked or say the same"
+            )
+        for reason in lacking:
+            ctx.log("warning", f"find_gaps: {reason}")
+        if found or not lacking:
+            return
+        if complete and not self._ingest.index.pending and self._ingest.scanned:
+            # Pieces that the model fails on for good must not delay the answer for ever.
+            status = await ctx.call(RetrieveStatus(collection=COLLECTION))
+            if vectors_waiting <= status.vectors_failed:
+                return
+        raise Unavailable(
+            "no gap is known yet, and not all notes could be compared: " + "; ".join(lacking), retry_after_ms=1000
+        )
+
+    def _lacking(self, vectors_waiting: int) -> list[str]:
+        waiting = [f"vector: {vectors_waiting} pieces still wait for their vectors"] if vectors_waiting else []
+        return [*self._ingest.degraded(), *waiting]
+
+    @handles(ops.FindDuplicateNotes)
+    async def find_duplicate_notes(self, params: ops.FindDuplicateNotes, ctx: Context) -> ops.DuplicateNotes:
+        found = duplicates.Groups()
+        for same in await self._database.read(duplicates.same_text):
+            for other in same[1:]:
+                found.join(same[0], other, 1.0)
+        asked = RetrievePairs(collection=COLLECTION, threshold=ALIKE, limit=MOST_PAIRS)
+        compared = await ctx.call(asked)
+        contents: Contents = {}
+        for start in range(0, len(compared.pairs), READ_PAIRS):
+            some = [p for p in compared.pairs[start : start + READ_PAIRS] if found.of(p.first) != found.of(p.second)]
+            await self._read((id_ for pair in some for id_ in (pair.first, pair.second)), contents)
+            for pair in some:
+                first, second = contents.get(pair.first), contents.get(pair.second)
+                if first is None or second is None:
+                    continue
+                share = duplicates.likeness(first.runs, second.runs)
+                if share >= params.threshold:
+                    found.join(pair.first, pair.second, share)
+        lacking = self._lacking(compared.vectors_waiting)
+        if compared.more or len(contents) >= MOST_READ:
+            lacking.append(f"only {len(contents)} notes, of the most similar pairs, were compared word by word")
+        groups = found.all()
+
+        def listed(db: apsw.Connection) -> list[ops.DuplicateGroup]:
+            return [
+                ops.DuplicateGroup(
+                    notes=[
+                        ops.DuplicateNote(id=id_, path=node.place.path)
+                        for id_ in duplicates.linked_first(db, ids)[: params.limit]
+                        if (node := nodes.find(db, id_)) is not None
+                    ],
+                    size=len(ids),
+                    share=round(share, 3),
+                )
+                for share, ids in groups[: params.limit]
+            ]
+
+        return ops.DuplicateNotes(
+            groups=await self._database.read(listed), more=max(0, len(groups) - params.limit), degraded=lacking
+        )
+
+    @handles(ops.SuggestReading)
+    async def suggest_reading(self, params: ops.SuggestReading, ctx: Context) -> ops.ReadingList:
+        if not params.context.strip():
+            raise InvalidParams("parameter `context` is blank; say what is being worked on", field="context")
+        node = await self._database.read(lambda db: nodes.sought(db, params.context.strip()))
+        query, least = params.context, UNLIKELY
+        if node is not None:
+            here = node
+            content = await trio.to_thread.run_sync(gaps.content, here.place, self._ingest.roots, limiter=self._working)
+            text = "" if content is None else content.text
+            query = await self._database.read(lambda db: reading.query_of(db, here, text))
+            least = UNLIKELY if len(text) >= reading.SHORT_CHARS else 0.0
+        asked = ops.SearchDocuments(query=query[:SEARCHED_CHARS], limit=READING_HITS + params.limit, min_score=least)
+        found = await self._search.search_documents(asked, ctx)
+        results = await self._database.read(lambda db: reading.readings(db, found.results, node, params.limit))
+        return ops.ReadingList(
+            results=results, stages=[*found.metadata.stages, "links"], degraded=found.metadata.degraded
+        )
+
+    @handles(ops.ClusterDocuments)
+    async def cluster_documents(self, params: ops.ClusterDocuments, ctx: Context) -> ops.ClusterDocumentsResult:
+        topics, kmeans = ops.ClusterMethod.TOPICS, ops.ClusterMethod.KMEANS
+        method = params.method or (topics if params.count is None else kmeans)
+        if params.count is not None and method is not kmeans:
+            raise InvalidParams(
+                f"parameter `count` is of `kmeans` alone; `{method}` finds how many there are", field="count"
+            )
+        degraded = self._ingest.degraded()
+        clusters = await self._clusters(method, params, degraded, ctx)
+        notes = await self._database.read(nodes.every)
+        there = [[id_ for id_ in ids if id_ in notes] for ids in clusters]
+        least = params.min_size or (1 if method is kmeans else 2)
+        there = [ids for ids in there if len(ids) >= least]
+        made = await trio.to_thread.run_sync(self._labelled, there, notes, params.notes_each, limiter=self._working)
+        held = sum(map(len, there))
+        return ops.ClusterDocumentsResult(
+            method=method, clusters=made, notes=held, left_out=len(notes) - held, degraded=degraded
+        )
+
+    async def _clusters(
+        self, method: ops.ClusterMethod, params: ops.ClusterDocuments, degraded: list[str], ctx: Context
+    ) -> list[list[str]]:
+        """Ids by cluster; what may be lacking is added to `degraded`."""
+        ids, linked = await self._database.read(communities.links)
+        if method is ops.ClusterMethod.LINKS:
+            return await trio.to_thread.run_sync(communities.by_links, ids, linked, limiter=self._working)
+        if method is ops.ClusterMethod.TOPICS:
+            near = await ctx.call(
+                RetrievePairs(
+                    collection=COLLECTION,
+                    threshold=communities.LEAST_COSINE,
+                    limit=MOST_PAIRS,
+                    nearest=communities.NEAREST,
+                )
+            )
+            groups, waiting = near.groups, near.vectors_waiting
+            weights = communities.joined(near.pairs, linked)
+            check = trio.from_thread.check_cancelled
+            clusters = await trio.to_thread.run_sync(communities.by_both, ids, weights, check, limiter=self._working)
+        else:
+            found = await ctx.call(
+                RetrieveClusters(
+                    collection=COLLECTION,
+                    method=Clustering(method.value),
+                    count=params.count,
+                    threshold=params.threshold,
+                )
+            )
+            groups, waiting, clusters = found.groups, found.vectors_waiting, found.clusters
+        if not groups and waiting:
+            raise Unavailable(
+                f"notes are put together by their vectors, and all {waiting} are still to be made", retry_after_ms=1000
+            )
+        if waiting:
+            degraded.append(f"vector: {waiting} pieces still wait for their vectors")
+        return clusters
+
+    def _labelled(
+        self, clusters: Sequence[Sequence[str]], notes: dict[str, nodes.Node], notes_each: int
+    ) -> list[ops.Cluster]:
+        """The clusters with their labels. Blocks on the disk, in a thread of trio's."""
+        each = max(1, min(LABEL_NOTES_EACH, LABEL_NOTES // max(1, len(clusters))))
+
+        def said(place: int, id_: str) -> labels.Said:
+            note = notes[id_]
+            read = place < each and len(clusters) <= LABEL_NOTES
+            # Of a file that is gone at this moment nothing is used: the label is made of the others.
+            text = text_if_readable(note.place, self._ingest.roots) if read else None
+            return labels.Said(note.title, note.tags, split((text or "")[: labels.READ_CHARS])[1])
+
+        made = labels.labels(
+            [(said(place, id_) for place, id_ in enumerate(ids)) for ids in clusters], trio.from_thread.check_cancelled
+        )
+        return [
+            ops.Cluster(
+                label=label or notes[ids[0]].title,
+                size=len(ids),
+                notes=[ops.ClusteredNote(id=id_, title=notes[id_].title) for id_ in ids[:notes_each]],
+            )
+            for ids, label in zip(clusters, made, strict=True)
+        ]

@@ -1,0 +1,82 @@
+"""Near-duplicates: notes whose texts are the same but for a few words.
+
+Texts are compared by their runs of three words (w-shingling: Broder, 1997): what they share, of all that both have
+(Dice).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+import apsw
+
+from services.knowledge.notes.files import digest
+
+SAME = 0.8
+"""Of the runs of words, from which on one note says what the other says: one word in fourteen may be another."""
+
+_RUN_WORDS = 3
+_MOST_WORDS = 20_000
+_WORD = re.compile(r"\w+")
+
+Runs = frozenset[int]
+
+
+def runs(text: str) -> Runs:
+    """The runs of words of a text, by their hashes in this process."""
+    words = [match[0].casefold() for match in itertools.islice(_WORD.finditer(text), _MOST_WORDS)]
+    if len(words) < _RUN_WORDS:
+        return frozenset([hash(tuple(words))] if words else ())
+    return frozenset(hash(tuple(words[at : at + _RUN_WORDS])) for at in range(len(words) - _RUN_WORDS + 1))
+
+
+def likeness(first: Runs, second: Runs) -> float:
+    """In [0, 1]; of two texts without words 0."""
+    return 2 * len(first & second) / max(1, len(first) + len(second))
+
+
+def same_text(db: apsw.Connection) -> list[list[str]]:
+    """Ids of notes whose trimmed texts are the same, of all texts that are not blank."""
+    rows = db.execute(
+        "SELECT hash, id FROM node WHERE hash IN (SELECT hash FROM node GROUP BY hash HAVING count(*) > 1)"
+        " AND hash <> ? ORDER BY hash, id",
+        (digest(""),),
+    )
+    return [[id_ for _, id_ in group] for _, group in itertools.groupby(rows, key=lambda row: row[0])]
+
+
+class Groups:
+    """Notes put together, two by two (disjoint sets), with the least likeness of two that were."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+        self._least: dict[str, float] = {}
+
+    def of(self, id_: str) -> str:
+        while (parent := self._parent.get(id_, id_)) != id_:
+            id_ = parent
+        return id_
+
+    def join(self, one: str, other: str, likeness: float) -> None:
+        first, second = sorted((self.of(one), self.of(other)))
+        least = min(self._least.pop(first, 1.0), self._least.pop(second, 1.0), likeness)
+        self._parent.setdefault(first, first)
+        self._parent[second] = first
+        self._least[first] = least
+
+    def all(self) -> list[tuple[float, list[str]]]:
+        """Each with its least likeness; the most alike first, then the largest."""
+        by_first: dict[str, list[str]] = {}
+        for id_ in sorted(self._parent):
+            by_first.setdefault(self.of(id_), []).append(id_)
+        found = ((self._least[first], ids) for first, ids in by_first.items())
+        return sorted(found, key=lambda each: (-each[0], -len(each[1]), each[1]))
+
+
+def linked_first(db: apsw.Connection, ids: Sequence[str]) -> list[str]:
+    """The ids, those that most notes link to first: which of them to keep."""
+    query = "SELECT count(DISTINCT src) FROM edge WHERE dst = ?"
+    counts = {id_: int(db.execute(query, (id_,)).get) for id_ in ids}
+    return sorted(ids, key=lambda id_: (-counts[id_], len(id_), id_))

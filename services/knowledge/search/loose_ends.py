@@ -1,0 +1,126 @@
+"""Loose ends: links whose target is no note, with what may have been meant, and notes that no link joins to any other.
+
+Both are found in the database; where a link stands is read from its file, for those that are listed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from proto.near import close
+from proto.ops.knowledge import BrokenLink
+from services.knowledge import nodes
+from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.nodes import Node
+from services.knowledge.notes.files import text_if_readable
+from services.knowledge.notes.links import Reference, name_key
+from services.knowledge.notes.markdown import parse, stem
+from services.runtime.database import Database
+from services.runtime.models.measure import ROUGH
+from services.runtime.roots import Roots, is_below
+
+_MEANT = 3
+
+# Tags, and relations of tag comments, need no note. A note's link to itself is none, and not broken.
+_DANGLING = """
+SELECT src, kind, key FROM edge
+WHERE dst IS NULL AND fixed = 0 AND kind IN ('CITES', 'LINKS_TO', 'REFERENCES', 'FOLLOWS', 'IMPLEMENTS')
+    AND NOT EXISTS (SELECT 1 FROM name WHERE name.key = edge.key OR (other_key <> '' AND name.key = other_key))
+ORDER BY src, position
+"""
+_ORPHANS = """
+SELECT id FROM node AS own
+WHERE NOT EXISTS (SELECT 1 FROM edge JOIN node ON node.id = edge.dst WHERE src = own.id)
+    AND NOT EXISTS (SELECT 1 FROM edge WHERE dst = own.id)
+ORDER BY id
+"""
+
+Dangling = tuple[str, str, str]
+"""Of a link: the note that has it, its kind, the key of its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """The first of both, and how many there are."""
+
+    broken: list[BrokenLink] = field(default_factory=list)
+    broken_count: int = 0
+    orphans: list[str] = field(default_factory=list)
+    orphan_count: int = 0
+
+
+class LooseEnds:
+    """Finds them; what was found is kept while the database does not change."""
+
+    def __init__(self, database: Database, ingest: Ingest) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._kept: tuple[tuple[int, int], Loose] = ((-1, -1), Loose())
+        self._turn = trio.CapacityLimiter(1)
+
+    async def found(self, limit: int) -> Loose:
+        """The first `limit` of both."""
+        state = self._database.version, limit
+        if self._kept[0] != state:
+            dangling, orphans = await self._database.read(
+                lambda db: (list(db.execute(_DANGLING)), [id_ for (id_,) in db.execute(_ORPHANS)])
+            )
+            notes = await self._database.read(nodes.every) if dangling else {}
+            broken, count = await trio.to_thread.run_sync(
+                _listed, dangling, notes, self._ingest.roots, limit, limiter=self._turn
+            )
+            self._kept = state, Loose(broken, count, orphans[:limit], len(orphans))
+        return self._kept[1]
+
+
+def _listed(
+    dangling: Sequence[Dangling], notes: Mapping[str, Node], roots: Roots, limit: int
+) -> tuple[list[BrokenLink], int]:
+    """The first `limit` broken links, and how many there are. Blocks on the disk."""
+    broken = [each for each in dangling if each[0] in notes and not _leads_elsewhere(each[2], roots)]
+    names: dict[str, Node] = {}
+    for node in notes.values() if broken else ():
+        for name in (node.id, name_key(node.title), name_key(stem(node.place.path))):
+            names.setdefault(name, node)
+    listed: list[BrokenLink] = []
+    written: dict[str, Mapping[tuple[str, str], Reference]] = {}
+    for src, kind, key in broken[:limit]:
+        trio.from_thread.check_cancelled()
+        node = notes[src]
+        if src not in written:
+            text = text_if_readable(node.place, roots) or ""
+            references = parse(text, node.place, ROUGH).references
+            written[src] = {(each.kind, each.key): each for each in reversed(references)}
+        found = written[src].get((kind, key), Reference(kind, key))
+        listed.append(
+            BrokenLink(
+                note=src,
+                path=node.place.path,
+                link=found.written or key,
+                line=found.line or None,
+                meant=list(_meant(key, node, names)),
+            )
+        )
+    return listed, len(broken)
+
+
+def _leads_elsewhere(key: str, roots: Roots) -> bool:
+    """Whether a link leads to a file that is there and is no note, or out of the folders, where nothing is known."""
+    return key.startswith("/") and (not is_below(key, roots) or os.path.exists(key))
+
+
+def _meant(key: str, source: Node, names: Mapping[str, Node]) -> Iterator[str]:
+    """How to name the notes whose names are most like the target's, from the note `source`."""
+    is_path = key.startswith("/")
+    sought = name_key(os.path.basename(key) if is_path else key)
+    near = (name for name in names if abs(len(name) - len(sought)) <= max(len(name), len(sought)) / 2)
+    found = dict.fromkeys(names[name].id for name in close(sought, near, 2 * _MEANT))
+    by_id = {node.id: node for node in names.values()} if found else {}
+    for id_ in [each for each in found if each != source.id][:_MEANT]:
+        place = by_id[id_].place
+        folder = os.path.dirname(source.place.absolute)
+        yield os.path.relpath(place.absolute, folder) if is_path and place.root == source.place.root else id_

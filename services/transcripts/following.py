@@ -1,0 +1,107 @@
+"""Following the folders in which agents leave their conversations: what they write there is kept within seconds, once.
+
+A file is read from where it was read to before, which is stored with what was kept of it (`importing`): so every death
+on the way, a file that is told of twice, and `linckia import-transcripts` beside it change nothing. What cannot be read
+is logged and passed over until it changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import trio
+
+from proto.errors import LinckiaError
+from proto.ops.transcripts import ImportState, TranscriptImport
+from proto.ops.watch import Change, ChangeKind, EntryKind
+from proto.records import SUFFIXES, Part, parts
+from services.runtime.follower import Follower
+from services.runtime.handlers import Environment
+from services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
+from services.transcripts.importing import Importing
+
+_log = logging.getLogger("linckia.transcripts")
+
+
+class Following:
+    """The task, and what the runtime's follower tells of changes."""
+
+    def __init__(self, env: Environment, importing: Importing) -> None:
+        self._roots = env.roots
+        self._importing = importing
+        self._follower = Follower(env, "conversations", self)
+        # Where another is made, the kernel starts this service again.
+        there = [root for root in self._roots if os.path.isdir(root)]
+        self._follower.follow(there, include=[f"*{suffix}" for suffix in SUFFIXES])
+
+    async def run(self) -> None:
+        """Follow until `stop`, or until cancelled."""
+        await self._follower.run()
+
+    async def stop(self) -> None:
+        """Once this returns nothing more is read."""
+        await self._follower.stop()
+
+    async def changed(self, changes: Sequence[Change], sequence: int) -> None:
+        """Read on in those that changed."""
+        for path in dict.fromkeys(
+            each.path for each in changes if each.kind is EntryKind.FILE and each.change is not ChangeKind.DELETED
+        ):
+            await self._take(path)
+
+    async def rescan(self, sequence: int) -> None:
+        """Read on in all."""
+        for path in await trio.to_thread.run_sync(lambda: list(_files(self._roots))):
+            await self._take(path)
+
+    def watched(self) -> None:
+        """Nothing waits for it."""
+
+    def unwatched(self, reason: str) -> None:
+        """What is written meanwhile is read later."""
+        _log.warning("conversations are not followed at the moment: %s", reason)
+
+    async def _take(self, path: str) -> None:
+        try:
+            state: ImportState | None = await self._importing.at(path)
+            while state is not None:
+                state = await self._go_on(path, state)
+        except (OSError, ValueError, OutsideRoots) as error:
+            _log.warning("%s is passed over: %s", printable(path), error)
+        except LinckiaError:
+            # The disk, or the database: told again.
+            raise
+        except Exception:  # noqa: BLE001  # a defect of a layout costs the one file
+            _log.exception("%s is passed over", printable(path))
+
+    async def _go_on(self, path: str, state: ImportState) -> ImportState | None:
+        """From one state on to the end; the state where an import has come meanwhile, if one has."""
+        with await trio.to_thread.run_sync(self._opened, path) as file:
+            found = parts(file, state.position, state.tail)
+            while (part := await trio.to_thread.run_sync(_next, found)) is not None:
+                told = TranscriptImport(
+                    source=path, start=part.start, position=part.position, tail=part.tail, records=part.records,
+                    final=part.final,
+                )  # fmt: skip
+                if (moved := (await self._importing.take(told)).moved) is not None:
+                    return moved
+        return None
+
+    def _opened(self, path: str) -> BinaryIO:
+        return os.fdopen(self._roots.open(path)[0], "rb")
+
+
+def _next(found: Iterator[Part]) -> Part | None:
+    return next(found, None)
+
+
+def _files(roots: Roots) -> Iterator[str]:
+    for root in roots:
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if not roots.hides(os.path.join(folder, name))]
+            yield from (
+                os.path.join(folder, name) for name in sorted(names) if name.endswith(SUFFIXES) and is_text_name(name)
+            )

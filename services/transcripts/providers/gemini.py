@@ -1,0 +1,96 @@
+"""Google's Gemini API: `generateContent` and `streamGenerateContent`, and as the Gemini CLI wraps them.
+
+https://ai.google.dev/api/generate-content.  What is sent inline (`inlineData`) is left out, and said to be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from proto.ops.transcripts import Block
+from services.transcripts.messages import IMAGE, TOOL_USE, Message, Turn, text_block
+from services.transcripts.providers import wire
+from services.transcripts.providers.parts import api_message
+from services.transcripts.providers.wire import Json, Unreadable, child, count, items, records, text, usage
+
+NAME = "gemini"
+
+
+def request(body: Json) -> Turn:
+    """Raises Unreadable."""
+    model = text(body, "model").removeprefix("models/")
+    body = child(body, "request") or body
+    told = child(body, "systemInstruction") or child(body, "system_instruction")
+    given = body.get("contents")
+    contents = [{"parts": [{"text": given}]}] if isinstance(given, str) else given
+    system = "\n".join(part for item in records(told, "parts") if (part := text(item, "text")))
+    turn = wire.turn_from(
+        NAME, {"messages": contents}, _message, system=system, missing="`contents` is missing or not an array"
+    )
+    turn.model = model
+    return turn
+
+
+def _message(item: Json) -> Message:
+    message = api_message(item)
+    message.content = [_kept(block) for block in message.content]
+    return message
+
+
+def _kept(block: Block) -> Block:
+    if block.type == IMAGE and block.image_base64:
+        size = len(block.image_base64) * 3 // 4
+        return text_block(f"[{block.media_type or 'data'} of about {size} bytes, left out]")
+    if block.type == TOOL_USE and not block.tool_use_id:
+        # The API answers a call by its function's name, where it has no id.
+        return structs.replace(block, tool_use_id=block.tool_name)
+    return block
+
+
+def response(body: Json) -> list[Message]:
+    """The first of the candidates.  Raises Unreadable."""
+    body = child(body, "response") or body
+    first = next(records(body, "candidates"), None)
+    if first is None:
+        error = child(body, "error") or child(body, "promptFeedback")
+        raise wire.refused(text(error, "message", "blockReason"), "`candidates` is missing or empty")
+    reply = _message({"role": "model", **child(first, "content")})
+    figures = child(body, "usageMetadata")
+    answered = count(figures, "candidatesTokenCount") + count(figures, "thoughtsTokenCount")
+    tokens = usage(
+        count(figures, "promptTokenCount"),
+        answered,
+        count(figures, "totalTokenCount"),
+        cache_read_input_tokens=count(figures, "cachedContentTokenCount"),
+    )
+    return wire.replied(reply, {"model": text(body, "modelVersion")}, text(first, "finishReason"), tokens)
+
+
+def assemble(events: list[Json]) -> Json:
+    """The reply that a stream amounts to.  Raises Unreadable where it broke off before its end."""
+    whole: Json = {}
+    parts: list[Any] = []
+    reason = ""
+    for event in (child(event, "response") or event for event in events):
+        if "error" in event:
+            return event
+        whole |= event
+        first = next(records(event, "candidates"), {})
+        reason = text(first, "finishReason") or reason
+        for part in items(child(first, "content"), "parts"):
+            before: Any = parts[-1] if parts else None
+            if _is_text(before) and _is_text(part) and before.get("thought") == part.get("thought"):
+                parts[-1] = {**before, "text": before["text"] + part["text"]}
+            else:
+                parts.append(part)
+    if not reason and "promptFeedback" not in whole:
+        raise Unreadable(wire.BROKEN_OFF)
+    if reason:
+        whole["candidates"] = [{"content": {"role": "model", "parts": parts}, "finishReason": reason}]
+    return whole
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)

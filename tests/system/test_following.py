@@ -1,0 +1,80 @@
+"""What agents write into their folders is kept within seconds, once, whenever the service is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.system.running import RunningKernel, polls, running
+
+PATIENCE_S = 30.0
+
+
+def record(session: str, number: int, words: str = "") -> str:
+    """A line of a session file: the person's and the model's turns, one after the other."""
+    spoken = "user" if number % 2 == 0 else "assistant"
+    message = {"role": spoken, "content": words or f"{session} says {number}"}
+    if spoken == "assistant":
+        message |= {"id": f"m-{session}-{number}", "model": "claude-sonnet-4-5", "stop_reason": "end_turn"}
+    return json.dumps(
+        {
+            "type": spoken, "uuid": f"{session}-{number}", "parentUuid": f"{session}-{number - 1}" if number else None,
+            "sessionId": session, "cwd": "/work/garden", "timestamp": f"2026-01-01T00:00:{number % 60:02}Z",
+            "message": message,
+        }
+    ) + "\n"  # fmt: skip
+
+
+def until(found: Callable[[], object], wanted: object) -> None:
+    got = None
+    for _ in polls(PATIENCE_S):
+        got = found()
+        if got == wanted:
+            return
+    raise AssertionError(f"{got}, not {wanted}, after {PATIENCE_S} s")
+
+
+def turns(kernel: RunningKernel) -> dict[str, int]:
+    answer = kernel.call("transcript_list", {"limit": 200})
+    return {one["title"]: one["turns"] for one in answer["conversations"]}
+
+
+def test_what_agents_write_is_kept_as_they_write_it_once_through_kills(tmp_path: Path) -> None:
+    claude, later = tmp_path / "claude", tmp_path / "codex" / "sessions"
+    (claude / "projects" / "-work-garden").mkdir(parents=True)
+    first = claude / "projects" / "-work-garden" / "a.jsonl"
+    first.write_text("".join(record("a", n) for n in range(4)))
+    # Not what is followed, beside it: the key of an account.
+    (claude / "key.jsonl").write_text(record("secret", 0))
+    first.with_name("broken.json").write_text("[1, 2")
+    os.mkfifo(first.with_name("pipe.jsonl"))
+    environment = {"CLAUDE_CONFIG_DIR": str(claude), "CODEX_HOME": str(later.parent)}
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "linckia.toml").write_text('[transcripts]\nfollow = ["claude", "codex"]\n')
+    with running(data, services=["transcripts", "watch"], environment=environment) as kernel:
+        until(lambda: turns(kernel), {"a says 0": 4})
+        # It grows, the last line by halves, with a kill between.
+        line = record("a", 5)
+        with first.open("a") as file:
+            file.write(record("a", 4) + line[:40])
+        until(lambda: turns(kernel), {"a says 0": 5})
+        kernel.kill("transcripts")
+        with first.open("a") as file:
+            file.write(line[40:])
+        second = first.with_name("b.jsonl")
+        second.write_text(record("b", 0))
+        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1})
+        kernel.kill("watch")
+        # Written again from its beginning and then truncated: nothing is there twice, and nothing is lost.
+        first.write_text("".join(record("a", n) for n in range(6)) + record("c", 0))
+        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1, "c says 0": 1})
+        first.write_text(record("d", 0))
+        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1, "c says 0": 1, "d says 0": 1})
+        # A folder that was not there when all started.
+        later.mkdir(parents=True)
+        (later / "rollout-1.jsonl").write_text(record("e", 0))
+        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1, "c says 0": 1, "d says 0": 1, "e says 0": 1})
+        assert kernel.service("transcripts")["state"] == "ready"
