@@ -17,8 +17,9 @@ _TEXTS = {
     CORE: f"""{_SEARCHES} read_node_content reads a note, navigate and inspect look at files on disk (index them first),
         noyalib_set changes YAML without touching its comments; to remember a text, execute the op add with content and
         name. All else: {_STEPS} {_LONG}""",
-    ALL: f"""{_SEARCHES} Files on disk: grep-files, read-file, edit-file, write-file; for sizes, duplicates and moves
-        index, then navigate, top-files, rename-files; deleted ones come back by restore-files. Groups of files: resource-*; rules for files: plan-*. YAML: noyalib_* and yaml_*.
+    ALL: f"""{_SEARCHES} Files on disk: grep-files, read-file, edit-file, write-file; index, then navigate, top-files,
+        rename-files; deleted ones come back by restore-files. Groups of files: resource-*; rules for files: plan-*.
+        YAML: noyalib_* and yaml_*.
         Notes: search_documents, explore_links, inject_tags. Stored documents and their versions: ops of query and
         execute. {_STEPS} {_LONG}""",
     COMPACT: f"""{_STEPS} Ops: search_documents (notes), transcripts_search (past conversations), search, grep, get, add

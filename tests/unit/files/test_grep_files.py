@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proto.errors import InvalidParams
 from proto.ops.files.text import GrepFiles, GrepFound
@@ -139,13 +140,13 @@ async def test_pages_together_are_the_whole(tmp_path: Path, kinds: dict[str, boo
     for folder in ("a-b", "a", "a/b", "c"):
         put(root, {f"{folder}/{n}.txt": "needle\n" * (n + 1) for n in range(4)})
     async with files_service(tmp_path / "data", root) as bench:
-        asked = GrepFiles(pattern="needle", limit=1_000, **kinds)
+        asked = structs.replace(GrepFiles(pattern="needle", limit=1_000), **kinds)
         whole = [found for file in (await bench.call(asked)).files for found in parts(file)]
         for limit in (1, 3, 7):
             pages: list[Any] = []
             cursor = ""
             while True:
-                found = await bench.call(GrepFiles(pattern="needle", limit=limit, cursor=cursor, **kinds))
+                found = await bench.call(structs.replace(asked, limit=limit, cursor=cursor))
                 pages += [part for file in found.files for part in parts(file)]
                 cursor = found.next_cursor
                 assert (found.truncated == "limit") == bool(cursor)

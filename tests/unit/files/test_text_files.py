@@ -16,7 +16,7 @@ from proto.ops.files.reading import Inspect
 from proto.ops.files.text import Edited, EditFile, FileEdit, FileText, ReadFile, WriteFile, Written
 from services.files.text import editing
 from services.runtime import rewrite
-from services.runtime.replace import ChangedMeanwhile
+from services.runtime.replace import ChangedMeanwhile, replace_file
 from services.runtime.rewrite import content_hash
 from tests.in_process import Bench
 from tests.unit.files.changing import members, put_into_set, small_tree
@@ -221,7 +221,7 @@ async def test_a_write_that_fails_leaves_file_index_and_trash_as_they_were(
         assert (await bench.call(ListTrash())).total == 0
         assert os.listdir(data / "files/trash" if (data / "files/trash").exists() else data / "trash") == []
         times = 0
-        real = rewrite.replace_file
+        real = replace_file
 
         def busy(path: Path, before: bytes, after: bytes) -> None:
             nonlocal times
