@@ -15,8 +15,8 @@ _LONG = "A long answer is cut or kept: it says how to go on."
 
 _TEXTS = {
     CORE: f"""{_SEARCHES} read_node_content reads a note, navigate and inspect look at files on disk (index them first),
-        noyalib_set changes YAML without touching its comments; to remember a text, execute the op add with content and
-        name. All else: {_STEPS} {_LONG}""",
+        noyalib_set changes YAML without touching its comments; remember keeps a fact and recall finds it again, a whole
+        text is stored by the op add of execute. All else: {_STEPS} {_LONG}""",
     ALL: f"""{_SEARCHES} Files on disk: grep-files, read-file, edit-file, write-file; index, then navigate, top-files,
         rename-files; deleted ones come back by restore-files. Groups of files: resource-*; rules for files: plan-*.
         YAML: noyalib_* and yaml_*.

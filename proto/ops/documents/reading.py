@@ -7,7 +7,7 @@ documents' `hash`.  Clients reach these as steps of the composite tools.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -120,6 +120,7 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     """List stored documents, filtered and sorted by name, size, time, type, tag or collection; the most `recent`.
     Files on disk: navigate."""
 
+    taken: ClassVar = {"name": "pattern", "use_session": "", "include_diff": ""}
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Documents at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Documents to pass over")] = 0
     sort_by: SortBy | None = None
@@ -135,7 +136,6 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     collection: Collection | None = None
     metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = {}
     session: Session | None = None
-    use_session: Annotated[bool, Meta(description="Taken from clients that send it; `session` filters")] = False
     hash: Hash | None = None
 
 
@@ -182,6 +182,7 @@ class SnapshotsResult(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True):
     """List the snapshots (stored versions of a folder, one for each `add` of it), which restore can bring back."""
 
+    taken: ClassVar = {"with_labels": ""}
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Snapshots at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Snapshots to pass over")] = 0
 
@@ -230,6 +231,7 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     """Get one stored document by `hash`, `name` or `path`: what is known of it, its content in parts (`offset`,
     `length`), its relations, or a copy as a file (`outputPath`). A note's text: read_node_content."""
 
+    taken: ClassVar = {"use_session": "", "extract_text": ""}
     hash: Hash | None = None
     name: Name | None = None
     path: Name | None = None
@@ -279,6 +281,7 @@ class DocumentsStatus(Params[StatusResult], frozen=True, kw_only=True):
     """How much the document store holds, what deduplication saves, what still waits to be indexed. Health of services:
     kernel_status."""
 
+    taken: ClassVar = {"verbose": "detailed"}
     detailed: Annotated[bool, Meta(description="By MIME type, and what could not be read")] = False
     file_types: Annotated[bool, Meta(description="By extension")] = False
 

@@ -30,6 +30,7 @@ from services.files.index.tree import Tree, find
 from services.files.paths import FileRoots
 from services.files.store.database import Note, remove_note, write_note
 from services.files.store.sql import fetch_all
+from services.runtime.renaming import rename
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""
@@ -215,7 +216,7 @@ class Changes:
             for each in reversed(renamed):
                 assert each.target is not None
                 try:
-                    disk.rename(each.target, each.source)
+                    rename(each.target, each.source)
                 except OSError:
                     each.item.done = True
             _sync(renamed)
@@ -226,7 +227,7 @@ class Changes:
             for each in moves:
                 assert each.target is not None
                 try:
-                    disk.rename(each.source, each.target)
+                    rename(each.source, each.target)
                     renamed.append(each)
                 except FileExistsError:
                     each.item.error = disk.exists(each.item.target_field, each.item.target)
@@ -286,7 +287,7 @@ class Changes:
         try:
             with self._database.transaction() as db:
                 try:
-                    disk.rename(copy_place, target)
+                    rename(copy_place, target)
                     placed = True
                     disk.sync(target.folder)
                 except OSError as error:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import apsw
 import trio
+from msgspec import structs
 
 from proto.errors import InvalidParams, LinckiaError
 from proto.ops.files import changes as ops
@@ -30,6 +31,8 @@ from services.runtime import times
 from services.runtime.handlers import Context, handles
 
 T = TypeVar("T", ops.Relocations, ops.Deletions)
+
+_OF_NOTES = "links of other notes to a renamed Markdown note stay as they are; rename_note rewrites them"
 
 MAX_TOLD = 100
 """Changed paths of one call that are published to subscribers."""
@@ -83,7 +86,9 @@ class Changing(Family):
 
     @handles(ops.RenameFiles)
     async def rename(self, params: ops.RenameFiles, ctx: Context) -> ops.Relocations:
-        return await self._relocate(params.renames, params.dry_run, False, ctx)
+        done = await self._relocate(params.renames, params.dry_run, False, ctx)
+        notes = any(each.status != "error" and each.from_.lower().endswith(".md") for each in done.results)
+        return structs.replace(done, hint=_OF_NOTES) if notes else done
 
     @handles(ops.MoveFiles)
     async def move(self, params: ops.MoveFiles, ctx: Context) -> ops.Relocations:

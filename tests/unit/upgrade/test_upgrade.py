@@ -28,6 +28,7 @@ from services.graph import store as graph
 from services.knowledge.schema import SCHEMA as NOTES
 from services.knowledge.schema import open_database as open_notes
 from services.media.store import SCHEMA as MEDIA
+from services.memory.store import SCHEMA as MEMORIES
 from services.retrieve.schema import SCHEMA as COLLECTIONS
 from services.runtime.database import Database, Kind, Schema, earlier
 from services.runtime.database.schema import UnknownVersion
@@ -166,6 +167,6 @@ def test_the_format_rises_with_every_schema(tmp_path: Path) -> None:
     of_graph = graph.open_database(tmp_path / "graph.db")
     for database in (watched, of_graph):
         database.close()
-    fixed = (documents_schema.PACKS, documents_schema.INDEX, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS)
+    fixed = (documents_schema.PACKS, documents_schema.INDEX, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES)
     versions = [schema.version for schema in fixed] + [files_schema.VERSION]
     assert sum(versions) + version_of(watched.path) + version_of(of_graph.path) == data_format.FORMAT
