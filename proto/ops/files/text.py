@@ -18,7 +18,8 @@ AbsolutePath = Annotated[str, Meta(min_length=1, max_length=32768)]
 
 MAX_CONTEXT = 50
 
-IfMatch = Annotated[str, Meta(max_length=80, description="Its `hash`")] | None
+IfMatch = Annotated[str, Meta(max_length=80)] | None
+"""`hash` of what is to be changed."""
 
 
 class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,7 +38,7 @@ class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.read("read-file", deadline_s=60, text="text")
 class ReadFile(Params[FileText], frozen=True, kw_only=True):
-    """Read a text file on disk, or some `lines` of it. Notes: read_node_content."""
+    """Read a text file on disk, or `lines` of it. Notes: read_node_content."""
 
     path: AbsolutePath
     lines: Annotated[str, Meta(max_length=24, description="`10-80`, `10-`")] = ""
@@ -74,14 +75,14 @@ class GrepFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.read("grep-files", deadline_s=60)
 class GrepFiles(Params[GrepFound], frozen=True, kw_only=True):
-    """Grep files on disk (RE2), as ripgrep: neither ignored, hidden nor binary ones. Stored documents: op grep."""
+    """Grep files on disk (RE2), as ripgrep: no ignored, hidden or binary ones. Stored documents: op grep."""
 
     pattern: Annotated[str, Meta(min_length=1, max_length=8192)]
     ignore_case: bool = False
     literal: bool = False
     context: Annotated[int, Meta(ge=0)] = 0
     path: Annotated[str, Meta(max_length=32768)] = ""
-    glob: Annotated[str, Meta(max_length=8192, description="`*.{py,md} !test/**`")] = ""
+    glob: Annotated[str, Meta(max_length=8192, description="`*.{c,h} !test/`")] = ""
     files_with_matches: bool = False
     count: bool = False
     hidden: bool = False
@@ -120,12 +121,12 @@ class GrepTexts(Params[GrepPart], frozen=True, kw_only=True):
 
 
 class FileEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Of `old`, which is there once, or `lines`."""
+    """Of `old`, there once or `all`, or `lines`."""
 
     new: Annotated[str, Meta(max_length=16_000_000)]
     old: Annotated[str, Meta(max_length=16_000_000)] = ""
     lines: Annotated[str, Meta(max_length=24)] = ""
-    all: Annotated[bool, Meta(description="Each `old`")] = False
+    all: bool = False
 
 
 class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,7 +142,7 @@ class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.write("edit-file", idempotent=False, deadline_s=60)
 class EditFile(Params[Edited], frozen=True, kw_only=True):
-    """Edit a text file on disk: replace exact text or lines, all edits or none. YAML: noyalib_edit."""
+    """Edit a text file on disk: replace exact text or lines, all or none. YAML: yaml_edit."""
 
     path: AbsolutePath
     edits: Annotated[list[FileEdit], Meta(min_length=1, max_length=1000)]
@@ -169,7 +170,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.destroy("write-file", idempotent=True, deadline_s=60)
 class WriteFile(Params[Written], frozen=True, kw_only=True):
-    """Write a file on disk; an existing one needs `if_match` or `overwrite`, and goes to the trash."""
+    """Write a file on disk; an existing one needs `if_match` or `overwrite`; it goes to the trash."""
 
     path: AbsolutePath
     content: Annotated[str, Meta(max_length=64_000_000)]
