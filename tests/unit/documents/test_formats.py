@@ -68,6 +68,7 @@ REFUSED = {
     "a book with DRM": (formats.epub(rights="<rights/>"), "locked by its publisher"),
     "an old Word file": (OLE + bytes(504) + "WordDocument".encode("utf-16-le"), "save it as .docx"),
     "another zip file": (formats.zipped({"a.txt": "a"}), "no document of a kind that is read"),
+    "a damaged XLS": (OLE + bytes(504) + "Workbook".encode("utf-16-le") * 50, "damaged"),
     "half a zip file": (formats.docx()[:700], "damaged"),
     "no words": (formats.zipped({"content.xml": "<x/>"}), "pictures alone"),
     "deep XML": (formats.docx("<w:p>" * 5000), "nested too deeply"),
