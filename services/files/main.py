@@ -18,6 +18,7 @@ from services.files.browse.uris import Uris
 from services.files.changes import following
 from services.files.changes.changes import Changes
 from services.files.changes.changing import Changing, rejoin
+from services.files.changes.writing import Writing
 from services.files.core import Core, read_settings
 from services.files.index.comparing import COLLECTIONS, CompareClient
 from services.files.index.jobs import Jobs
@@ -35,6 +36,7 @@ from services.files.query.grouping import Grouping
 from services.files.query.queries import Queries
 from services.files.query.resources import SetSearch
 from services.files.store.database import open_database, steadily
+from services.files.text.operations import TextTools
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.storage import DiskFull
 
@@ -166,11 +168,13 @@ def handlers_of(
 ) -> Handlers:
     """The operations, a family after the other."""
     indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
+    writing = Writing(core.tree, core.roots, core.env.data_dir)
     return Handlers(
         indexing,
         reading,
         searches,
         Changing(core, changes, recovery.behind),
+        TextTools(core, writing),
         Space(core),
         Uris(core, indexing, reading, searches),
         Queries(core),

@@ -45,6 +45,7 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped: Annotated[int, Meta(description="Links and special files, which are not stored")]
     snapshot_id: Annotated[str, Meta(description="Of a directory")] | None
     text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
+    without_text: Annotated[list[str], Meta(description="Which have no text, or not all, and why (the first 100)")] = []
 
 
 @step.write("documents_add", title="Remember or store", idempotent=True, deadline_s=86_400, step="add")

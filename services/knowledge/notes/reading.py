@@ -9,9 +9,9 @@ from proto.errors import InvalidParams, OperationError
 from proto.near import did_you_mean
 from proto.ops.knowledge import NodeContent
 from services.knowledge.notes import frontmatter
+from services.runtime.text.lines import span
 from services.runtime.text.markdown import outline
 
-_RANGE = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """With its break, as the notes' line numbers count them."""
 
@@ -28,19 +28,11 @@ def part(text: str, lines: str, section: str) -> NodeContent:
     every = LINE.findall(text)
     first, last = _under(text, section) if section else (1, len(every))
     if lines:
-        begin, end = _range(lines, first, last)
+        begin, end = span(lines, first, last)
         first, last = max(first, begin), min(last, end)
         if first > last:
             raise InvalidParams(f"parameter `lines`: lines {lines} are not there, of {len(every)}", field="lines")
     return NodeContent(text="".join(every[first - 1 : last]), lines=f"{first}-{last}", total_lines=len(every))
-
-
-def _range(lines: str, first: int, last: int) -> tuple[int, int]:
-    match = _RANGE.fullmatch(lines)
-    if match is None or not (match[1] or match[3]):
-        raise InvalidParams(f"parameter `lines`: 10-80, 10-, -80 or 10, not {lines[:40]!r}", field="lines")
-    begin = int(match[1]) if match[1] else first
-    return begin, int(match[3]) if match[3] else last if match[2] else begin
 
 
 class Lines(NamedTuple):
