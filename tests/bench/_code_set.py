@@ -40,7 +40,10 @@ def functions(module: str, path: Path) -> Iterator[tuple[str, str]]:
     source = path.read_text(encoding="utf-8")
     lines = source.splitlines()
     seen: set[str] = set()
-    for scope in (ast.parse(source), *(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))):
+    module_ = ast.parse(source)
+    scopes: list[ast.Module | ast.ClassDef] = [module_]
+    scopes += (node for node in module_.body if isinstance(node, ast.ClassDef))
+    for scope in scopes:
         before = f"{scope.name}." if isinstance(scope, ast.ClassDef) else ""
         for node in scope.body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:
