@@ -213,6 +213,8 @@ ENTRIES = (
     Entry(_spec("documents", 2 * GIB, zygote="documents"), roots=Roots.WRITE, cuts_texts=True),
     # Calls that wait for one commit share it. It tries to tell the search what that was not told, and rests after that.
     Entry(_light_spec("transcripts", 2 * GIB, in_flight=256), rests=True, optional=True, follows_by="follow"),
+    # As conversations are kept.
+    Entry(_light_spec("memory", GIB, in_flight=64), rests=True),
     Entry(_light_spec("files", 2 * GIB), roots=Roots.WRITE),
     # A rescan goes on without it, only slower.
     Entry(

@@ -78,11 +78,14 @@ class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_un
 
     `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say (one of two fields
     must be there); the handler checks it, or `check`.  `common` has the names by which all operations know parameters
-    that a reference calls otherwise (`{"root": "path"}`); clients may use either.
+    that a reference calls otherwise (`{"root": "path"}`); clients may use either.  `taken` has what clients of a
+    reference send beside its documented parameters: each with the parameter that it is here, or nothing where it makes
+    no difference.  It is in no schema.
     """
 
     rules: ClassVar[Mapping[str, Any]] = {}
     common: ClassVar[Mapping[str, str]] = {}
+    taken: ClassVar[Mapping[str, str]] = {}
 
     def check(self) -> None:
         """What only several fields together tell: before a call is sent, and where it is handled.

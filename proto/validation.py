@@ -59,10 +59,12 @@ def json_schema(tp: object) -> JsonSchema:
 
 @cache
 def _declared(tp: type[msgspec.Struct]) -> Mapping[str, str]:
-    """The names of a Struct's fields on the wire, by their common names, by their snake_case and by themselves."""
+    """The names of a Struct's fields on the wire, by their common names, by their snake_case, by themselves, and by
+    what clients of a reference call them; empty of what such a client sends that makes no difference here."""
     names = [field.encode_name for field in msgspec.structs.fields(tp)]
     common = {other: name for name, other in _common(tp).items()}
-    return common | {_HUMP.sub("_", name).lower(): name for name in names} | {name: name for name in names}
+    taken: Mapping[str, str] = getattr(tp, "taken", {})
+    return {**taken, **common} | {_HUMP.sub("_", name).lower(): name for name in names} | {name: name for name in names}
 
 
 def _common(tp: type[msgspec.Struct]) -> Mapping[str, str]:
@@ -84,6 +86,8 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapp
     written: dict[str, str] = {}
     for key, value in arguments.items():
         name = declared.get(key) or declared.get(_HUMP.sub("_", key).lower(), key)
+        if not name:
+            continue
         if name in result and result[name] != value:
             raise InvalidParams(
                 f"`{written[name]}` and `{key}` are one parameter, given twice with different values", field=name

@@ -53,6 +53,7 @@ STORES: Final = (
     ("services/*.damaged-*", Keep.PASSING),
     ("services/*.before-v*", Keep.PASSING),
     ("services/transcripts/transcripts.db", Keep.SOURCE),
+    ("services/memory/memory.db", Keep.SOURCE),
     ("services/documents/packs.db", Keep.SOURCE),
     ("services/documents/index.db", Keep.DERIVED),
     # With the tree, which follows from the disk, are sets, plans, queries and the list of the trash.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -42,6 +42,7 @@ class Download(Params[Downloaded], frozen=True, kw_only=True):
     gone on with. Addresses of this machine and private networks are refused unless the settings allow them. A local
     file: add."""
 
+    taken: ClassVar = {"concurrency": "", "chunk_size_bytes": "", "timeout_ms": "", "resume": ""}
     url: Url
     checksum: Annotated[str, Meta(pattern=_CHECKSUM, description="sha256:, sha512: or md5: and the sum")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=255, description="By default the URL's")] | None = None

@@ -91,6 +91,7 @@ class NodeContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     text: str
     lines: Annotated[str, Meta(description="The first and the last line of a part, `10-80`")] = ""
     total_lines: Annotated[int, Meta(description="With a part: how many lines the file has")] = 0
+    hash: Annotated[str, Meta(description="Of the whole file: pass it as `if_match`")] = ""
 
 
 @tool.read("read_node_content", surfaces=("knowledge", "core"), title="Read a note", deadline_s=30, text="text")
@@ -142,7 +143,7 @@ class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
     changed: Annotated[bool, Meta(description="False where every tag was there already")]
 
 
-@tool.write("inject_tags", surfaces=("knowledge", "core"), idempotent=True, deadline_s=30, text="message")
+@tool.write("inject_tags", idempotent=True, deadline_s=30, text="message")
 class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
     """Tag a Markdown file: adds `<!-- tags: a, b -->` at its end, or merges them into the last such comment. Tags of
     stored documents: op update."""

@@ -15,7 +15,7 @@ from msgspec import Meta
 from proto.frames import Backlog
 from proto.operation import OPERATOR, Family, Params, Role
 
-internal = Family("retrieve", role=Role.INTERNAL, callers=("documents", "knowledge", "transcripts", OPERATOR))
+internal = Family("retrieve", role=Role.INTERNAL, callers=("documents", "knowledge", "memory", "transcripts", OPERATOR))
 
 
 Collection = Annotated[
@@ -92,7 +92,7 @@ class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing of what was deleted is left in the collection's database and its log."""
 
 
-@internal.write("retrieve_scrub", idempotent=True, deadline_s=120, callers=("documents", "transcripts", OPERATOR))
+@internal.write("retrieve_scrub", idempotent=True, deadline_s=120, callers=("memory", "transcripts", OPERATOR))
 class RetrieveScrub(Params[Scrubbed], frozen=True, kw_only=True):
     """Take out what deletions leave behind in files: words, vectors, pages of the log.  A second for 100,000 pieces."""
 
@@ -196,7 +196,7 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Annotated[list[str], Meta(description="Why the collection does not hold all that it should")] = []
 
 
-@internal.read("retrieve_status", deadline_s=10)
+@internal.read("retrieve_status", deadline_s=10, callers=("documents", "knowledge", "transcripts", OPERATOR))
 class RetrieveStatus(Params[CollectionStatus], frozen=True, kw_only=True):
     """How much a collection holds; one that was never written is empty, not an error."""
 

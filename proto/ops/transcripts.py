@@ -137,6 +137,7 @@ class Corpus(enum.StrEnum):
     TRANSCRIPTS = "transcripts"
     NOTES = "notes"
     DOCUMENTS = "documents"
+    MEMORY = "memory"
 
 
 class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
+from proto.operation import Family, Params, Role
 
 _CODES = {
     -32000: "The file cannot be read or written",
@@ -210,3 +210,12 @@ class YamlValidate(Params[ValidateResult], frozen=True, kw_only=True):
     file: File
     schema: Annotated[dict[str, Any], Meta(description="The JSON Schema itself")]
     document: Document = 0
+
+
+@Family("yaml", role=Role.INTERNAL, callers=("knowledge",)).read("yaml_merge", deadline_s=30)
+class YamlMerge(Params[str], frozen=True, kw_only=True):
+    """Set keys of a YAML mapping that is given as text, or with null remove them; everything else stays byte for
+    byte."""
+
+    text: str
+    values: Annotated[dict[str, Any], Meta(description="By key, what JSON can say")]

@@ -15,10 +15,11 @@ _LONG = "A long answer is cut or kept: it says how to go on."
 
 _TEXTS = {
     CORE: f"""{_SEARCHES} read_node_content reads a note, navigate and inspect look at files on disk (index them first),
-        noyalib_set changes YAML without touching its comments; to remember a text, execute the op add with content and
-        name. All else: {_STEPS} {_LONG}""",
-    ALL: f"""{_SEARCHES} Files on disk: index, then navigate, top-files, find-duplicates, rename-files; deleted ones
-        come back by restore-files. Groups of files: resource-*; rules for files: plan-*. YAML: noyalib_* and yaml_*.
+        noyalib_set changes YAML without touching its comments; remember keeps a fact and recall finds it again, a whole
+        text is stored by the op add of execute. All else: {_STEPS} {_LONG}""",
+    ALL: f"""{_SEARCHES} Files on disk: grep-files, read-file, edit-file, write-file; index, then navigate, top-files,
+        rename-files; deleted ones come back by restore-files. Groups of files: resource-*; rules for files: plan-*.
+        YAML: noyalib_* and yaml_*.
         Notes: search_documents, explore_links, inject_tags. Stored documents and their versions: ops of query and
         execute. {_STEPS} {_LONG}""",
     COMPACT: f"""{_STEPS} Ops: search_documents (notes), transcripts_search (past conversations), search, grep, get, add
@@ -38,7 +39,8 @@ _TEXTS = {
         navigate and inspect browse; top-files, top-directories, find-duplicates, space-summary tell what takes the
         space; rename-files, move-files, delete-files change the disk (dryRun first), restore-files undoes a deletion.
         resource-set-* group files, resource-search and the like find in a group, query-* save searches over the index,
-        plan-* are rules that act on files. It does not read the content of files.""",
+        plan-* are rules that act on files. grep-files, read-file,
+        edit-file and write-file work on texts, without the index.""",
     "transcripts": """Past conversations with language models. search finds turns by meaning and words, each with the
         talk that led to it; transcript_checkout resumes one from a turn's hash; transcript_delete forgets a turn for
         good.""",

@@ -61,4 +61,5 @@ class Parts:
         if progress.changed:
             self.hurry()
         left = await self.indexing.settled(progress.objects, EXTRACTION_PATIENCE_S)
-        return msgspec.structs.replace(answer, text_waiting=left) if left else answer
+        without = await self.indexing.without_text(progress.objects)
+        return msgspec.structs.replace(answer, text_waiting=left, without_text=without)

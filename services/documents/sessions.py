@@ -21,7 +21,9 @@ from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops.documents.reading import Scalar, pairs
 from proto.ops.documents.sessions import (
     PINNED,
+    Bound,
     Pinned,
+    SessionBound,
     SessionPin,
     SessionStart,
     SessionStarted,
@@ -82,6 +84,11 @@ class Sessions:
         answer = await self._store.write(change)
         self._follower.hurry()
         return answer
+
+    @handles(SessionBound)
+    async def bound(self, params: SessionBound, ctx: Context) -> Bound | None:
+        found = await self._store.read(lambda db: changing.bound(db, ctx.session)) if ctx.session else None
+        return None if found is None else Bound(session_id=found[0], label=found[1])
 
     @handles(SessionPin)
     async def pin(self, params: SessionPin, ctx: Context) -> Pinned:

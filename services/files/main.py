@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import trio
@@ -18,6 +18,7 @@ from services.files.browse.uris import Uris
 from services.files.changes import following
 from services.files.changes.changes import Changes
 from services.files.changes.changing import Changing, rejoin
+from services.files.changes.writing import Writing
 from services.files.core import Core, read_settings
 from services.files.index.comparing import COLLECTIONS, CompareClient
 from services.files.index.jobs import Jobs
@@ -35,6 +36,7 @@ from services.files.query.grouping import Grouping
 from services.files.query.queries import Queries
 from services.files.query.resources import SetSearch
 from services.files.store.database import open_database, steadily
+from services.files.text.operations import TextTools
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.storage import DiskFull
 
@@ -70,7 +72,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             executions = Executions(core, followers, Doing(core, classifying), tasks)
             await steadily(env, "recovery", partial(resume_sources, core, followers))
             await steadily(env, "recovery", executions.resume)
-            yield handlers_of(core, changes, followers, executions, classifying)
+            yield handlers_of(core, changes, recovery, followers, executions, classifying)
             await executions.close()
             await followers.close()
             # A scan in hand is stopped where it is, and taken up at the next start.
@@ -104,32 +106,50 @@ async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
 
 
 class Recovery:
-    """Has what came back to the index in its sets again: from the trash before the last process died, or from a
-    database that was damaged."""
+    """Has the index follow what it could not: what came back from the trash is in its sets again, also where the disk
+    was full or the process died meanwhile, and so is what was in them in a database that was damaged."""
 
     def __init__(self) -> None:
         self._rebuilt = trio.Event()
+        self._behind = trio.Event()
+        self._unread: list[str] = []
 
     def wake(self) -> None:
         """The database was begun again."""
         self._rebuilt.set()
 
+    def behind(self, unread: Sequence[str]) -> None:
+        """A change was done of which the index could not take in these paths, or their sets."""
+        self._unread += unread
+        self._behind.set()
+
     async def run(self, core: Core) -> None:
         """Until cancelled."""
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(self._after_changes, core)
+            tasks.start_soon(self._after_damage, core)
 
-        async def from_trash() -> None:
+    async def _after_changes(self, core: Core) -> None:
+        async def follow() -> None:
+            unread = list(self._unread)
             waiting = await core.database.read(following.waiting)
-            for _, path in waiting:
+            for path in [*unread, *(path for _, path in waiting)]:
                 await core.jobs.scan(path)
             await rejoin(core, [trash_id for trash_id, _ in waiting])
+            del self._unread[: len(unread)]
 
+        while True:
+            await steadily(core.env, "recovery", follow)
+            await self._behind.wait()
+            self._behind = trio.Event()
+
+    async def _after_damage(self, core: Core) -> None:
         async def from_damage() -> None:
             core.jobs.interrupt()
             await core.jobs.resume()
             await core.jobs.settled()
             await rejoin(core, [following.SALVAGED])
 
-        await steadily(core.env, "recovery", from_trash)
         while True:
             await self._rebuilt.wait()
             self._rebuilt = trio.Event()
@@ -139,15 +159,22 @@ class Recovery:
 
 
 def handlers_of(
-    core: Core, changes: Changes, followers: Followers, executions: Executions, classifying: Classifying
+    core: Core,
+    changes: Changes,
+    recovery: Recovery,
+    followers: Followers,
+    executions: Executions,
+    classifying: Classifying,
 ) -> Handlers:
     """The operations, a family after the other."""
     indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
+    writing = Writing(core.tree, core.roots, core.env.data_dir)
     return Handlers(
         indexing,
         reading,
         searches,
-        Changing(core, changes),
+        Changing(core, changes, recovery.behind),
+        TextTools(core, writing),
         Space(core),
         Uris(core, indexing, reading, searches),
         Queries(core),

@@ -87,10 +87,15 @@ def resolve_of(db: apsw.Connection, ids: Iterable[str]) -> None:
 
 def _point(db: apsw.Connection, rows: Iterable[tuple[str, int, str, str, str | None]]) -> None:
     for src, position, key, other_key, dst in rows:
-        target = _holder(db, key) or (_holder(db, other_key) if other_key else None)
-        target = None if target == src else target
-        if target != dst:
-            db.execute("UPDATE edge SET dst=? WHERE src=? AND position=?", (target, src, position))
+        found = target(db, key, other_key)
+        found = None if found == src else found
+        if found != dst:
+            db.execute("UPDATE edge SET dst=? WHERE src=? AND position=?", (found, src, position))
+
+
+def target(db: apsw.Connection, key: str, other_key: str) -> str | None:
+    """The note that a reference by these keys leads to."""
+    return _holder(db, key) or (_holder(db, other_key) if other_key else None)
 
 
 def _holder(db: apsw.Connection, key: str) -> str | None:

@@ -6,24 +6,24 @@ It is ready at once: until the first scan is through it answers from what is sto
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncIterator
 
 import trio
+from msgspec import structs
 
 from proto.errors import LinckiaError, OperationError, Unavailable
-from proto.near import did_you_mean
 from proto.ops import knowledge as ops
 from proto.ops.completing import NAMES_LIKE
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, graph_feed, ids, nodes
+from services.knowledge.finding import Finding
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
-from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
+from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
-from services.knowledge.notes import files, tags
+from services.knowledge.notes import files
 from services.knowledge.notes.dates import rfc3339
 from services.knowledge.notes.reading import part
 from services.knowledge.schema import open_database
@@ -31,12 +31,13 @@ from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.loose_ends import Loose, LooseEnds
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
+from services.knowledge.writing.operations import Writing
 from services.runtime.database import Database
 from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
 from services.runtime.outbox import Outbox
-from services.runtime.rewrite import Contended
+from services.runtime.rewrite import content_hash
 from services.runtime.roots import Denied, OutsideRoots, printable
 
 SIMILAR_AT_LEAST = 0.8
@@ -69,13 +70,16 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         else:
             ingest.unwatched("there is no folder to be watched")
         async with trio.open_nursery() as tasks:
-            for task in (ingest.run, ingest.watch_search, follower.run, outbox.run):
+            finding = Finding(database, ingest)
+            writing = Writing(env, database, ingest, finding)
+            await writing.take_up()
+            for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
                 tasks.start_soon(task)
             tasks.start_soon(outbox.watch_epoch, feed.epoch)
             refiner = Refiner()
             search = Search(database, ingest, refiner)
             discovery = Discovery(database, ingest, refiner, search)
-            yield Handlers(search, discovery, Notes(database, ingest, outbox))
+            yield Handlers(search, discovery, Notes(database, ingest, outbox, finding), writing)
             tasks.cancel_scope.cancel()
     finally:
         database.close()
@@ -84,44 +88,17 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 class Notes:
     """The operations on single notes, and on the index as a whole."""
 
-    def __init__(self, database: Database, ingest: Ingest, outbox: Outbox[Due]) -> None:
+    def __init__(self, database: Database, ingest: Ingest, outbox: Outbox[Due], finding: Finding) -> None:
         self._database = database
+        self._finding = finding
         self._ingest = ingest
         self._outbox = outbox
         self._loose_ends = LooseEnds(database, ingest)
         self._reading = trio.CapacityLimiter(4)
-        self._writing = trio.CapacityLimiter(1)
-
-    async def _node(self, id_: str, *, with_links: bool = False) -> nodes.Node | None:
-        """The note, as soon as it is known whether there is one, and which links it has.
-
-        Raises:
-            Unavailable: that takes longer than a moment.
-        """
-        listed = self._ingest.is_listed
-        node = await self._database.read(lambda db: nodes.sought(db, id_))
-        if listed if node is None else node.title or not with_links:
-            return node
-        with trio.move_on_after(STARTUP_PATIENCE_S):
-            async with self._ingest.passed:
-                while True:
-                    listed = self._ingest.is_listed
-                    node = await self._database.read(lambda db: nodes.sought(db, id_))
-                    if listed if node is None else node.title or not with_links:
-                        return node
-                    await self._ingest.passed.wait()
-        reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
-        raise Unavailable(f"what is known of note {id_} is not whole yet: {reason}", retry_after_ms=1000)
 
     @handles(ops.ReadNodeContent)
     async def read_node_content(self, params: ops.ReadNodeContent, ctx: Context) -> ops.NodeContent:
-        node = await self._node(params.id)
-        if node is None:
-            path = await self._database.read(lambda db: nodes.departed_path(db, params.id))
-            if path is not None:
-                raise OperationError(f"File not found: {path}")
-            known = await self._database.read(lambda db: nodes.ids_like(db, params.id))
-            raise OperationError(f"Node not found.{did_you_mean(params.id, known).replace('; d', ' D', 1)}")
+        node = await self._finding.found(params.id)
         place, roots = node.place, self._ingest.roots
         try:
             content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
@@ -130,8 +107,9 @@ class Notes:
         except Denied:
             raise
         except (OSError, OutsideRoots, files.TooLarge) as error:
-            raise OperationError(f"File cannot be read: {place.path}: {_why(error)}") from None
-        return await trio.to_thread.run_sync(part, content.text, params.lines, params.section, limiter=self._reading)
+            raise OperationError(f"File cannot be read: {place.path}: {files.why(error)}") from None
+        found = await trio.to_thread.run_sync(part, content.text, params.lines, params.section, limiter=self._reading)
+        return structs.replace(found, hash=content_hash(content.data))
 
     @handles(ops.KnowledgeNote)
     async def note(self, params: ops.KnowledgeNote, ctx: Context) -> ops.NodeContent:
@@ -146,7 +124,7 @@ class Notes:
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:
         if params.relation is not None and params.relation.casefold() == "similar":
             return await self._similar(params.id, ctx)
-        await self._node(params.id, with_links=True)
+        await self._finding.sought(params.id, with_links=True)
         out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
             lambda db: edges.explore(
@@ -168,7 +146,7 @@ class Notes:
         ]
 
     async def _similar(self, id_: str, ctx: Context) -> list[ops.NoteLink]:
-        node = await self._node(id_)
+        node = await self._finding.sought(id_)
         if node is None:
             return []
         found = await ctx.call(
@@ -187,29 +165,6 @@ class Notes:
     @handles(ops.ListDirectoryStructure)
     async def list_directory_structure(self, params: ops.ListDirectoryStructure, ctx: Context) -> list[str]:
         return await self._database.read(nodes.folders)
-
-    @handles(ops.InjectTags)
-    async def inject_tags(self, params: ops.InjectTags, ctx: Context) -> ops.InjectTagsResult:
-        wanted = tags.checked(params.tags)
-        roots = self._ingest.roots
-        path = tags.locate(params.file_path, roots)
-        try:
-            tagged, changed = await trio.to_thread.run_sync(tags.add_tags, path, roots, wanted, limiter=self._writing)
-        except (FileNotFoundError, NotADirectoryError):
-            raise OperationError(f"File not found: {params.file_path}") from None
-        except Denied:
-            raise
-        except (OSError, OutsideRoots, files.TooLarge, Contended) as error:
-            raise OperationError(f"Tags cannot be added to {params.file_path}: {_why(error)}") from None
-        if changed:
-            real = await trio.to_thread.run_sync(os.path.realpath, path)
-            await self._ingest.take_in(real, files.digest(files.decode(tagged.data)))
-        done = "merged" if tagged.merged else "injected"
-        return ops.InjectTagsResult(
-            message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",
-            tags=list(tagged.entries),
-            changed=changed,
-        )
 
     @handles(ops.KnowledgeIngest)
     async def knowledge_ingest(self, params: ops.KnowledgeIngest, ctx: Context) -> ops.KnowledgeIngestResult:
@@ -262,8 +217,3 @@ class Notes:
         return ops.StatsSummary(
             text=f"Nodes: {note_count}\nEdges: {edge_count}\nVectors: {held.vectors}\nSize: {megabytes:.2f} MB"
         )
-
-
-def _why(error: Exception) -> str:
-    """Of an OSError the system's words, without the path on this machine."""
-    return os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)

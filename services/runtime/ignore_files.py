@@ -13,6 +13,7 @@ import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from pathspec import GitIgnoreSpec
 from pathspec._backends.re2._base import RE2_OPTIONS  # no public name; the release is pinned
 
+from services.runtime.linear import BadPattern, searching
 from services.runtime.roots import printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
@@ -34,10 +35,28 @@ class IgnoreRules:
     above: IgnoreRules | None
     prefix: int
     spec: GitIgnoreSpec
+    any: re2.Set | None
+    """Finds a path that some rule names, in several lines of paths."""
     lead: str = ""
 
+    def touches(self, folder: str, names: Sequence[str]) -> bool:
+        """Whether a rule may name one of these in a folder (with slash; those of folders with one too): one look for
+        what a verdict on each would take much longer."""
+        rules: IgnoreRules | None = self
+        while rules is not None:
+            here = rules.lead + folder[rules.prefix :]
+            if rules.any is None or rules.any.Match(printable(here + f"\n{here}".join(names))):
+                return True
+            rules = rules.above
+        return any("\n" in name for name in names)
+
     def ignores(self, path: str, *, is_folder: bool) -> bool:
-        """Whether `path` is ignored; the deepest rule that matches decides."""
+        """Whether `path` is ignored."""
+        return self.verdict(path, is_folder=is_folder) is True
+
+    def verdict(self, path: str, *, is_folder: bool) -> bool | None:
+        """Whether `path` is ignored, or expressly not; None where no rule says so. The deepest one that matches
+        decides."""
         rules: IgnoreRules | None = self
         while rules is not None:
             here = rules.lead + path[rules.prefix :] + ("/" if is_folder else "")
@@ -46,12 +65,22 @@ class IgnoreRules:
             if verdict is not None:
                 return verdict
             rules = rules.above
-        return False
+        return None
 
 
 def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lead: str = "") -> IgnoreRules:
     """The rules that a folder's ignore files state, in rising order of precedence."""
-    return IgnoreRules(above, prefix, _spec("\n".join(texts)), lead)
+    text = "\n".join(texts)
+    return IgnoreRules(above, prefix, _spec(text), _any(text), lead)
+
+
+@functools.lru_cache(maxsize=256)
+def _any(text: str) -> re2.Set | None:
+    expressions = [each.regex.pattern for each in _spec(text).patterns if each.regex is not None]
+    with suppress(BadPattern):
+        found = searching(f"^{_PROBE}$", *(f"(?m){each}" for each in expressions), max_mem=_MEMORY_BYTES[-1])
+        return found if found.Match(_PROBE) else None
+    return None
 
 
 @functools.lru_cache(maxsize=256)

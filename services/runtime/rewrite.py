@@ -68,7 +68,7 @@ def read_whole(path: str, roots: Roots, most: int = MAX_BYTES) -> bytes:
 
 def rewrite(
     path: str, roots: Roots, change: Callable[[bytes], bytes], *, field: str = "path", if_match: str | None = None,
-    dry_run: bool = False, replacing: Callable[[str], None] | None = None,
+    dry_run: bool = False, replacing: Callable[[Rewritten], None] | None = None,
 ) -> Rewritten:  # fmt: skip
     """Replace the content of a regular file below the roots by `change` of it; blocks.
 
@@ -76,7 +76,7 @@ def rewrite(
 
     Args:
         change: called again where another program changed the file meanwhile.
-        replacing: called with the real path just before it is replaced, while other edits wait.
+        replacing: called just before the file is replaced, while other edits wait; again where that has to be repeated.
 
     Raises:
         Denied: it may not be written, with the field.
@@ -92,12 +92,12 @@ def rewrite(
             with contextlib.nullcontext() if dry_run else FileLocks().hold(Path(real)):
                 before = before if dry_run else read_whole(real, roots)
                 check_match(before, if_match)
-                after = change(before)
-                if not dry_run and after != before:
+                done = Rewritten(real, before, change(before))
+                if not dry_run and done.after != before:
                     if replacing is not None:
-                        replacing(real)
-                    replace_file(Path(real), before, after)
-                return Rewritten(real, before, after)
+                        replacing(done)
+                    replace_file(Path(real), before, done.after)
+                return done
         except ChangedMeanwhile:
             continue
         except CannotReplace as error:

@@ -2,8 +2,7 @@
 
 The database has an outbox, whose `number` grows with each row, and the table `setting(name, value)`; each change leaves
 a row in its own transaction. A feed says what its rows come to now, and the rest is done here: telling, comparing both
-sides after the search was away or began again, waiting for what was changed to be found. A deletion for good is done
-once no file of either side holds what was deleted: the log of the database is emptied, and the search scrubs its files.
+sides after the search was away or began again, waiting for what was changed to be found.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from proto.ops.retrieve import (
     RetrieveEpoch,
     RetrieveGroups,
     RetrievePut,
-    RetrieveScrub,
 )
 from services.runtime.database import Change, Query
 from services.runtime.handlers import Environment
@@ -34,19 +32,15 @@ T = TypeVar("T")
 MOST_DROPPED = 4096
 """Groups that one call may delete."""
 
-_SCRUB, _SCRUBBED = "scrub", "scrubbed"
-"""Names of the settings that count deletions for good, and those of them that no file of the search holds any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What the search is to be told next, and `settings` to keep once it was; with `scrub`, to scrub its files."""
+    """What the search is to be told next, and `settings` to keep once it was."""
 
     numbers: tuple[int, ...] = ()
     put: list[Group] = field(default_factory=list)
     drop: list[str] = field(default_factory=list)
     settings: tuple[tuple[str, str], ...] = ()
-    scrub: bool = False
 
 
 class Behind(NamedTuple):
@@ -63,8 +57,6 @@ class Held(Protocol):
     async def read(self, query: Query[T]) -> T: ...
 
     async def write(self, change: Change[T]) -> T: ...
-
-    async def checkpoint(self) -> bool: ...
 
 
 class SearchFeed(ABC):
@@ -110,11 +102,6 @@ class SearchFeed(ABC):
         await self.outbox.until(partial(self.database.read, is_told), patience_s)
         return (await self.database.read(partial(self.behind, last=last))).waiting
 
-    async def forgotten(self, patience_s: float) -> bool:
-        """Until no file of the search holds what has been deleted by now, at most `patience_s`; answers whether so."""
-        mine = (await self.database.read(_scrubs))[0]
-        return await self.outbox.until(partial(self.database.read, lambda db: _scrubs(db)[1] >= mine), patience_s)
-
     def behind(self, db: apsw.Connection, last: int = 2**62) -> Behind:
         """What of the outbox came no later than `last`."""
         of = "count(*), coalesce(min(number), 0), coalesce(max(number), 0)"
@@ -123,21 +110,14 @@ class SearchFeed(ABC):
     # As `services.runtime.outbox.Feed` has it
 
     async def compare(self) -> None:
-        env, own = self.env, self.collection
-        theirs = set(await pages(lambda after: env.call(RetrieveGroups(collection=own, after=after))))
+        of = self.collection
+        theirs = set(await pages(lambda after: self.env.call(RetrieveGroups(collection=of, after=after))))
         await self._drop(await self.database.write(lambda db: self.put_right(db, theirs)))
 
     async def take(self) -> Due | None:
-        return await self.database.read(lambda db: self.due(db) or _scrub_due(db))
+        return await self.database.read(self.due)
 
     async def deliver(self, due: Due) -> bool:
-        if due.scrub:
-            while True:
-                if await self.database.checkpoint():
-                    break
-                # A reader still needs the log; it ends.
-                await trio.sleep(0.25)
-            await self.env.call(RetrieveScrub(collection=self.collection))
         if due.put:
             await self.env.call(RetrievePut(collection=self.collection, groups=due.put))
         await self._drop(due.drop)
@@ -158,21 +138,3 @@ class SearchFeed(ABC):
     async def _epoch(self, delivered: str) -> str:
         asked = RetrieveEpoch(collection=self.collection, filled=delivered, wait_s=MAX_WAIT_S)
         return (await self.env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
-
-
-def owe_scrub(db: apsw.Connection) -> None:
-    """In the transaction that deletes for good."""
-    db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (_SCRUB, str(_scrubs(db)[0] + 1)))
-
-
-def _scrub_due(db: apsw.Connection) -> Due | None:
-    owed, done = _scrubs(db)
-    # What is deleted meanwhile is still owed after it.
-    return None if owed == done else Due(scrub=True, settings=((_SCRUBBED, str(owed)),))
-
-
-def _scrubs(db: apsw.Connection) -> tuple[int, int]:
-    """How many deletions for good there were, and how many of them the search's files do not hold any more."""
-    found = dict(db.execute("SELECT name, value FROM setting WHERE name IN (?, ?)", (_SCRUB, _SCRUBBED)))
-    # Of an earlier version: there, and empty.
-    return int(found.get(_SCRUB, "0") or 1), int(found.get(_SCRUBBED, "0"))

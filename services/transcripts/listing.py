@@ -86,7 +86,7 @@ class Listing:
             return Conversations(
                 conversations=[_told(row) for row in rows],
                 total=total,
-                cost_usd=None if cost is None else round(cost, 4),
+                cost_usd=None if cost is None else round(cost, 6),
                 prices_of=AS_OF,
                 next_cursor=f"{params.sort}:{rows[-1][0]!r}:{rows[-1][1]}" if more else None,
                 degraded=degraded,

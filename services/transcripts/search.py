@@ -8,6 +8,7 @@ could be searched by words alone, its scores say little beside the others', and 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from proto.errors import InvalidParams, LinckiaError, Unavailable
 from proto.frames import Written
+from proto.ops.memory import found_by
 from proto.ops.retrieve import Filter, Hit, RetrieveSearch, SearchResult
 from proto.ops.transcripts import (
     Corpus,
@@ -44,6 +46,9 @@ PER_CONVERSATION = 8
 
 CHARS_PER_TOKEN = 4
 """Of English text and code, by every tokenizer in common use."""
+
+_OWN = ("root", "in", "of")
+"""What corpora keep for their filters alone."""
 
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
@@ -115,7 +120,11 @@ class Searching:
             try:
                 found[corpus] = await ctx.call(
                     RetrieveSearch(
-                        collection=corpus.value, query=params.query, limit=params.limit, min_score=params.min_score
+                        collection=corpus.value,
+                        query=params.query,
+                        limit=params.limit,
+                        min_score=params.min_score,
+                        filters=found_by(ctx.session, time.time()) if corpus is Corpus.MEMORY else [],
                     )
                 )
             except LinckiaError as error:
@@ -257,5 +266,5 @@ def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
         context=hit.heading,
         text=hit.text,
         source=source,
-        metadata={key: value for key, value in hit.group_metadata.items() if key != "root"},
+        metadata={key: value for key, value in hit.group_metadata.items() if key not in _OWN},
     )

@@ -32,6 +32,7 @@ from proto.ops.yaml import (
     YamlDelete,
     YamlEdit,
     YamlGetComments,
+    YamlMerge,
     YamlRename,
     YamlSetComments,
     YamlValidate,
@@ -39,6 +40,7 @@ from proto.ops.yaml import (
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.yaml.errors import YamlError
 from services.yaml.files import DEFAULT_MAX_BYTES
+from services.yaml.merging import merge
 from services.yaml.operations import YamlFiles
 from services.yaml.values import get_at, read_tree, set_at
 
@@ -87,6 +89,10 @@ class YamlService:
     @handles(YamlEdit)
     async def edit(self, params: YamlEdit, ctx: Context) -> EditResult:
         return await self._edit(params, params.edits)
+
+    @handles(YamlMerge)
+    async def merge(self, params: YamlMerge, ctx: Context) -> str:
+        return await self._run(merge, params.text, params.values)
 
     async def change(self, params: PathChange, ctx: Context) -> EditResult:
         """The handler of each operation in `_EDITS`."""

@@ -71,6 +71,11 @@ def resolve_scalar(style: str, value: str, tag: str | None) -> Data:
     return float(value) if _FLOAT.fullmatch(value) else value
 
 
+def data_of(tree: Tree, node: int) -> Data:
+    """A node as plain data. Raises YamlError (-32001) where that would be too much."""
+    return _Composer(tree).value(node, 0)[0]
+
+
 class _Composer:
     """A document as plain data: aliases shared, merge keys applied, keys as text."""
 

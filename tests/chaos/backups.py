@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from kernel.cli.carry.export import set_names
 from kernel.control.client import CallFailed, Client
 from tests.chaos.load import Worker, turns_of
 from tests.chaos.record import Record
@@ -72,8 +73,7 @@ class Backups:
         # Tags are in files of the user's.
         writes = [(what, when) for worker in workers for what, when in worker.writes.items() if what[0] != "tag"]
         with Client(restored) as client:
-            listed = client.call("resource-set-list", {}, timeout_s=30)
-            there |= {one["name"] for one in listed["resource_sets"]}
+            there |= set(set_names(client))
             for (kind, name), _ in writes:
                 if kind == "document" and _has(client, name):
                     there.add(name)

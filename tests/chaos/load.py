@@ -11,7 +11,7 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from tests.system.ingesting import turn
 NOTES = 60
 REFUSED = 20
 """Documents of each worker that are looked for although they were refused."""
+
+NEWS_S = 60
+"""In which a change of a note is known even if the frame with the news of it was dropped."""
 PAUSE_S = 0.02
 """Between two calls of a worker: the machine has other things to do as well."""
 
@@ -236,8 +239,8 @@ class Worker:
 
     # ---- the comparison at the end --------------------------------------------------------------------------------
 
-    async def compare(self, client: Client) -> None:
-        """Look for all that was acknowledged.  A quiet system must answer all of it."""
+    async def compare(self, client: Client, sets: Container[str], *, news_s: float = NEWS_S) -> None:
+        """Look for all that was acknowledged; `sets` are the resource sets there are.  A quiet system answers all."""
         lost = self.record.lost
         text = (self.root / f"worker-{self.which}.yaml").read_text()
         if text not in {f"# kept\nvalue: {value}\n" for value in self.yaml}:
@@ -252,18 +255,26 @@ class Worker:
         self._settle([(await self._document(client, sha)).ok for sha in self.maybe_documents])
         if [n for n in self.places if self._moved(n).exists()] == []:
             lost.append(f"the file of {self.which}, which is at none of {sorted(self.places)}")
-        listed = await client.call("resource-set-list", {})
-        there = str(listed.result)
-        lost += [f"resource set {name}" for name in self.sets if repr(name) not in there]
-        self._settle(repr(name) in there for name in self.maybe_sets)
-        done = {("set", name) for _, name in self.refused if repr(name) in there}
+        lost += [f"resource set {name}" for name in self.sets if name not in sets]
+        self._settle(name in sets for name in self.maybe_sets)
+        done = {("set", name) for _, name in self.refused if name in sets}
         done |= {("tag", name) for _, name in self.refused if f"{name}\n" in tagged}
         documents = [name for kind, name in self.refused if kind == "document"][:REFUSED]
         done |= {("document", name) for name in documents if (await self._document(client, name)).ok}
         self.record.wrong += [f"{kind} {name} is there, and was refused" for kind, name in sorted(done)]
-        found = await client.call("query_by_tags", {"tags": self.tags[-1:]}) if self.tags else None
-        if found is not None and f"tagged-{self.which}" not in str(found.result):
-            lost.append(f"query_by_tags does not know {self.tags[-1]}: {found.kind} {found.text[:200]}")
+        if self.tags and not await self._is_indexed(client, news_s):
+            lost.append(f"query_by_tags does not know {self.tags[-1]}")
+
+    async def _is_indexed(self, client: Client, within_s: float) -> bool:
+        """Whether the last tag is found within so many seconds."""
+        until = trio.current_time() + within_s
+        while True:
+            found = await client.call("query_by_tags", {"tags": self.tags[-1:]})
+            if f"tagged-{self.which}" in str(found.result):
+                return True
+            if trio.current_time() >= until:
+                return False
+            await trio.sleep(0.5)
 
     async def _document(self, client: Client, sha: str) -> Said:
         return await client.call("query", {"steps": [{"op": "get", "params": {"hash": sha, "include_content": True}}]})

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import trio
 
+from kernel.cli.carry.export import set_names
 from kernel.control.client import Client, ControlError
 from tests.chaos.clock import Clock
 from tests.system.running import REPOSITORY
@@ -142,6 +143,11 @@ class System:
                 return trio.current_time() - began
             await trio.sleep(0.1)
         return None
+
+    def sets(self) -> set[str]:
+        """The names of all resource sets."""
+        with Client(self.data) as client:
+            return set(set_names(client))
 
     def measures(self) -> str:
         """The kernel's memory, descriptors and threads."""

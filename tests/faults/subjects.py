@@ -21,6 +21,7 @@ from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
 from proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
 from proto.ops.media import MediaInspect
+from proto.ops.memory import ListMemories, Remember
 from proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
 from proto.ops.transcripts import TranscriptHistories, TranscriptIngest
 from proto.ops.watch import WatchStatus, WatchSubscribe
@@ -30,6 +31,7 @@ from services.files.main import open_service as open_files
 from services.graph.main import open_service as open_graph
 from services.knowledge.main import open_service as open_knowledge
 from services.media.main import open_service as open_media
+from services.memory.main import open_service as open_memory
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import OpenService
 from services.transcripts.main import open_service as open_transcripts
@@ -171,6 +173,20 @@ async def seen_media(bench: Bench, root: Path) -> set[int]:
     return found
 
 
+async def write_memory(bench: Bench, root: Path, n: int) -> None:
+    await bench.call(Remember(text=f"Arm {n} of the sea star has {n} spines", source=str(n)))
+
+
+async def seen_memory(bench: Bench, root: Path) -> set[int]:
+    memories = (await bench.call(ListMemories())).memories
+    there = {one.id for one in memories}
+    for one in memories:
+        assert [said.source for said in one.said] == [one.text.split()[1]]
+        # Those that contradict each other are kept together or not at all.
+        assert there == {one.id, *one.conflicts_with}
+    return {int(one.text.split()[1]) for one in memories}
+
+
 SUBJECTS: Mapping[str, Subject] = {
     each.name: each
     for each in (
@@ -180,6 +196,7 @@ SUBJECTS: Mapping[str, Subject] = {
         Subject("files", {"files": open_files}, write_files, seen_files),
         Subject("knowledge", {"retrieve": open_retrieve, "knowledge": open_knowledge}, write_knowledge, seen_knowledge),
         Subject("transcripts", {"transcripts": open_transcripts}, write_transcripts, seen_transcripts),
+        Subject("memory", {"memory": open_memory}, write_memory, seen_memory),
         Subject("watch", {"watch": open_watch}, write_watch, seen_watch, fed=True),
         Subject("media", {"decode": open_decode, "media": open_media}, write_media, seen_media),
     )

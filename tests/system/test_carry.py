@@ -18,7 +18,7 @@ from kernel.control.client import CallFailed
 from tests.system.cli.clients import command
 from tests.system.running import RunningKernel, running
 
-SERVICES = ["documents", "transcripts", "files", "retrieve", "watch"]
+SERVICES = ["documents", "transcripts", "files", "retrieve", "watch", "memory"]
 
 
 def linckia(data: Path, *arguments: str, code: int = 0) -> str:
@@ -58,6 +58,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningKern
         _transcripts(kernel)
         _files(kernel, root)
         _collections(kernel)
+        for text in ("Erik works at Siemens", "Erik works at Bosch", "erik works at bosch!"):
+            kernel.call("remember", {"text": text, "tags": ["people"], "source": text[:6]})
         yield kernel, root
 
 

@@ -132,7 +132,7 @@ def test_table_of_callers_has_every_operation_and_what_destroys_admits_few() -> 
     table = load()
     printed = callers(table)
     assert printed.keys() == table.keys()
-    assert printed["retrieve_delete"] == ["documents", "knowledge", OPERATOR, "transcripts"]
+    assert printed["retrieve_delete"] == ["documents", "knowledge", "memory", OPERATOR, "transcripts"]
     assert printed["graph_delete"] == ["documents", "knowledge", OPERATOR]
     assert printed["documents_put_commit"] == ["fetch", OPERATOR]
     assert printed["kernel_stop"] == [OPERATOR]

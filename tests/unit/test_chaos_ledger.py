@@ -32,12 +32,12 @@ class Defective:
         self._defect = defect
         self._calls = 0
         self._documents: dict[str, str] = {}
-        self._sets: list[str] = []
+        self.sets: list[str] = []
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
         self._calls += 1
         defect = self._defect if self._calls > 5 else ""
-        reads = tool in ("noyalib_get", "query", "resource-set-list", "query_by_tags")
+        reads = tool in ("noyalib_get", "query", "query_by_tags")
         if defect == "hangs":
             return Said("hung", executed="maybe")
         if defect == "forgets" and not reads:
@@ -64,7 +64,7 @@ class Defective:
                 text = arguments["operations"][0]["params"]["content"]
                 self._documents[hashlib.sha256(text.encode()).hexdigest()] = text
             case "resource-set-create":
-                self._sets.append(arguments["name"])
+                self.sets.append(arguments["name"])
             case "move-files":
                 (move,) = arguments["moves"]
                 if Path(move["from"]).exists():
@@ -80,8 +80,6 @@ class Defective:
             case "query":
                 found = self._documents.get(arguments["steps"][0]["params"]["hash"])
                 return REFUSED if found is None else Said("ok", {"content": found})
-            case "resource-set-list":
-                return Said("ok", self._sets)
             case "query_by_tags":
                 holds = [path.stem for path in self._root.glob("tagged-*") if arguments["tags"][0] in path.read_text()]
                 return Said("ok", holds)
@@ -91,14 +89,16 @@ class Defective:
 async def under_load(root: Path, defect: str) -> Record:
     make_folder(root, 1)
     record = Record()
-    worker = Worker(0, Defective(root, defect), root, record, random.Random(1))
+    client = Defective(root, defect)
+    worker = Worker(0, client, root, record, random.Random(1))
     for step in (
         worker.set_value, worker.get_value, worker.add_document, worker.get_document, worker.tag, worker.make_set,
         worker.move,
     ) * STEPS:  # fmt: skip
         worker.number += 1
         await step()
-    await worker.compare(Defective(root, "") if defect == "hangs" else worker.client)
+    asked = Defective(root, "") if defect == "hangs" else client
+    await worker.compare(asked, client.sets, news_s=0)
     return record
 
 

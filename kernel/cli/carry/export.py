@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernel.cli import Failed
-from kernel.cli.carry import collections
+from kernel.cli.carry import collections, memory
 from kernel.cli.carry.files import line, write
 from kernel.cli.terminal import complain, connect, patiently
 from kernel.control.client import CallFailed, Client
@@ -43,6 +43,8 @@ import DIR` takes it in again: what is there already stays, so that it may be re
   them.
 - `collections/NAME.jsonl`: a collection of your own; the first line has the `dimensions` of its vectors (null where it
   takes text), each other a document. Vectors are of length 1, in 16 bits a number.
+- `memory/memories.jsonl`: what was remembered, each with the times at which it was `said` (nanoseconds since 1970) and
+  its sources; `conflicts_with` names others by their `id`.
 
 Notes and their tags are in their Markdown files. Search indexes, the graph, pictures and the index of the file system
 follow from what is here and from the folders. Not here: what lies in the trash (restore it first), settings, tokens.
@@ -74,7 +76,8 @@ def export(arguments: argparse.Namespace) -> int:
     (part / "README.md").write_text(README)
     with connect(arguments) as client:
         parts = {
-            "documents": _documents, "transcripts": _transcripts, "files": _files, "collections": collections.export
+            "documents": _documents, "transcripts": _transcripts, "files": _files, "collections": collections.export,
+            "memory": memory.export,
         }  # fmt: skip
         for name, write_part in parts.items():
             try:

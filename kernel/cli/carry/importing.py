@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernel.cli import Failed, Usage
-from kernel.cli.carry import collections
+from kernel.cli.carry import collections, memory
 from kernel.cli.carry.export import FORMAT, content_folder, set_names
 from kernel.cli.carry.files import BATCH_BYTES, batched, lines
 from kernel.cli.terminal import complain, connect, patiently
@@ -44,7 +44,8 @@ def take_in(arguments: argparse.Namespace) -> int:
             raise Failed(f"{source} has format {found}; this version of Linckia reads {FORMAT}")
         left = 0
         parts = {
-            "documents": _documents, "transcripts": _transcripts, "files": take_files, "collections": collections.take
+            "documents": _documents, "transcripts": _transcripts, "files": take_files, "collections": collections.take,
+            "memory": memory.take,
         }  # fmt: skip
         for name, take in parts.items():
             if (source / name).is_dir():

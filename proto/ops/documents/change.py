@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -45,6 +45,7 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped: Annotated[int, Meta(description="Links and special files, which are not stored")]
     snapshot_id: Annotated[str, Meta(description="Of a directory")] | None
     text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
+    without_text: Annotated[list[str], Meta(description="Which have no text, or not all, and why (the first 100)")] = []
 
 
 @step.write("documents_add", title="Remember or store", idempotent=True, deadline_s=86_400, step="add")
@@ -53,6 +54,13 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
     of it. A path that is there already gets the new content and keeps its tags. Notes (.md below the roots) are known
     without; a URL is for download."""
 
+    taken: ClassVar = {
+        "directory_path": "path",
+        "include_patterns": "include",
+        "exclude_patterns": "exclude",
+        "no_embeddings": "",
+        "disable_auto_mime": "",
+    }
     path: Annotated[str, Meta(max_length=4096, description="File or directory below a root")] | None = None
     content: Annotated[str, Meta(description="The text to store, instead of a path")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=4096, description="Name of `content`")] | None = None
@@ -95,6 +103,7 @@ class DocumentsUpdate(Params[UpdateResult], frozen=True, kw_only=True):
     """Change tags and metadata of stored documents, by `hash` or exact `name` or `path`. Not their content: add it
     again."""
 
+    taken: ClassVar = {"use_session": ""}
     hash: Hash | None = None
     name: Name | None = None
     path: Name | None = None
@@ -173,6 +182,7 @@ class DocumentsRestore(Params[RestoreResult], frozen=True, kw_only=True):
     """Restore an earlier version to disk: the stored files of a collection or snapshot, below `output_directory`. Not
     for one document (get with outputPath) or the trash (restore-files)."""
 
+    taken: ClassVar = {"create_dirs": ""}
     output_directory: Annotated[str, Meta(min_length=1, max_length=4096, description="Directory to write to")]
     collection: Collection | None = None
     snapshot_id: Annotated[str, Meta(min_length=1, max_length=128, description="Id of a snapshot")] | None = None

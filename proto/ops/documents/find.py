@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -85,6 +85,17 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     """Documents: search the store of added files by meaning and by words, misspelt ones too, or by `hash`. Not notes
     (search_documents), conversations (transcripts_search) or exact patterns (grep)."""
 
+    taken: ClassVar = {
+        "q": "query",
+        "cwd": "path",
+        "path_pattern": "path",
+        "before_context": "context",
+        "after_context": "context",
+        "use_session": "",
+        "verbose": "",
+        "color": "",
+        "include_diff": "",
+    }
     query: Annotated[str, Meta(max_length=65536, description="Plain language")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000, description="Results at most")] = 10
     type: Annotated[SearchType, Meta(description="keyword, semantic, or both")] = SearchType.HYBRID
@@ -100,7 +111,6 @@ class DocumentsSearch(Params[SearchResult], frozen=True, kw_only=True):
     extension: Extension | None = None
     collection: Collection | None = None
     session: Session | None = None
-    use_session: Annotated[bool, Meta(description="Taken from clients that send it; `session` filters")] = False
 
 
 class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +154,14 @@ class DocumentsGrep(Params[GrepResult], frozen=True, kw_only=True):
     """Grep stored documents: the lines that match a regular expression (RE2; look-around too), every match counted, or
     `truncated` and `next_cursor` to go on. Only what was added is looked at. Not by meaning: search."""
 
+    taken: ClassVar = {
+        "before_context": "context",
+        "after_context": "context",
+        "use_session": "",
+        "color": "",
+        "with_filename": "",
+        "fast_first": "",
+    }
     pattern: Annotated[str, Meta(min_length=1, max_length=16384, description="The regular expression")]
     paths: Annotated[list[Glob], Meta(max_length=1024, description="Only these (paths, their ends, or globs)")] = []
     include_patterns: Annotated[list[Glob], Meta(max_length=256, description="Only documents that match a glob")] = []
@@ -190,6 +208,12 @@ class DocumentsGraph(Params[GraphAnswer], frozen=True, kw_only=True):
     """Code graph of stored documents: which file or symbol DEFINES, CALLS, IMPORTS or links to which, from `hash`,
     `name` or `node_key`; or the types with `list_types`, `list_type`. Links of notes: graph_neighbors."""
 
+    taken: ClassVar = {
+        "hydrate_fully": "",
+        "include_properties": "",
+        "include_node_properties": "",
+        "include_edge_properties": "",
+    }
     hash: Hash | None = None
     name: Name | None = None
     node_key: NodeKey | None = None

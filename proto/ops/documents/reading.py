@@ -7,7 +7,7 @@ documents' `hash`.  Clients reach these as steps of the composite tools.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -120,6 +120,7 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     """List stored documents, filtered and sorted by name, size, time, type, tag or collection; the most `recent`.
     Files on disk: navigate."""
 
+    taken: ClassVar = {"name": "pattern", "use_session": "", "include_diff": ""}
     limit: Annotated[int, Meta(ge=1, le=1_000_000, description="Documents at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Documents to pass over")] = 0
     sort_by: SortBy | None = None
@@ -135,7 +136,6 @@ class DocumentsList(Params[ListResult], frozen=True, kw_only=True):
     collection: Collection | None = None
     metadata: Annotated[Metadata, Meta(description="Only documents whose metadata has all of these values")] = {}
     session: Session | None = None
-    use_session: Annotated[bool, Meta(description="Taken from clients that send it; `session` filters")] = False
     hash: Hash | None = None
 
 
@@ -182,6 +182,7 @@ class SnapshotsResult(msgspec.Struct, frozen=True, kw_only=True):
 class DocumentsListSnapshots(Params[SnapshotsResult], frozen=True, kw_only=True):
     """List the snapshots (stored versions of a folder, one for each `add` of it), which restore can bring back."""
 
+    taken: ClassVar = {"with_labels": ""}
     limit: Annotated[int, Meta(ge=1, le=100_000, description="Snapshots at most")] | None = None
     offset: Annotated[int, Meta(ge=0, description="Snapshots to pass over")] = 0
 
@@ -218,6 +219,7 @@ class GetResult(Document, frozen=True, kw_only=True):
     content_length: Annotated[int | None, Meta(description="Bytes of the document that `content` holds")] = None
     content_truncated: Annotated[bool, Meta(description="Whether more follows `content`")] = False
     output_path: Annotated[str, Meta(description="The file that was written")] | None = None
+    text_problem: Annotated[str, Meta(description="Why it has no text to search, or not all of it")] | None = None
     graph_enabled: bool = False
     related: Annotated[list[GraphNode], Meta(description="With `graph`: what is within `depth` steps")] = []
     edges: Annotated[list[GraphEdge], Meta(description="With `graph`")] = []
@@ -230,6 +232,7 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     """Get one stored document by `hash`, `name` or `path`: what is known of it, its content in parts (`offset`,
     `length`), its relations, or a copy as a file (`outputPath`). A note's text: read_node_content."""
 
+    taken: ClassVar = {"use_session": "", "extract_text": ""}
     hash: Hash | None = None
     name: Name | None = None
     path: Name | None = None
@@ -267,7 +270,7 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
     search_waiting: Annotated[int, Meta(description="Contents that the search is still to be told of")]
     graph_waiting: Annotated[int, Meta(description="Documents that the graph is still to be told of")]
     vectors_waiting: Annotated[int | None, Meta(description="Passages that wait for their vector; null: not known")]
-    quarantined: Annotated[int, Meta(description="Contents whose text could not be extracted")]
+    quarantined: Annotated[int, Meta(description="Contents that no text could be had from")]
     file_types: Annotated[list[TypeCount] | None, Meta(description="By extension, with `file_types`")]
     mime_types: Annotated[list[TypeCount] | None, Meta(description="By MIME type, with `detailed`")]
     quarantine: Annotated[list[str] | None, Meta(description="Which and why, with `detailed`")]
@@ -279,6 +282,7 @@ class DocumentsStatus(Params[StatusResult], frozen=True, kw_only=True):
     """How much the document store holds, what deduplication saves, what still waits to be indexed. Health of services:
     kernel_status."""
 
+    taken: ClassVar = {"verbose": "detailed"}
     detailed: Annotated[bool, Meta(description="By MIME type, and what could not be read")] = False
     file_types: Annotated[bool, Meta(description="By extension")] = False
 

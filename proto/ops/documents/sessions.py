@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Params
+from proto.operation import Access, Params, Role, operation
 from proto.ops.documents.reading import Glob, Hash, Metadata, Pattern, step
 
 PINNED = "pinned"
@@ -54,6 +54,21 @@ class SessionStop(Params[SessionStopped], frozen=True, kw_only=True):
     session_id: SessionId | None = None
     label: Annotated[str, Meta(min_length=1, max_length=128, description="The session of this label")] | None = None
     name: Annotated[str, Meta(min_length=1, max_length=128, description="The same as `label`")] | None = None
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that goes on."""
+
+    session_id: str
+    label: str
+
+
+@operation(
+    "documents_session_bound", service="documents", access=Access.READ, deadline_s=10, role=Role.INTERNAL,
+    callers=("memory",),
+)  # fmt: skip
+class SessionBound(Params[Bound | None], frozen=True, kw_only=True):
+    """The session that what this client adds now belongs to: the last that it has started in its MCP session."""
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):

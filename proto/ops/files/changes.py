@@ -56,6 +56,7 @@ class Relocations(Outcomes, frozen=True, kw_only=True):
     """What became of each, in the order given."""
 
     results: list[RelocationOutcome]
+    hint: Annotated[str | None, Meta(description="Of a note: what renames its links as well")] = None
 
 
 @within.write("rename-files", idempotent=False, deadline_s=3600)

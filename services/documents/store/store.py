@@ -54,7 +54,6 @@ class Store:
             on_damage=on_damage,
         )
         self.write = self.packs.write
-        self.checkpoint = self.packs.checkpoint
         self.write_index = self.index.write
         self.epoch = _epoch(self.packs)
         """Names the packs; empty where it cannot be read."""

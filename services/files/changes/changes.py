@@ -13,64 +13,29 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
 from msgspec.structs import astuple
 
+from proto.errors import LinckiaError
 from services.files import paths
 from services.files.changes import disk, following
 from services.files.changes.copying import PREFIX, Copy
 from services.files.changes.disk import Place, Refused, opened, placed
 from services.files.changes.following import Follow
+from services.files.changes.items import Item, Opened
 from services.files.index.listing import MAX_INT, Found, look
 from services.files.index.tree import Tree, find
 from services.files.paths import FileRoots
 from services.files.store.database import Note, remove_note, write_note
 from services.files.store.sql import fetch_all
+from services.runtime.renaming import rename
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""
 
 _log = logging.getLogger("linckia.files")
-
-
-@dataclass(slots=True)
-class Item:
-    """One change, and what became of it."""
-
-    kind: str
-    """move, trash, restore or delete."""
-    source: str
-    target: str = ""
-    source_field: str = "from"
-    target_field: str = "to"
-    trash_id: int | None = None
-    force: bool = False
-    make: bool = False
-    error: str | None = None
-    scan: list[str] = field(default_factory=list)
-    """Paths that are to be scanned, for the index to know all of it."""
-    done: bool = False
-
-    def paths(self) -> tuple[str, ...]:
-        """Those that clients know."""
-        return tuple(path for path in (self.source, self.target) if path)
-
-
-@dataclass(slots=True)
-class _Opened:
-    """An item with its places."""
-
-    item: Item
-    source: Place
-    target: Place | None
-    status: os.stat_result
-    intent: int = 0
-    note: Note | None = None
-    """Of an item for the trash."""
-    crosses: bool = False
 
 
 class Changes:
@@ -81,6 +46,8 @@ class Changes:
         self._roots = roots
         self._follow = Follow(tree)
         self._trash = data_dir / "trash"
+        self._left: list[int] = []
+        """What was noted of changes that the index could not follow."""
 
     def run(self, items: Sequence[Item], go_on: Callable[[int], None]) -> None:
         """Do all of them, in order, and note in each what became of it.
@@ -89,9 +56,20 @@ class Changes:
             go_on: told after each few how many are done, and now and then; may raise to stop before the next.
         """
         done = 0
+        for item in items[:1]:
+            item.scan += self._heal_what_is_left()
         for chunk in self._chunks(items):
             go_on(done)
-            self._run(chunk, functools.partial(go_on, done))
+            try:
+                self._run(chunk, functools.partial(go_on, done))
+            except LinckiaError as error:
+                # It says that nothing was done: of a call that was done in part, each item says it of itself.
+                if not any(item.done for item in items):
+                    raise
+                for item in items[done:]:
+                    if not item.done:
+                        item.error = item.error or str(error)
+                return
             done += len(chunk)
 
     def _chunks(self, items: Sequence[Item]) -> Iterator[list[Item]]:
@@ -138,11 +116,18 @@ class Changes:
                     if each.crosses:
                         self._cross(each, go_on)
             except BaseException:
-                # What was done on the disk is looked up there.
-                self.heal([each.intent for each in ready])
+                # What was done on the disk is looked up there; if the index can take nothing, before the next change.
+                self._left += [each.intent for each in ready]
+                with contextlib.suppress(LinckiaError):
+                    chunk[0].scan += self._heal_what_is_left()
                 raise
 
-    def _open(self, item: Item, stack: contextlib.ExitStack) -> _Opened:
+    def _heal_what_is_left(self) -> list[str]:
+        scan = self.heal(self._left)
+        self._left = []
+        return scan
+
+    def _open(self, item: Item, stack: contextlib.ExitStack) -> Opened:
         """Raises Refused."""
         if item.kind == "restore":
             source = Place(stack.enter_context(self._open_trash()), str(item.trash_id), str(self._trash))
@@ -160,14 +145,14 @@ class Changes:
         except OSError as error:
             raise Refused(disk.said(item.source, error)) from None
         if item.kind == "delete":
-            return _Opened(item, source, None, status)
+            return Opened(item, source, None, status)
         if item.kind == "trash":
-            return _Opened(item, source, Place(stack.enter_context(self._open_trash()), "", str(self._trash)), status)
+            return Opened(item, source, Place(stack.enter_context(self._open_trash()), "", str(self._trash)), status)
         target = stack.enter_context(opened(self._roots, item.target, item.target_field, make=item.make))
         self.check(target.path, item.target_field)
         disk.check_not_inside(source.path, target.path, item.target_field)
         item.target = target.path
-        return _Opened(item, source, target, status)
+        return Opened(item, source, target, status)
 
     def check(self, path: str, named: str) -> None:
         """Raises Refused where changing a path would change what may not be reached or written, or a root."""
@@ -180,7 +165,7 @@ class Changes:
         self._trash.mkdir(mode=0o700, exist_ok=True)
         return disk.open_at(str(self._trash), disk.O_READ_FOLDER)
 
-    def _note(self, ready: list[_Opened]) -> None:
+    def _note(self, ready: list[Opened]) -> None:
         with self._database.transaction() as db:
             for each in ready:
                 item = each.item
@@ -207,19 +192,43 @@ class Changes:
                 write_note(self._trash, each.item.trash_id, each.note)
                 disk.sync(each.target.folder)
 
-    def _delete(self, each: _Opened) -> None:
+    def _delete(self, each: Opened) -> None:
         try:
             disk.remove(each.source, force=each.item.force)
         except OSError as error:
             each.item.error = f"{disk.said(each.item.source, error)}{_where(error)}"
 
-    def _apply(self, moves: list[_Opened], ready: list[_Opened]) -> None:
-        """Rename the items to be moved, and bring the index in step with moves and deletions."""
+    def _apply(self, moves: list[Opened], ready: list[Opened]) -> None:
+        """Rename the items to be moved, and bring the index in step with moves and deletions.
+
+        Raises:
+            LinckiaError: the index cannot follow. What was renamed is where it was; what could not be is `done`.
+        """
+        renamed: list[Opened] = []
+        try:
+            self._rename(moves, ready, renamed)
+        except LinckiaError:
+            for each in ready:
+                each.item.scan.clear()
+                # What was deleted does not come back.
+                each.item.done = each.target is None and each.item.error is None
+                each.item.trash_id = None if each.item.kind == "trash" else each.item.trash_id
+            for each in reversed(renamed):
+                assert each.target is not None
+                try:
+                    rename(each.target, each.source)
+                except OSError:
+                    each.item.done = True
+            _sync(renamed)
+            raise
+
+    def _rename(self, moves: list[Opened], ready: list[Opened], renamed: list[Opened]) -> None:
         with self._database.transaction() as db:
             for each in moves:
                 assert each.target is not None
                 try:
-                    disk.rename(each.source, each.target)
+                    rename(each.source, each.target)
+                    renamed.append(each)
                 except FileExistsError:
                     each.item.error = disk.exists(each.item.target_field, each.item.target)
                 except OSError as error:
@@ -252,14 +261,14 @@ class Changes:
         db.execute("DELETE FROM trash WHERE id = ?", (trash_id,))
         remove_note(self._trash, trash_id)
 
-    def _forget(self, db: apsw.Connection, each: _Opened) -> None:
+    def _forget(self, db: apsw.Connection, each: Opened) -> None:
         db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
         if each.item.kind == "trash" and each.item.error is not None:
             assert each.item.trash_id is not None
             self._leave_trash(db, each.item.trash_id)
             each.item.trash_id = None
 
-    def _cross(self, each: _Opened, go_on: Callable[[], None]) -> None:
+    def _cross(self, each: Opened, go_on: Callable[[], None]) -> None:
         """Move by a verified copy: it takes its place, and then the original goes."""
         item, target = each.item, each.target
         assert target is not None
@@ -274,34 +283,41 @@ class Changes:
             with self._database.transaction() as db:
                 self._forget(db, each)
             return
-        with self._database.transaction() as db:
-            try:
-                disk.rename(copy_place, target)
-                disk.sync(target.folder)
-            except OSError as error:
-                item.error = disk.said(item.target or item.source, error)
-                if isinstance(error, FileExistsError):
-                    item.error = disk.exists(item.target_field, item.target)
-                self._forget(db, each)
-            else:
-                if item.kind == "move":
-                    self._followed(db, item)
-                if item.target and stat.S_ISDIR(each.status.st_mode):
-                    # All in it has other inodes now.
-                    item.scan.append(item.target)
+        placed = False
+        try:
+            with self._database.transaction() as db:
+                try:
+                    rename(copy_place, target)
+                    placed = True
+                    disk.sync(target.folder)
+                except OSError as error:
+                    item.error = disk.said(item.target or item.source, error)
+                    if isinstance(error, FileExistsError):
+                        item.error = disk.exists(item.target_field, item.target)
+                    self._forget(db, each)
+                else:
+                    if item.kind == "move":
+                        self._followed(db, item)
+        except LinckiaError:
+            item.done = False
+            disk.remove(target if placed else copy_place, force=True)
+            raise
         if item.error is not None:
             disk.remove(copy_place, force=True)
             return
+        if item.target and stat.S_ISDIR(each.status.st_mode):
+            # All in it has other inodes now.
+            item.scan.append(item.target)
         try:
             copy.delete_original()
         except Refused as error:
             item.error = str(error)
+        item.done = item.error is None
         with self._database.transaction() as db:
             if item.kind != "move":
                 self._followed(db, item)
             elif self._follow.seen(db, item.source):
                 item.scan.append(item.source)
-            item.done = item.error is None
             db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
 
     # After a crash
@@ -380,7 +396,7 @@ def _where(error: OSError) -> str:
     return f" ({paths.shown(paths.to_text(inside))}; what comes before it is gone)" if isinstance(inside, str) else ""
 
 
-def _sync(ready: Iterable[_Opened]) -> None:
+def _sync(ready: Iterable[Opened]) -> None:
     """Have the names that changed on the disk, each directory once."""
     synced = set()
     for each in ready:

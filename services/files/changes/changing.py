@@ -12,13 +12,15 @@ from typing import TypeVar
 
 import apsw
 import trio
+from msgspec import structs
 
-from proto.errors import InvalidParams
+from proto.errors import InvalidParams, LinckiaError
 from proto.ops.files import changes as ops
 from services.files import paths
 from services.files.changes import disk, following
-from services.files.changes.changes import Changes, Item
+from services.files.changes.changes import Changes
 from services.files.changes.disk import Refused, placed
+from services.files.changes.items import Item
 from services.files.core import Core, Family, reads
 from services.files.paths import FileRoots
 from services.files.query import named
@@ -30,6 +32,8 @@ from services.runtime.handlers import Context, handles
 
 T = TypeVar("T", ops.Relocations, ops.Deletions)
 
+_OF_NOTES = "links of other notes to a renamed Markdown note stay as they are; rename_note rewrites them"
+
 MAX_TOLD = 100
 """Changed paths of one call that are published to subscribers."""
 
@@ -37,9 +41,10 @@ MAX_TOLD = 100
 class Changing(Family):
     """The operations of `proto.ops.files.changes`."""
 
-    def __init__(self, core: Core, changes: Changes) -> None:
+    def __init__(self, core: Core, changes: Changes, behind: Callable[[Sequence[str]], None]) -> None:
         super().__init__(core)
         self._changes = changes
+        self._behind = behind
         self._turn = trio.Lock()
 
     async def _perform(self, items: Sequence[Item], dry_run: bool, ctx: Context) -> None:
@@ -57,13 +62,20 @@ class Changing(Family):
                 await trio.to_thread.run_sync(self._changes.run, items, go_on)
             finally:
                 with trio.CancelScope(shield=True):
-                    for path in dict.fromkeys(path for item in items for path in item.scan):
-                        await self._core.jobs.scan(path)
-                    await rejoin(
-                        self._core, [item.trash_id for item in items if item.kind == "restore" and item.trash_id]
-                    )
+                    await self._index(items)
                 changed = [path for item in items if item.done for path in item.paths()]
                 named.tell(self._core.env, *(f"nodes{path}" for path in dict.fromkeys(changed[:MAX_TOLD])))
+
+    async def _index(self, items: Sequence[Item]) -> None:
+        """Have the index know all that was done; later, where the disk has no room for it now."""
+        unread = list(dict.fromkeys(path for item in items for path in item.scan))
+        restored = [item.trash_id for item in items if item.kind == "restore" and item.trash_id]
+        try:
+            for path in unread:
+                await self._core.jobs.scan(path)
+            await rejoin(self._core, restored)
+        except LinckiaError:
+            self._behind(unread)
 
     async def _relocate(
         self, given: Sequence[ops.Relocation], dry_run: bool, make: bool, ctx: Context
@@ -74,7 +86,9 @@ class Changing(Family):
 
     @handles(ops.RenameFiles)
     async def rename(self, params: ops.RenameFiles, ctx: Context) -> ops.Relocations:
-        return await self._relocate(params.renames, params.dry_run, False, ctx)
+        done = await self._relocate(params.renames, params.dry_run, False, ctx)
+        notes = any(each.status != "error" and each.from_.lower().endswith(".md") for each in done.results)
+        return structs.replace(done, hint=_OF_NOTES) if notes else done
 
     @handles(ops.MoveFiles)
     async def move(self, params: ops.MoveFiles, ctx: Context) -> ops.Relocations:

@@ -1,14 +1,12 @@
 """Changes on the disk that cannot be redirected by links, and that never overwrite.
 
 What is changed is a name in an open directory, reached from its root name by name with no link followed: a directory
-that is swapped for a link meanwhile is not entered. A rename takes place only where there is nothing at the new name,
-decided by the operating system in the same step. Names here are as `os` has them; messages are for clients.
+that is swapped for a link meanwhile is not entered. Names here are as `os` has them; messages are for clients.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -19,8 +17,6 @@ from proto.errors import LinckiaError
 from services.files import paths
 from services.files.paths import FileRoots
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_RENAME_NOREPLACE = 1
 _O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -142,43 +138,6 @@ def sync(folder: int) -> None:
     # One that may be written to and not read cannot be asked.
     with contextlib.suppress(PermissionError), open_at(".", O_READ_FOLDER, folder) as readable:
         os.fsync(readable)
-
-
-# Renaming
-
-
-def rename(source: Place, target: Place) -> None:
-    """Rename `source` to `target`, where nothing may be; never overwrites.
-
-    Raises:
-        FileExistsError: something is there.
-        OSError: with EXDEV, it is on another file system.
-    """
-    names = os.fsencode(source.name), os.fsencode(target.name)
-    if _LIBC.renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
-        return
-    code = ctypes.get_errno()
-    if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-        raise OSError(code, os.strerror(code))
-    rename_without_flag(source, target)
-
-
-def rename_without_flag(source: Place, target: Place) -> None:
-    """`rename` for file systems that cannot be asked not to replace: a second link, which cannot be made over anything,
-    or for a directory an empty one in its place, which alone a directory may replace. Raises OSError."""
-    status = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
-    if not stat.S_ISDIR(status.st_mode):
-        os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)
-        os.unlink(source.name, dir_fd=source.folder)
-        return
-    os.mkdir(target.name, dir_fd=target.folder)
-    try:
-        os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            os.rmdir(target.name, dir_fd=target.folder)
-            raise
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
 
 
 # Removing

@@ -23,10 +23,12 @@ import trio
 
 from proto.errors import LinckiaError, Unavailable
 from proto.ops.files.index import Compared, CompareFolders
+from proto.ops.files.text import GrepPart, GrepTexts
 from services.files import paths
 from services.files.index.listing import NOTHING, Ignored, ignore_rules, open_folder, read_folder
 from services.files.index.tree import below
 from services.files.store.sql import fetch_all
+from services.files.text.searching import search
 from services.runtime.handlers import Context, Environment, Handlers
 
 PIECE_ENTRIES = 2_000
@@ -217,6 +219,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         ]
         ignored, skipped = rules(params.ignore), frozenset(params.empty_devices)
         return Compared(different=await trio.to_thread.run_sync(different, folders, ignored, skipped, limiter=turn))
+
+    @handlers.handle(GrepTexts)
+    async def grep_texts(params: GrepTexts, ctx: Context) -> GrepPart:
+        look = functools.partial(search, env.roots, params.how, params.piece, params.most)
+        return await trio.to_thread.run_sync(look, trio.from_thread.check_cancelled, limiter=turn)
 
     yield handlers
 

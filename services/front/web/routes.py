@@ -206,6 +206,9 @@ def failed(route: Route, error: Exception) -> Response:
     failure = as_failure(error, route.path)
     if isinstance(error, HttpError):
         status, code = error.status, error.error_code
+    elif failure.kind is Kind.OPERATION and failure.retry_after_ms is not None:
+        # Nothing that was sent is at fault: the disk is full, for instance.
+        status, code = 503, None
     else:
         status, code = route.statuses.get(failure.kind, _STATUS.get(failure.kind, 500)), None
     message = message_of(failure)

@@ -98,6 +98,8 @@ class Index:
         self.cut_after: str | None = None
         """Of the notes that are to be read again, which serve as they are until then, the id that was the last to be;
         None: there is none."""
+        self.renamed: dict[Place, Place] = {}
+        """Notes that get another name here, by their new places: they are the ones that were at the old."""
         self.reconciled = False
         """Whether the ids of both sides were compared since the search was last away."""
 
@@ -158,7 +160,9 @@ class Index:
 
     async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
         """Forget the files that are gone and give ids to new ones, in one transaction."""
-        moved = await trio.to_thread.run_sync(_moves, changes, self.known, self._roots, walk, limiter=self._turn)
+        moved = await trio.to_thread.run_sync(
+            _moves, changes, self.known, self.renamed, self._roots, walk, limiter=self._turn
+        )
         ids = [self.known[place].id for place in changes.gone]
 
         def change(db: apsw.Connection) -> dict[Place, Known]:
@@ -286,13 +290,20 @@ class Index:
         return await self._put(groups[:half], batch) + await self._put(groups[half:], batch)
 
 
-def _moves(changes: Changes, known: Mapping[Place, Known], roots: Roots, walk: Walk) -> dict[Place, str]:
-    """New files that are gone ones in another folder: same name, and same inode or same content."""
+def _moves(
+    changes: Changes, known: Mapping[Place, Known], renamed: Mapping[Place, Place], roots: Roots, walk: Walk
+) -> dict[Place, str]:
+    """New files that are gone ones: renamed here; or in another folder, with the same name and inode or content."""
     by_name: dict[str, list[Place]] = {}
     for place in changes.gone:
         by_name.setdefault(os.path.basename(place.path), []).append(place)
-    found: dict[Place, str] = {}
+    gone = frozenset(changes.gone)
+    found = {new: known[old].id for new, old in renamed.items() if old in gone and new in changes.arrived}
+    for new in found:
+        by_name[os.path.basename(renamed[new].path)].remove(renamed[new])
     for place in changes.arrived:
+        if place in found:
+            continue
         candidates = by_name.get(os.path.basename(place.path), [])
         old = next((old for old in candidates if _is_same(walk, place, known[old], roots)), None)
         if old is not None:

@@ -23,6 +23,7 @@ from proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
 from proto.ops.watch import Change, ChangeKind, EntryKind
 from services.knowledge.ingest.index import COLLECTION, Index
 from services.knowledge.ingest.walking import MARKER, Changes, Walk, Walker, compare, within
+from services.knowledge.notes.files import Place
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
 from services.runtime.ignore_files import IGNORE_FILES
@@ -48,7 +49,7 @@ ASK_AGAIN_S = 1.0
 STARTUP_PATIENCE_S = 5.0
 """A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""
 
-WRITER_PATIENCE_S = 1.0
+WRITER_PATIENCE_S = 5.0
 """A caller that changes a note through this service and then asks for it finds it changed; while the search is away,
 the note is changed on disk all the same."""
 
@@ -156,14 +157,27 @@ class Ingest:
             self._look_at = min(self._changing_since + DEBOUNCE_S, now + QUIET_S) if wait else now
             self._wake.set()
 
-    async def take_in(self, path: str, hash_: str) -> None:
-        """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`."""
-        self.invalidate([path], wait=False)
+    async def take_in(self, path: str, hash_: str) -> str:
+        """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`.
+
+        Answers its id; an empty text where it is not indexed by then, or never is."""
         place = self._walker.place_of(path)
+        if place is None or place not in (await trio.to_thread.run_sync(self._walker.look, (path,), ())).notes:
+            return ""
+        self.invalidate([path], wait=False)
         with trio.move_on_after(WRITER_PATIENCE_S):
             async with self.passed:
-                while place is not None and ((known := self.index.known.get(place)) is None or known.hash != hash_):
+                while (known := self.index.known.get(place)) is None or known.hash != hash_:
                     await self.passed.wait()
+            return known.id
+        return ""
+
+    async def follow_renaming(self, old: Place, new: Place) -> None:
+        """Look at a file under its new name, until the note is known there and nowhere else."""
+        self.invalidate([old.absolute, new.absolute], wait=False)
+        async with self.passed:
+            while old in self.index.known or new not in self.index.known:
+                await self.passed.wait()
 
     def degraded(self) -> list[str]:
         """How an answer from the index may fall short of the files at this moment."""
@@ -276,6 +290,10 @@ class Ingest:
         """Look at the invalidated files and folders, or walk all roots, and add the difference to the work."""
         began_at = time.time()
         files, folders = self._files, self._folders
+        # A file that is gone is looked at with the one that it has become.
+        for new, old in self.index.renamed.items():
+            if new.absolute in files or old.absolute in files:
+                files |= {new.absolute: None, old.absolute: None}
         self._files, self._folders, self._look_at = {}, {}, math.inf
         if everywhere:
             # A walk that is asked for from here on is another one.

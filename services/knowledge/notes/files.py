@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from proto.errors import InvalidParams
 from services.runtime import rewrite
 from services.runtime.roots import OutsideRoots, Roots
 
@@ -83,6 +84,21 @@ def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
         return Content(data, stamp, stamp == after and now_ns - stamp.ctime_ns > RACY_NS)
 
 
+def locate(path: str, roots: Roots, field: str) -> str:
+    """The absolute path that a client means by a note's path: itself, or below the first root that has such a file, or
+    else that may be written.
+
+    Raises InvalidParams: it cannot be a note's path.
+    """
+    if "\0" in path or not path.lower().endswith(".md"):
+        raise InvalidParams(f"parameter `{field}`: {path[:200]!r} is not a Markdown file (.md)", field=field)
+    if os.path.isabs(path):
+        return path
+    candidates = [os.path.join(root, path) for root in roots.reachable]
+    writable = [os.path.join(root, path) for root in roots.reachable if root not in roots.read_only]
+    return next((each for each in candidates if os.path.lexists(each)), (*writable, *candidates, path)[0])
+
+
 def text_if_readable(place: Place, roots: Roots) -> str | None:
     """The text of a file, for answers that can do without it. Blocks on the disk."""
     try:
@@ -101,3 +117,8 @@ def decode(data: bytes) -> str:
 def digest(text: str) -> str:
     """Hash of the trimmed text: another hash is another content."""
     return hashlib.sha256(text.strip().encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def why(error: Exception) -> str:
+    """Of an OSError the system's words, without the path on this machine."""
+    return os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)

@@ -7,7 +7,7 @@ length, no scalar is turned into a number or a date that its writer did not mean
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import yaml
 
@@ -27,10 +27,12 @@ _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 class FrontMatter:
     """Values by lower-cased key: a scalar as a list of one, a nested list flattened, a nested mapping passed over.
 
-    `lines` counts its lines with the dashes; `problem` says why it could not be read.
+    `lines` counts its lines with the dashes; `problem` says why it could not be read. `scalars` has each value with its
+    key and where it stands in the text.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
+    scalars: list[tuple[str, str, int, int]] = field(default_factory=list)
     lines: int = 0
     problem: str | None = None
 
@@ -44,15 +46,17 @@ def split(text: str) -> tuple[FrontMatter, str]:
     match = _FENCE.match(text[: MAX_CHARS + 8])
     if match is None:
         return FrontMatter(), text
-    values, problem = _values(match["yaml"])
-    return FrontMatter(values, match[0].rstrip("\n").count("\n") + 1, problem), text[match.end() :]
+    front = FrontMatter(lines=match[0].rstrip("\n").count("\n") + 1)
+    front = replace(front, problem=_read(match["yaml"], front, match.start("yaml")))
+    return front, text[match.end() :]
 
 
-def _values(source: str) -> tuple[dict[str, list[str]], str | None]:
-    """The top-level keys with their values, and the problem: keys and values alternate there, deeper levels count."""
+def _read(source: str, front: FrontMatter, offset: int) -> str | None:
+    """Take in the top-level keys with their values; answers the problem. Keys and values alternate there, deeper levels
+    count."""
+    values = front.values
     if source.count("[") + source.count("{") > _MAX_BRACKETS:
-        return {}, f"front matter has more than {_MAX_BRACKETS} brackets"
-    values: dict[str, list[str]] = {}
+        return f"front matter has more than {_MAX_BRACKETS} brackets"
     key: str | None = None
     depth = mappings = 0  # the nested mappings that are open: their content is skipped
     try:
@@ -60,7 +64,7 @@ def _values(source: str) -> tuple[dict[str, list[str]], str | None]:
             if isinstance(event, yaml.CollectionStartEvent):
                 is_mapping = isinstance(event, yaml.MappingStartEvent)
                 if depth == 0 and not is_mapping:
-                    return {}, "front matter is a list, not keys and values"
+                    return "front matter is a list, not keys and values"
                 if depth == 1 and key is None:
                     key = ""  # a collection as a key is skipped
                 else:
@@ -74,17 +78,20 @@ def _values(source: str) -> tuple[dict[str, list[str]], str | None]:
                 # An escape can make half a surrogate pair, which is no text; an alias has no text of its own.
                 value = getattr(event, "value", "").encode("utf-8", "replace").decode()
                 if depth == 0:
-                    return {}, "front matter is plain text, not keys and values" if value.strip() else None
+                    return "front matter is plain text, not keys and values" if value.strip() else None
                 if depth == 1 and key is None:
                     key = value.strip().lower()
                     values.setdefault(key, [])
                     continue
                 if key and not mappings and value.strip() and len(values[key]) < _MAX_VALUES:
                     values[key].append(value)
+                    if event.start_mark is not None and event.end_mark is not None:
+                        span = (offset + event.start_mark.index, offset + event.end_mark.index)
+                        front.scalars.append((key, value, *span))
             if depth == 1:
                 key = None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 2})" if mark is not None else ""
-        return values, f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
-    return values, None
+        return f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
+    return None

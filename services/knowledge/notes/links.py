@@ -25,16 +25,16 @@ FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
 NO_RELATIONS = frozenset({"QUALITY"})
 """Keys of tag comments that are remarks, not relations."""
 
-_WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
-_DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
-_DEFINITION = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
+WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
+DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
+DEFINITION = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
 _TAG = re.compile(r"\[tag:([^\[\]\n]+)\]", re.IGNORECASE)
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
 _TAG_COMMENT = re.compile(r"<!--[ \t]*tags:", re.IGNORECASE)
 _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
 _BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_FRAGMENT = re.compile(r"#\S")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+FRAGMENT = re.compile(r"#\S")
 _NO_ID = re.compile(r"[\x00-,./:-`{-\x7f]")
 _JOINER = "\u200d"
 """Between the pictures that one emoji is made of."""
@@ -95,7 +95,7 @@ def pointers(
     tags: list[str] = [tag for value in front.values.get("tags", ()) for tag in value.split(",")]
     for relation in FRONT_MATTER_RELATIONS:
         for value in front.values.get(relation, ()):
-            references += (replace(found, written=value) for found in _named(relation.upper(), value, place))
+            references += (replace(found, written=value) for found in named(relation.upper(), value, place))
     text = without_code(body, code)
     found: list[tuple[int, str, Iterable[Reference]]] = []
     outside: list[str] = []
@@ -111,14 +111,14 @@ def pointers(
         outside += (text[after:start], " " * (end - start))
         after = end
     text = "".join((*outside, text[after:]))
-    found += [(match.start(), match[1], _named("CITES", match[1], place)) for match in _WIKILINK.finditer(text)]
-    for pattern in (_DESTINATION, _DEFINITION):
+    found += [(match.start(), match[1], named("CITES", match[1], place)) for match in WIKILINK.finditer(text)]
+    for pattern in (DESTINATION, DEFINITION):
         for match in pattern.finditer(text):
             destination = next(filter(None, match.groups()), "")
-            found.append((match.start(), destination, _linked(destination, place)))
+            found.append((match.start(), destination, linked(destination, place)))
     for match in _TAG.finditer(text):
         tags.append(match[1])
-        found.append((match.start(), match[1], _named("TAGGED_AS", match[1], place)))
+        found.append((match.start(), match[1], named("TAGGED_AS", match[1], place)))
     for match in _LEGACY_TAG.finditer(text):
         name = name_key(match[1].rstrip("-_"))
         found.append((match.start(), name, [Reference("EXEMPLIFIES", name, f"tag-{name}")]))
@@ -136,10 +136,10 @@ def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag[:256] for tag in cleaned if tag))[:256]
 
 
-def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
+def named(kind: str, name: str, place: Place) -> Iterator[Reference]:
     """A reference by id, title, file name or path."""
     text = name.strip().removeprefix("[[").removesuffix("]]").split("|")[0].strip().rstrip("\\")
-    if fragment := _FRAGMENT.search(text, text.rfind("\n") + 1):
+    if fragment := FRAGMENT.search(text, text.rfind("\n") + 1):
         text = text[: fragment.start()].strip()
     if not text:
         return
@@ -150,10 +150,10 @@ def _named(kind: str, name: str, place: Place) -> Iterator[Reference]:
     yield Reference(kind, name_key(text), slug(text.removesuffix(".md")))
 
 
-def _linked(destination: str, place: Place) -> Iterator[Reference]:
+def linked(destination: str, place: Place) -> Iterator[Reference]:
     """A relative Markdown link to a note."""
     path = urllib.parse.unquote(destination).partition("#")[0].partition("?")[0].strip()
-    if _SCHEME.match(path) or path.startswith("//") or not path.lower().endswith(".md"):
+    if SCHEME.match(path) or path.startswith("//") or not path.lower().endswith(".md"):
         return
     folder = place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))
     yield Reference("LINKS_TO", path_key(os.path.join(folder, path.lstrip("/"))))

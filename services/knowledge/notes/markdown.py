@@ -13,7 +13,7 @@ from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import Reference, pointers
 from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import Part, Section, cut, without_data
-from services.runtime.text.markdown import outline
+from services.runtime.text.markdown import Outline, outline
 
 VERSION = 4
 """Rises when the same text would give another note: then all notes are read again."""
@@ -49,7 +49,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
     front, body = frontmatter.split(normal)
     plan = outline(body)
     references, tags = pointers(body, plan.code, front, place)
-    title = " ".join((front.first("title") or "").split())[:300] or next(iter(plan.headings), "") or stem(place.path)
+    title = _title(front, plan) or stem(place.path)
     lines, data = without_data(body.split("\n"))
     if data:
         problem = problem or f"{data} characters of data (base64 and the like) are left out of the search"
@@ -79,6 +79,16 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
         front_matter=head,
         problem=front.problem or problem,
     )
+
+
+def own_title(text: str) -> str:
+    """The title that a note gives itself; empty where its file name is its title."""
+    front, body = frontmatter.split(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+    return _title(front, outline(body))
+
+
+def _title(front: frontmatter.FrontMatter, plan: Outline) -> str:
+    return " ".join((front.first("title") or "").split())[:300] or next(iter(plan.headings), "")
 
 
 def stem(path: str) -> str:

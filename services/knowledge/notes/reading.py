@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from proto.errors import InvalidParams, OperationError
 from proto.near import did_you_mean
 from proto.ops.knowledge import NodeContent
 from services.knowledge.notes import frontmatter
+from services.runtime.text.lines import span
 from services.runtime.text.markdown import outline
 
-_RANGE = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """With its break, as the notes' line numbers count them."""
 
 
@@ -24,36 +25,55 @@ def part(text: str, lines: str, section: str) -> NodeContent:
     """
     if not lines and not section:
         return NodeContent(text=text)
-    every = _LINE.findall(text)
-    first, last = _under(text, section, len(every)) if section else (1, len(every))
+    every = LINE.findall(text)
+    first, last = _under(text, section) if section else (1, len(every))
     if lines:
-        begin, end = _range(lines, first, last)
+        begin, end = span(lines, first, last)
         first, last = max(first, begin), min(last, end)
         if first > last:
             raise InvalidParams(f"parameter `lines`: lines {lines} are not there, of {len(every)}", field="lines")
     return NodeContent(text="".join(every[first - 1 : last]), lines=f"{first}-{last}", total_lines=len(every))
 
 
-def _range(lines: str, first: int, last: int) -> tuple[int, int]:
-    match = _RANGE.fullmatch(lines)
-    if match is None or not (match[1] or match[3]):
-        raise InvalidParams(f"parameter `lines`: 10-80, 10-, -80 or 10, not {lines[:40]!r}", field="lines")
-    begin = int(match[1]) if match[1] else first
-    return begin, int(match[3]) if match[3] else last if match[2] else begin
+class Lines(NamedTuple):
+    """Lines of a file, from 0: a heading, where what is below it begins, and the end of that (exclusive)."""
+
+    heading: int
+    body: int
+    end: int
+    level: int
 
 
-def _under(text: str, section: str, end: int) -> tuple[int, int]:
+def _under(text: str, section: str) -> tuple[int, int]:
     """The lines under a heading, to the next one of its level; of `A > B`, those under B within A."""
+    found = section_lines(text, section)
+    assert found is not None, "it is there, or that was said"
+    return found.heading + 1, found.end
+
+
+def section_lines(text: str, section: str, *, field: str = "", must_be: bool = True) -> Lines | None:
+    """The lines of a heading and of all under it; with a `field`, of a heading that is the only one of its name there.
+
+    Raises OperationError: there is none and `must_be`; or there are several.
+    """
     front, body = frontmatter.split(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
     headings = [block for block in outline(body).blocks if block.level]
+    found, end = None, len(LINE.findall(text)) - front.lines
     within = (0, end)
     for title in section.split(">"):
         wanted = title.strip(" #").casefold()
-        here = [each for each in headings if within[0] <= each.first + front.lines < within[1]]
-        found = next((each for each in here if each.title.casefold() == wanted), None)
-        if found is None:
+        here = [each for each in headings if within[0] <= each.first < within[1]]
+        same = [each for each in here if each.title.casefold() == wanted]
+        if field and len(same) > 1:
+            said = f"`{field}`: {len(same)} headings are {title.strip()[:200]!r}; name the one above, `A > B`"
+            raise OperationError(said, field=field)
+        if not same:
+            if not must_be and title == section.rsplit(">", maxsplit=1)[-1]:
+                return None
             near = did_you_mean(title.strip(" #"), [each.title for each in here])
-            raise OperationError(f"not found: a section {title.strip()[:200]!r}{near}")
+            raise OperationError(f"not found: a section {title.strip()[:200]!r}{near}", field=field or None)
+        found = same[0]
         after = (each.first for each in here if each.first > found.first and each.level <= found.level)
-        within = (found.first + front.lines, next(after, within[1] - front.lines) + front.lines)
-    return within[0] + 1, within[1]
+        within = (found.first, next(after, within[1]))
+    assert found is not None, "there is a title to look for"
+    return Lines(found.first + front.lines, found.end + front.lines, within[1] + front.lines, found.level)

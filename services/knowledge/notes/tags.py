@@ -6,7 +6,6 @@ example and left alone.
 
 from __future__ import annotations
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -90,20 +89,6 @@ def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
     if not lines[first:end] or not lines[first].lstrip(" >-*+0123456789.)\t").startswith(("```", "~~~")):
         return True
     return end - first > 1 and _FENCE.match(lines[end - 1].lstrip(" >\t")) is not None
-
-
-def locate(file_path: str, roots: Roots) -> str:
-    """The absolute path that `file_path` means: itself, or below the first root that has such a file.
-
-    Raises InvalidParams: it cannot be a note's path.
-    """
-    if "\0" in file_path or not file_path.lower().endswith(".md"):
-        said = f"parameter `file_path`: {file_path[:200]!r} is not a Markdown file (.md)"
-        raise InvalidParams(said, field="file_path")
-    if os.path.isabs(file_path):
-        return file_path
-    candidates = [os.path.join(root, file_path) for root in roots.reachable]
-    return next((path for path in candidates if os.path.lexists(path)), candidates[0] if candidates else file_path)
 
 
 def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, bool]:

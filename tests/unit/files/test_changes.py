@@ -20,6 +20,7 @@ from proto.ops.files.changes import (
 from proto.ops.files.index import Index
 from services.files.changes import copying, disk
 from services.files.changes.disk import Place
+from services.runtime.renaming import rename_without_flag
 from tests.unit.files.changing import members, pairs, put_into_set, small_tree, statuses
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 
@@ -204,9 +205,9 @@ def test_without_the_flag_of_the_system_nothing_is_overwritten_either(tmp_path: 
     try:
         for source, target in (("file", "taken"), ("folder", "full"), ("folder", "taken"), ("file", "full")):
             with pytest.raises(FileExistsError):
-                disk.rename_without_flag(at(source), at(target))
-        disk.rename_without_flag(at("file"), at("new"))
-        disk.rename_without_flag(at("folder"), at("new folder"))
+                rename_without_flag(at(source), at(target))
+        rename_without_flag(at("file"), at("new"))
+        rename_without_flag(at("folder"), at("new folder"))
     finally:
         os.close(folder)
     assert sorted(os.listdir(tmp_path)) == ["full", "new", "new folder", "taken"]
@@ -292,3 +293,15 @@ async def test_changes_during_a_scan_are_not_lost(tmp_path: Path) -> None:
             assert job.job_id is not None
             await index(bench, root)
             assert differences(data, root) == []
+
+
+async def test_a_renamed_note_is_told_what_renames_its_links(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("a.md", "b.txt"):
+        (root / name).write_bytes(b"")
+    async with files_service(tmp_path / "data", root) as bench:
+        other = await bench.call(RenameFiles(renames=pairs((root / "b.txt", root / "c.txt"))))
+        note = await bench.call(RenameFiles(renames=pairs((root / "a.md", root / "d.md"))))
+    assert (other.hint, note.succeeded) == (None, 1)
+    assert "rename_note" in (note.hint or "")

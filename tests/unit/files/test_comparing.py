@@ -32,7 +32,8 @@ class Spied:
     async def open(self, env: Environment) -> AsyncIterator[Handlers]:
         async with open_compare(env) as true:
             handlers = Handlers()
-            _, answer = true.by_name["compare_folders"]
+            _, answer = true.by_name.pop("compare_folders")
+            handlers.by_name |= true.by_name
 
             @handlers.handle(CompareFolders)
             async def compare_folders(params: CompareFolders, ctx: Context) -> Compared:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from proto.errors import Executed, LinckiaError, OperationError
-from proto.ops.files.changes import DeleteFiles, EmptyTrash, ListTrash, RestoreFiles
+from proto.ops.files.changes import DeleteFiles, EmptyTrash, ListTrash, MoveFiles, RestoreFiles
 from proto.ops.files.classifier import ListClassifierJobs, RerunClassifier
 from proto.ops.files.index import Index, JobProgress, ListJobs
 from proto.ops.files.plans import PlanList
@@ -23,6 +23,7 @@ from proto.ops.files.sources import SourceCreate, SourceList
 from services.files.store import schema
 from services.files.store.database import Note, open_database, write_note
 from tests.in_process import Bench
+from tests.unit.files.changing import pairs
 from tests.unit.files.rig import differences, files_service, index
 from tests.unit.runtime.faults import damage_page, disk, pages_of
 
@@ -214,6 +215,63 @@ async def test_a_scan_that_a_call_waits_for_says_that_the_disk_is_full(tmp_path:
             assert (await index(bench, root)).files == 1
         assert not bench.failures
     assert differences(data, root) == []
+
+
+@pytest.mark.parametrize("kind", ["move", "trash", "restore", "several"])
+async def test_a_change_that_the_disk_has_no_room_for_was_not_done(tmp_path: Path, kind: str) -> None:
+    """At whichever statement or commit: the answer says what is on the disk, and the index follows."""
+    statement, struck = 1, True
+    while struck:
+        root, data = tmp_path / str(statement) / "root", tmp_path / str(statement) / "data"
+        (root / "b").mkdir(parents=True)
+        (root / "file").write_text("x")
+        (root / "a").write_text("y")
+        with disk() as one:
+            async with files_service(data, root, trash=True) as bench:
+                await index(bench, root)
+                if kind == "restore":
+                    await bench.call(DeleteFiles(paths=[str(root / "file")]))
+                before = names_in(root)
+                one.fill(at=statement)
+                done = await change(bench, root, kind)
+                struck = one.struck
+                assert done is not None or names_in(root) == before, "it said that nothing was done"
+                if done is not None:
+                    # Of several, some may be done; each says of itself.
+                    assert (before == names_in(root)) == (done == 0)
+                one.room()
+                # What was left of it is done by the next change at the latest.
+                await change(bench, root, kind)
+                await bench.call(MoveFiles(moves=pairs((root / "a", root / "c"))))
+                assert differences(data, root) == []
+                assert [each.path for each in (await bench.call(ListTrash())).items] == (
+                    [str(root / "file")] if kind == "trash" else []
+                )
+            assert not bench.failures
+        statement += 1
+    assert statement > 4
+
+
+async def change(bench: Bench, root: Path, kind: str) -> int | None:
+    """How many items were done; None where the call failed, and nothing was."""
+    try:
+        match kind:
+            case "trash":
+                return (await bench.call(DeleteFiles(paths=[str(root / "file")]))).succeeded
+            case "restore":
+                return (await bench.call(RestoreFiles(paths=[str(root / "file")]))).succeeded
+        # The second is of another chunk: it needs what the first makes.
+        more = pairs((root / "b/file", root / "b/again")) if kind == "several" else []
+        return (await bench.call(MoveFiles(moves=pairs((root / "file", root / "b/file")) + more))).succeeded
+    except LinckiaError as error:
+        failed = error
+    assert "disk is full" in str(failed)
+    assert failed.failure.executed is Executed.NO
+    return None
+
+
+def names_in(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
 @pytest.mark.slow

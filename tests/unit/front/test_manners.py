@@ -11,7 +11,7 @@ from tests.bench import manners
 def test_the_right_operation_is_among_the_first_by_words() -> None:
     every = manners.operations()
     assert {right for _, right in manners.TASKS} <= every.keys()
-    assert len(manners.TASKS) == 40
+    assert len(manners.TASKS) >= 40
     assert manners.show("by words", manners.by_words(every), each=False) >= manners.WANTED
 
 

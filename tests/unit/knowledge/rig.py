@@ -43,6 +43,8 @@ from proto.ops.retrieve import (
 from services.knowledge.main import open_service
 from services.llm.main import open_service as open_llm
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from services.runtime.roots import Roots
+from services.yaml.main import open_service as open_yaml
 from tests.in_process import Bench, services_in_process
 
 
@@ -223,12 +225,14 @@ def _holds(group: Group, condition: Filter) -> bool:
 
 
 @asynccontextmanager
-async def notes_service(folder: Path, *roots: Path, search: MemorySearch | None = None) -> AsyncIterator[Bench]:
-    """The service over `roots`, its data in `folder`."""
+async def notes_service(
+    folder: Path, *paths: Path, search: MemorySearch | None = None, roots: Roots | None = None
+) -> AsyncIterator[Bench]:
+    """The service over these paths, or `roots`, its data in `folder`."""
     memory = search or MemorySearch()
-    services = {"retrieve": memory.open, "llm": open_llm, "knowledge": open_service}
+    services = {"retrieve": memory.open, "llm": open_llm, "yaml": open_yaml, "knowledge": open_service}
     settings = {"knowledge": {"scan_interval_s": 0.02}}
-    async with services_in_process(services, folder, roots=roots, settings=settings) as bench:
+    async with services_in_process(services, folder, roots=roots or paths, settings=settings) as bench:
         yield bench
         if "knowledge" in bench.running:
             await bench.stop("knowledge")

@@ -28,6 +28,7 @@ from services.graph import store as graph
 from services.knowledge.schema import SCHEMA as NOTES
 from services.knowledge.schema import open_database as open_notes
 from services.media.store import SCHEMA as MEDIA
+from services.memory.store import SCHEMA as MEMORIES
 from services.retrieve.schema import SCHEMA as COLLECTIONS
 from services.runtime.database import Database, Kind, Schema, earlier
 from services.runtime.database.schema import UnknownVersion
@@ -65,8 +66,8 @@ async def test_documents_of_version_1_are_read_changed_and_deleted(tmp_path: Pat
         await bench.call(DocumentsAdd(name="code.py", content="def a():\n    return 1\n"))
         await bench.call(DocumentsDelete(name="note.md"))
         assert [one.name for one in (await bench.call(DocumentsList())).documents] == ["code.py"]
-    copy = packs.with_name("packs.db.before-v2")
-    assert (version_of(packs), version_of(copy)) == (2, 1)
+    copy = packs.with_name("packs.db.before-v3")
+    assert (version_of(packs), version_of(copy)) == (3, 1)
     with contextlib.closing(apsw.Connection(str(copy))) as db:
         assert db.execute("SELECT name FROM document").fetchall() == [("note.md",)]
 
@@ -166,6 +167,6 @@ def test_the_format_rises_with_every_schema(tmp_path: Path) -> None:
     of_graph = graph.open_database(tmp_path / "graph.db")
     for database in (watched, of_graph):
         database.close()
-    fixed = (documents_schema.PACKS, documents_schema.INDEX, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS)
+    fixed = (documents_schema.PACKS, documents_schema.INDEX, NOTES, MEDIA, COLLECTIONS, TRANSCRIPTS, MEMORIES)
     versions = [schema.version for schema in fixed] + [files_schema.VERSION]
     assert sum(versions) + version_of(watched.path) + version_of(of_graph.path) == data_format.FORMAT

@@ -14,7 +14,7 @@ import pytest
 from kernel.config import Http
 from proto import frames
 from proto.dispatch import ClientRequests
-from proto.errors import LinckiaError, Unavailable
+from proto.errors import LinckiaError, OperationError, Unavailable
 from proto.frames import Event, pack_body
 from proto.operation import Operation, Params
 from proto.ops import load
@@ -239,6 +239,13 @@ async def test_a_service_that_is_away_is_said_to_be_with_when_to_try_again(tmp_p
         reply: Reply = await http.request("POST", "/v1/ingest", json.dumps(TURN).encode())
         assert (reply.status, reply.headers["retry-after"]) == (503, "2")
         assert json.loads(reply.body)["error"].startswith("transcripts is starting. Nothing was done.")
+
+
+async def test_a_full_disk_is_no_fault_of_the_client(tmp_path: Path) -> None:
+    async with web(tmp_path) as (http, dispatcher):
+        dispatcher.failing = OperationError("the disk is full", retry_after_ms=500)
+        reply: Reply = await http.request("POST", "/v1/ingest", json.dumps(TURN).encode())
+        assert (reply.status, reply.headers["retry-after"]) == (503, "1")
 
 
 async def test_switched_off_it_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Operations of `files` on the text of files as they are on the disk: reading, finding lines, editing and writing. None
+of them needs the index; what they write is in it before they answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.errors import InvalidParams
+from proto.operation import Params
+from proto.ops.files.index import beside
+from proto.ops.files.shared import within
+
+AbsolutePath = Annotated[str, Meta(min_length=1, max_length=32768)]
+"""As `proto.ops.files.shared.Path`."""
+
+MAX_CONTEXT = 50
+
+IfMatch = Annotated[str, Meta(max_length=80)] | None
+"""`hash` of what is to be changed."""
+
+
+class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The text of a file, or of some of its lines."""
+
+    text: Annotated[str, Meta(description="Lines end in a line feed, whatever they end in on the disk")]
+    lines: Annotated[str, Meta(description="The first and the last line of `text`, `1-200`")]
+    total_lines: int
+    bytes: int
+    encoding: Annotated[str, Meta(description="As Python names it; `utf-8-sig` has a byte order mark")]
+    hash: Annotated[str, Meta(description="SHA-256 of the file, for `if_match`")]
+    line_ends: Annotated[str, Meta(description="crlf; mixed, which are then in `text`; else line feeds")] = ""
+    cut_lines: Annotated[int, Meta(description="Lines too long to be answered whole")] = 0
+    next_lines: Annotated[str, Meta(description="The `lines` that follow")] = ""
+
+
+@within.read("read-file", deadline_s=60, text="text")
+class ReadFile(Params[FileText], frozen=True, kw_only=True):
+    """Read a text file on disk, or `lines` of it. Notes: read_node_content."""
+
+    path: AbsolutePath
+    lines: Annotated[str, Meta(max_length=24, description="`10-80`, `10-`")] = ""
+    encoding: Annotated[str, Meta(max_length=32)] = ""
+
+
+class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line that matches."""
+
+    line: int
+    text: Annotated[str, Meta(description="A long line is cut around the match, at `…`")]
+    before: list[str] = []
+    after: list[str] = []
+
+
+class GrepFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file with matches."""
+
+    path: str
+    matches: list[GrepLine] = []
+    count: Annotated[int, Meta(description="With `count`: lines that match")] = 0
+
+
+class GrepFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the pattern matches; folder by folder, the files of a folder before its subfolders, each by name."""
+
+    files: list[GrepFile]
+    searched: Annotated[int, Meta(description="Files that were looked through")]
+    binary: Annotated[int, Meta(description="Files that hold NUL, and were left out")] = 0
+    unreadable: Annotated[list[str], Meta(description="Files and folders that cannot be read, the first of them")] = []
+    truncated: Annotated[str, Meta(description="Why there may be more: limit or time")] = ""
+    next_cursor: str = ""
+
+
+@within.read("grep-files", deadline_s=60)
+class GrepFiles(Params[GrepFound], frozen=True, kw_only=True):
+    """Grep files on disk (RE2), as ripgrep: no ignored, hidden or binary ones. Stored documents: op grep."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=8192)]
+    ignore_case: bool = False
+    literal: bool = False
+    context: Annotated[int, Meta(ge=0)] = 0
+    path: Annotated[str, Meta(max_length=32768)] = ""
+    glob: Annotated[str, Meta(max_length=8192, description="`*.{c,h} !test/`")] = ""
+    files_with_matches: bool = False
+    count: bool = False
+    hidden: bool = False
+    no_ignore: bool = False
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    cursor: Annotated[str, Meta(max_length=40_000)] = ""
+
+    def check(self) -> None:
+        if self.context > MAX_CONTEXT:
+            raise InvalidParams(f"`context`: at most {MAX_CONTEXT} lines", field="context")
+        if "\n" in self.pattern:
+            raise InvalidParams("`pattern`: a line feed is in no line, and lines are looked for", field="pattern")
+
+
+class GrepPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found in some of the files of a piece."""
+
+    files: list[GrepFile]
+    done: Annotated[int, Meta(description="How many files, from the first, were looked at")]
+    searched: int
+    binary: int
+    unreadable: list[str]
+
+
+Piece = list[tuple[str, list[str]]]
+"""Folders, each a real path with its slash, and names of files in them; as `Path`."""
+
+
+@beside.read("grep_texts", deadline_s=60)
+class GrepTexts(Params[GrepPart], frozen=True, kw_only=True):
+    """Look through files: the part of `grep-files` that another process can do."""
+
+    how: GrepFiles
+    piece: Piece
+    most: Annotated[int, Meta(description="Lines (or files) that are of use")]
+
+
+class FileEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Of `old`, there once or `all`, or `lines`."""
+
+    new: Annotated[str, Meta(max_length=16_000_000)]
+    old: Annotated[str, Meta(max_length=16_000_000)] = ""
+    lines: Annotated[str, Meta(max_length=24)] = ""
+    all: bool = False
+
+
+class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The change, which is on disk."""
+
+    path: str
+    diff: Annotated[str, Meta(description="Unified; a long one is cut, and says so")]
+    hash: Annotated[str, Meta(description="Of the file as it is now; of a dry run, as it would be")]
+    changed: bool
+    replaced: Annotated[int, Meta(description="Places that were changed")]
+    dry_run: bool = False
+
+
+@within.write("edit-file", idempotent=False, deadline_s=60)
+class EditFile(Params[Edited], frozen=True, kw_only=True):
+    """Edit a text file on disk: replace exact text or lines, all or none. YAML: yaml_edit."""
+
+    path: AbsolutePath
+    edits: Annotated[list[FileEdit], Meta(min_length=1, max_length=1000)]
+    if_match: IfMatch = None
+    dry_run: bool = False
+
+    def check(self) -> None:
+        for number, edit in enumerate(self.edits):
+            if bool(edit.old) == bool(edit.lines):
+                field = f"edits[{number}]"
+                raise InvalidParams(f"`{field}`: give `old`, the text to replace, or `lines`; one of them", field=field)
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The file, which is on disk."""
+
+    path: str
+    hash: Annotated[str, Meta(description="SHA-256 of the file")]
+    bytes: int
+    created: bool = False
+    changed: Annotated[bool, Meta(description="False where the file had this content already")] = True
+    trash_id: Annotated[int | None, Meta(description="The former content, for restore-files")] = None
+    permanent: Annotated[bool, Meta(description="Whether the former content is gone: the trash is off")] = False
+
+
+@within.destroy("write-file", idempotent=True, deadline_s=60)
+class WriteFile(Params[Written], frozen=True, kw_only=True):
+    """Write a file on disk; an existing one needs `if_match` or `overwrite`; it goes to the trash."""
+
+    path: AbsolutePath
+    content: Annotated[str, Meta(max_length=64_000_000)]
+    if_match: IfMatch = None
+    overwrite: bool = False

@@ -1,0 +1,115 @@
+"""Operations of `knowledge` that write notes: what is answered is on disk, and found by its words unless `indexed` says
+otherwise."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from proto.errors import InvalidParams
+from proto.operation import Params
+from proto.ops.knowledge import tool
+
+MAX_CHARS = 16 * 1024 * 1024
+
+Text = Annotated[str, Meta(max_length=MAX_CHARS)]
+NotePath = Annotated[str, Meta(max_length=4096)]
+NoteId = Annotated[str, Meta(max_length=1024)]
+FrontMatter = Annotated[dict[str, Any], Meta(max_length=256)]
+IfMatch = Annotated[str | None, Meta(description="Its `hash`, if still so")]
+
+
+class NoteWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was written; of a dry run, what would be."""
+
+    path: Annotated[str, Meta(description="The file, absolute")]
+    hash: Annotated[str, Meta(description="SHA-256 of its bytes as they are now: pass it as `if_match`")]
+    changed: Annotated[bool, Meta(description="False where it read so already, or nothing was written")]
+    id: Annotated[str, Meta(description="For read_node_content")] = ""
+    previous: Annotated[str | None, Meta(description="Hash of what was there before, which is not kept")] = None
+    indexed: Annotated[bool, Meta(description="Whether search_documents finds it by now")] = False
+    diff: Annotated[str, Meta(description="Of a dry run")] = ""
+
+
+@tool.destroy("write_note", surfaces=("knowledge", "core"), idempotent=True, deadline_s=30, within_roots=True)
+class WriteNote(Params[NoteWritten], frozen=True, kw_only=True):
+    """Write a whole note (Markdown) in a root. What is there is replaced for good, only with `if_match` or `overwrite`.
+    Parts: edit_note."""
+
+    path: Annotated[NotePath, Meta(min_length=1)]
+    content: Text
+    front_matter: FrontMatter = {}
+    if_match: IfMatch = None
+    overwrite: bool = False
+
+
+class Replacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text that occurs once."""
+
+    old: Annotated[str, Meta(min_length=1, max_length=MAX_CHARS)]
+    new: Text
+
+
+class SectionText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is below a heading `B` or `A > B`."""
+
+    heading: Annotated[str, Meta(min_length=1, max_length=1024)]
+    content: Text
+    create: bool = False
+
+
+@tool.destroy("edit_note", surfaces=("knowledge", "core"), idempotent=False, deadline_s=30, within_roots=True)
+class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
+    """Edit parts of a note: replace, section, prepend, append, front_matter, in this order, all or none. Tags:
+    inject_tags."""
+
+    path: NotePath = ""
+    id: NoteId = ""
+    replace: Replacement | None = None
+    section: SectionText | None = None
+    prepend: Text = ""
+    append: Text = ""
+    front_matter: Annotated[FrontMatter, Meta(description="Keys to set; null removes")] = {}
+    if_match: IfMatch = None
+    dry_run: Annotated[bool, Meta(description="Only answer the diff")] = False
+
+    def check(self) -> None:
+        check_one(self.path, self.id)
+        if not (self.replace or self.section or self.prepend or self.append or self.front_matter):
+            said = "parameter `append`: say what to change: append, prepend, replace, section or front_matter"
+            raise InvalidParams(said, field="append")
+
+
+class NoteRenamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the note is now, and which files were changed for it; of a dry run, what would be."""
+
+    path: Annotated[str, Meta(description="The file, absolute")]
+    former_path: str
+    id: Annotated[str, Meta(description="The note's id now; the former one leads to it")] = ""
+    links: Annotated[int, Meta(description="Links that were rewritten")] = 0
+    files: Annotated[list[str], Meta(description="Files whose links were rewritten, the note's own among them")] = []
+    left: Annotated[list[str], Meta(description="Files that link to it and may not be written, or are no UTF-8")] = []
+    indexed: Annotated[bool, Meta(description="Whether it is found in its new place by now")] = False
+    diff: Annotated[str, Meta(description="Of a dry run")] = ""
+
+
+@tool.write("rename_note", idempotent=False, deadline_s=120)
+class RenameNote(Params[NoteRenamed], frozen=True, kw_only=True):
+    """Rename or move a note, and the links to it in other notes. Other files: rename-files."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=4096, description="File name, or path below its root")]
+    path: NotePath = ""
+    id: NoteId = ""
+    dry_run: bool = False
+
+    def check(self) -> None:
+        check_one(self.path, self.id)
+
+
+def check_one(path: str, id_: str) -> None:
+    """Raises InvalidParams unless one of the two names a note."""
+    if bool(path) == bool(id_):
+        said = "name the note by one of `path` and `id`" + (", not by both" if path else "")
+        raise InvalidParams(f"parameter `path`: {said}", field="path")

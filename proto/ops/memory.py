@@ -1,0 +1,245 @@
+"""Operations of `memory`: plain statements that an agent keeps, each with its scope, its times and where it is from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from proto.errors import InvalidParams
+from proto.operation import OPERATOR, Family, Params, Role
+from proto.ops.retrieve import Filter, Score
+
+SERVICE = COLLECTION = "memory"
+
+tool = Family(SERVICE)
+operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
+
+USER, SESSION, PROJECT = "user", "session", "project:"
+
+MemoryId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$", description="Id")]
+_PLACE = r"^(user|session(:\S.{0,127})?|project:\S.{0,255})$"
+Scope = Annotated[str, Meta(pattern=_PLACE, description="user, session, project:NAME")]
+OneScope = Annotated[str, Meta(pattern=_PLACE, description="Scope")]
+Statement = Annotated[str, Meta(min_length=1, max_length=2000, description="A plain statement")]
+Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=16, description="Tags")]
+Source = Annotated[str, Meta(max_length=1024, description="Turn's hash, path or URL")]
+Moment = Annotated[str, Meta(max_length=64)]
+IncludeExpired = Annotated[bool, Meta(description="Include expired")]
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Once that it was said."""
+
+    at: Annotated[str, Meta(description="RFC 3339")]
+    text: Annotated[str, Meta(description="Where it was said in other words")] = ""
+    source: str = ""
+    session: Annotated[str, Meta(description="The label of the session in which it was said")] = ""
+    client: Annotated[str, Meta(description="The token of the client that said it, where it has one of its own")] = ""
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A statement. `conflicts_with` names those that say otherwise of the same; which is right is for the reader."""
+
+    id: str
+    text: str
+    scope: str
+    at: Annotated[str, Meta(description="When it was said last")]
+    tags: list[str] = []
+    expires: str = ""
+    expired: bool = False
+    conflicts_with: list[str] = []
+    said: Annotated[list[Said], Meta(description="The times that it was said, the last ones first")] = []
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """Another memory."""
+
+    id: str
+    text: str
+    at: str
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """It is on disk. `merged_with` is what said the same before, and has its times and sources now."""
+
+    id: str
+    scope: str
+    merged_with: Other | None = None
+    conflicts_with: Annotated[list[Other], Meta(description="Kept beside it, and recalled with it")] = []
+    expires: str = ""
+    degraded: Annotated[list[str], Meta(description="What was not done, and why")] = []
+
+
+@tool.write("remember", idempotent=True, deadline_s=60, surfaces=("core",))
+class Remember(Params[Remembered], frozen=True, kw_only=True):
+    """Memory: remember a fact, or what the user wants or prefers, as one statement. Same ones merge, contradictions
+    stay. Not for files: op add."""
+
+    text: Statement
+    scope: Scope = USER
+    tags: Tags = []
+    expires: Annotated[Moment | None, Meta(description="Date, or 30d")] = None
+    source: Source = ""
+
+    def check(self) -> None:
+        _require_text(self.text)
+
+
+class Recalled(Memory, frozen=True, kw_only=True, omit_defaults=True):
+    """A memory that was found."""
+
+    score: Score = 0.0
+
+
+class RecallResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Memories, best first; those that contradict each other stand together, newest first."""
+
+    query: str
+    count: int
+    memories: list[Recalled]
+    degraded: Annotated[list[str], Meta(description="What did not run, or is not indexed yet, and why")] = []
+    unlikely: Annotated[int, Meta(description="Left out, since they are hardly an answer")] = 0
+    note: Annotated[str, Meta(description="Said where nothing that was found is likely to be an answer")] = ""
+
+
+@tool.read("recall", deadline_s=30, surfaces=("core",))
+class Recall(Params[RecallResult], frozen=True, kw_only=True):
+    """Memory: what do you remember, of the user's preferences or a project's facts. Not past chats: search."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=65536, description="What to find, in words")]
+    scope: OneScope | None = None
+    limit: Annotated[int, Meta(ge=1, le=200, description="Limit")] = 10
+    since: Annotated[Moment | None, Meta(description="Since")] = None
+    until: Annotated[Moment | None, Meta(description="Until")] = None
+    include_expired: IncludeExpired = False
+
+    def check(self) -> None:
+        if not self.query.strip():
+            raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
+
+
+@tool.write("update_memory", idempotent=True, deadline_s=60)
+class UpdateMemory(Params[Remembered], frozen=True, kw_only=True):
+    """Correct a memory's text, tags or expiry."""
+
+    id: MemoryId
+    text: Statement | None = None
+    tags: Tags | None = None
+    expires: Annotated[Moment | None, Meta(description="Or never")] = None
+
+    def check(self) -> None:
+        if self.text is None and self.tags is None and self.expires is None:
+            raise InvalidParams("nothing to change: give `text`, `tags` or `expires`", field="text")
+        if self.text is not None:
+            _require_text(self.text)
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is gone for good, or without `confirm` would be."""
+
+    forgotten: int
+    memories: Annotated[list[Other], Meta(description="The first 100")]
+    note: str = ""
+    search_pending: Annotated[
+        int, Meta(description="Of those: what files of the search still hold, and lose by themselves")
+    ] = 0
+
+
+@tool.destroy("forget", idempotent=True, deadline_s=60)
+class Forget(Params[Forgotten], frozen=True, kw_only=True):
+    """Memory: delete what is remembered: one, or with `confirm` (else listed) all of a scope that has the words of
+    `query`."""
+
+    id: MemoryId | None = None
+    scope: OneScope | None = None
+    query: Annotated[str, Meta(max_length=2000, description="The words of it")] = ""
+    confirm: Annotated[bool, Meta(description="Confirm")] = False
+
+    def check(self) -> None:
+        if (self.id is None) == (self.scope is None):
+            raise InvalidParams("give either `id`, or `scope` with `query`", field="id")
+
+
+class MemoryList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Memories, the newest first; `total` of all pages."""
+
+    total: int
+    memories: list[Memory]
+    next_cursor: Annotated[str, Meta(description="Value of `cursor` for what follows; empty at the end")] = ""
+
+
+@tool.read("list_memories", deadline_s=30)
+class ListMemories(Params[MemoryList], frozen=True, kw_only=True):
+    """List memories, newest first."""
+
+    scope: OneScope | None = None
+    include_expired: IncludeExpired = False
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Limit")] = 50
+    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next_cursor`")] = ""
+
+
+# For `linckia export` and `import`
+
+
+class CarriedSaid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Once that it was said; times are nanoseconds since 1970."""
+
+    at_ns: int
+    text: str
+    source: str = ""
+    session: str = ""
+    client: str = ""
+
+
+class CarriedMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A memory; `owner` is the MCP session that one of scope `session` belongs to."""
+
+    id: MemoryId
+    scope: Scope
+    owner: str = ""
+    text: Statement
+    tags: list[str] = []
+    expires_ns: int | None = None
+    said: Annotated[list[CarriedSaid], Meta(min_length=1)]
+    conflicts_with: list[MemoryId] = []
+
+
+class ExportedMemories(msgspec.Struct, frozen=True, kw_only=True):
+    """Memories in the order in which they were made; at the end, none."""
+
+    memories: list[CarriedMemory]
+    next: Annotated[int, Meta(description="The value of `after` for the next page")]
+
+
+@operator.read("memory_export", deadline_s=60)
+class MemoryExport(Params[ExportedMemories], frozen=True, kw_only=True):
+    """The next memories."""
+
+    after: Annotated[int, Meta(ge=0)] = 0
+
+
+class RestoredMemories(msgspec.Struct, frozen=True, kw_only=True):
+    """How many were not there before."""
+
+    changed: int
+
+
+@operator.write("memory_import", idempotent=True, deadline_s=120)
+class MemoryImport(Params[RestoredMemories], frozen=True, kw_only=True):
+    """Keep memories as they were; what is there already, by id or by words, stays as it is."""
+
+    memories: Annotated[list[CarriedMemory], Meta(max_length=1000)]
+
+
+def found_by(client: str, now_s: float | None) -> list[Filter]:
+    """What a search of the collection looks at for a client in this MCP session ('': in none): what belongs to no
+    session, or to its own; and where `now_s` is given, what has not expired by then."""
+    filters = [Filter(field="of", any_of=["", client])]
+    return filters if now_s is None else [*filters, Filter(field="expires", at_least=now_s)]
+
+
+def _require_text(text: str) -> None:
+    if not any(char.isalnum() for char in text):
+        raise InvalidParams("parameter `text` says nothing; give one plain statement", field="text")

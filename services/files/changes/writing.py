@@ -1,0 +1,130 @@
+"""Files written with the index in step, and what was in them kept in the trash: noted before it is begun, as every
+change of the disk is, so that a death in between is followed at the next start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec.structs import astuple
+
+from services.files import paths
+from services.files.changes import disk
+from services.files.changes.following import Follow
+from services.files.index.tree import Tree
+from services.files.paths import FileRoots
+from services.files.store import schema
+from services.files.store.database import Note, remove_note, write_note
+from services.runtime import rewrite
+from services.runtime.replace import create_file
+from services.runtime.rewrite import Rewritten
+
+
+@dataclass(slots=True)
+class _Noted:
+    path: str
+    intent: int
+    trash_id: int | None
+
+
+class Writing:
+    """Writes; blocks. Several may write at once, of one file one after the other."""
+
+    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path) -> None:
+        self._database = tree.database
+        self._roots = roots
+        self._follow = Follow(tree)
+        self._trash = data_dir / "trash"
+
+    def rewrite(
+        self, path: str, change: Callable[[bytes], bytes], *, if_match: str | None, dry_run: bool = False,
+        keep: bool = False,
+    ) -> tuple[Rewritten, int | None]:  # fmt: skip
+        """Change the file at a clean path as `runtime.rewrite` does, and raise as that does; with `keep`, what was in
+        it goes to the trash, and its number there is answered."""
+        noted: _Noted | None = None
+
+        def replacing(done: Rewritten) -> None:
+            nonlocal noted
+            if noted is not None:
+                self._undo(noted)
+            noted = self._begin(paths.to_text(done.path), "trash" if keep else "edit", len(done.before))
+            if noted.trash_id is not None:
+                self._put_into_trash(noted.trash_id, done)
+
+        try:
+            done = rewrite.rewrite(
+                paths.to_os(path), self._roots.all, change, if_match=if_match, dry_run=dry_run, replacing=replacing
+            )
+        except BaseException:
+            if noted is not None:
+                self._undo(noted)
+            raise
+        if noted is not None:
+            self._finish(noted)
+        return done, None if noted is None else noted.trash_id
+
+    def create(self, path: str, content: bytes) -> list[str]:
+        """Make a file at a clean real path where nothing is, with the directories that lead to it; answers what is to
+        be scanned.  Raises as `runtime.rewrite.create`."""
+        made = next((each for each in _down_to(path) if not os.path.lexists(paths.to_os(each))), path)
+        noted = self._begin(made, "edit", 0)
+        try:
+            rewrite.create(paths.to_os(path), self._roots.all, content)
+        except BaseException:
+            # Directories may have been made.
+            self._finish(noted)
+            raise
+        return self._finish(noted)
+
+    def _begin(self, path: str, kind: str, size: int) -> _Noted:
+        trash_id = None
+        note = Note(path, schema.FILE, size, time.time_ns())
+        with self._database.transaction() as db:
+            if kind == "trash":
+                db.execute("INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)", astuple(note))
+                trash_id = db.last_insert_rowid()
+            # The inode is that of something moved, which this is not.
+            db.execute(
+                "INSERT INTO intent(kind, source, target, inode, device, trash_id) VALUES(?,?,NULL,0,0,?)",
+                (kind, path, trash_id),
+            )
+            noted = _Noted(path, db.last_insert_rowid(), trash_id)
+        if trash_id is not None:
+            self._trash.mkdir(mode=0o700, exist_ok=True)
+            write_note(self._trash, trash_id, note)
+        return noted
+
+    def _put_into_trash(self, trash_id: int, done: Rewritten) -> None:
+        status = os.stat(done.path, follow_symlinks=False)
+        with disk.open_at(str(self._trash), disk.O_READ_FOLDER) as folder:
+            create_file(folder, str(trash_id), done.before)
+            with contextlib.suppress(PermissionError):
+                os.chown(str(trash_id), status.st_uid, status.st_gid, dir_fd=folder)
+            os.chmod(str(trash_id), status.st_mode & 0o7777, dir_fd=folder)
+
+    def _finish(self, noted: _Noted) -> list[str]:
+        """The file is written: the index follows; answers what is to be scanned."""
+        with self._database.transaction() as db:
+            must_scan = self._follow.seen(db, noted.path)
+            db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+        return [noted.path] if must_scan else []
+
+    def _undo(self, noted: _Noted) -> None:
+        """The file was not written."""
+        if noted.trash_id is not None:
+            (self._trash / str(noted.trash_id)).unlink(missing_ok=True)
+        with self._database.transaction() as db:
+            if noted.trash_id is not None:
+                db.execute("DELETE FROM trash WHERE id = ?", (noted.trash_id,))
+                remove_note(self._trash, noted.trash_id)
+            db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+
+
+def _down_to(path: str) -> list[str]:
+    """The directories above a clean path, the highest first, and itself."""
+    return [*reversed(list(paths.ancestors(path))), path]

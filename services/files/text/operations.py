@@ -1,0 +1,131 @@
+"""The operations of `proto.ops.files.text`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import trio
+from msgspec import structs
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.files import text as ops
+from services.files import paths
+from services.files.changes.writing import Writing
+from services.files.core import Core, Family
+from services.files.query import named
+from services.files.text.editing import edited, part
+from services.files.text.grep import Grep
+from services.files.text.texts import Text, decode
+from services.runtime.handlers import Context, handles
+from services.runtime.rewrite import check_match, content_hash, read_whole, told
+from services.runtime.text.unified import shortly
+
+
+class TextTools(Family):
+    """Files as texts."""
+
+    def __init__(self, core: Core, writing: Writing) -> None:
+        super().__init__(core)
+        self._writing = writing
+        # Each may hold a file of 64 MiB a few times over.
+        self._few = trio.CapacityLimiter(3)
+
+    @handles(ops.GrepFiles)
+    async def grep_files(self, params: ops.GrepFiles, ctx: Context) -> ops.GrepFound:
+        return await Grep(self._core, params, ctx).run()
+
+    @handles(ops.ReadFile)
+    async def read_file(self, params: ops.ReadFile, ctx: Context) -> ops.FileText:
+        def read() -> ops.FileText:
+            with told(params.path):
+                data = read_whole(paths.to_os(self._real(params.path)), self._core.roots.all)
+            return part(data, decode(data, params.path, params.encoding), params.lines)
+
+        return await trio.to_thread.run_sync(read, limiter=self._few)
+
+    @handles(ops.EditFile)
+    async def edit_file(self, params: ops.EditFile, ctx: Context) -> ops.Edited:
+        return await trio.to_thread.run_sync(self._edit, params, limiter=self._few)
+
+    def _edit(self, params: ops.EditFile) -> ops.Edited:
+        before: Text | None = None
+        after, places = "", 0
+
+        def change(data: bytes) -> bytes:
+            nonlocal before, after, places
+            before = decode(data, params.path)
+            after, places = edited(before.text, [_normal(edit, before) for edit in params.edits])
+            try:
+                return before.encode(after)
+            except UnicodeEncodeError as error:
+                what = f"{error.object[error.start]!r} cannot be written in {before.encoding}, the file's encoding"
+                raise InvalidParams(f"`edits`: {what}", field="edits") from None
+
+        with told(params.path):
+            done, _ = self._writing.rewrite(
+                self._real(params.path), change, if_match=params.if_match, dry_run=params.dry_run
+            )
+        assert before is not None
+        path = paths.to_text(done.path)
+        self._tell(path)
+        return ops.Edited(
+            path=path, diff=shortly(before.text, after, path), hash=content_hash(done.after),
+            changed=done.after != done.before, replaced=places, dry_run=params.dry_run,
+        )  # fmt: skip
+
+    @handles(ops.WriteFile)
+    async def write_file(self, params: ops.WriteFile, ctx: Context) -> ops.Written:
+        written, scan = await trio.to_thread.run_sync(self._write, params, limiter=self._few)
+        with trio.CancelScope(shield=True):
+            for path in scan:
+                await self._core.jobs.scan(path)
+        return written
+
+    def _write(self, params: ops.WriteFile) -> tuple[ops.Written, list[str]]:
+        try:
+            content = params.content.encode()
+        except UnicodeEncodeError:
+            raise InvalidParams("`content` is not valid Unicode", field="content") from None
+        with told(params.path):
+            path = self._real(params.path)
+            written = ops.Written(path=path, hash=content_hash(content), bytes=len(content))
+            if not os.path.lexists(paths.to_os(path)):
+                check_match(b"", params.if_match)
+                with contextlib.suppress(FileExistsError):
+                    scan = self._writing.create(path, content)
+                    self._tell(path)
+                    return structs.replace(written, created=True), scan
+            return self._replace(path, content, written, params), []
+
+    def _replace(self, path: str, content: bytes, written: ops.Written, params: ops.WriteFile) -> ops.Written:
+        if os.path.isdir(paths.to_os(path)):
+            raise OperationError(f"`path`: {paths.shown(path)} is a directory", field="path")
+        keep = self._core.settings.trash
+        if read_whole(paths.to_os(path), self._core.roots.all) == content:
+            # Also the answer to a call that is repeated after a death.
+            return structs.replace(written, changed=False)
+        if params.if_match is None and not params.overwrite:
+            raise OperationError(
+                f"`path`: {paths.shown(path)} exists; `overwrite`, or `if_match` with its hash, replaces it, and"
+                " edit-file changes parts of it",
+                field="path",
+            )
+        done, trash_id = self._writing.rewrite(path, lambda data: content, if_match=params.if_match, keep=keep)
+        self._tell(path)
+        changed = done.after != done.before
+        return structs.replace(written, changed=changed, trash_id=trash_id, permanent=changed and not keep)
+
+    def _real(self, path: str) -> str:
+        """The real path.  Raises InvalidParams, Denied."""
+        return self._core.roots.real(paths.clean(path, "path"), "path")
+
+    def _tell(self, path: str) -> None:
+        trio.from_thread.run_sync(named.tell, self._core.env, f"nodes{path}")
+
+
+def _normal(edit: ops.FileEdit, text: Text) -> ops.FileEdit:
+    """With line feeds alone, where the file's lines end in carriage return and line feed."""
+    if text.line_ends != "crlf":
+        return edit
+    return structs.replace(edit, old=edit.old.replace("\r\n", "\n"), new=edit.new.replace("\r\n", "\n"))

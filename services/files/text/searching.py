@@ -1,0 +1,335 @@
+"""Looking through files for a pattern: what each process that takes part in a search does.
+
+Files are read in large pieces, and the pattern is looked for in all of a piece at once; lines are told apart only
+around what was found. The expression is RE2's, so time is linear in the text. By ripgrep's rules: a file with a NUL in
+it is binary and left out, one that begins with a byte order mark of UTF-16 is decoded, and lines end at line feeds
+alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
+
+from proto.errors import InvalidParams
+from proto.ops.files.text import GrepFile, GrepFiles, GrepLine, GrepPart, Piece
+from services.files import paths
+from services.runtime import linear, literals
+from services.runtime.roots import OutsideRoots, Roots
+
+FIRST_READ = 1 << 17
+"""Bytes that are asked for at once: all of most files."""
+WINDOW = 1 << 24
+SHOWN = 500
+"""Bytes of a line that are answered."""
+_LEAD = 120
+"""Of these, before the match."""
+MAX_PATTERN_BYTES = 64 * 1024 * 1024
+TURN_S = 0.5
+"""After which a process answers what it has, so that no piece takes long."""
+_SPECIAL = frozenset(r"\.^$*+?{}[]|()")
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Window(NamedTuple):
+    """A part of a text: matches begin from `start` to before `end`; what is around is context. `line` is the number of
+    the line at `start`."""
+
+    data: bytes
+    start: int
+    end: int
+    line: int
+
+
+Spans = Callable[[bytes, int, int], Iterator[tuple[int, int, int]]]
+"""Lines of a text that match, between two places: from where to where, and where the first match begins."""
+
+
+class Pattern:
+    """What is looked for."""
+
+    def __init__(self, pattern: str, *, literal: bool, ignore_case: bool) -> None:
+        """Raises InvalidParams: it is no regular expression."""
+        is_plain = literal or not _SPECIAL.intersection(pattern)
+        body = re2.escape(pattern) if is_plain else pattern
+        options = {
+            "never_nl": True, "never_capture": True, "max_mem": MAX_PATTERN_BYTES,
+            "case_sensitive": not ignore_case,
+        }  # fmt: skip
+        try:
+            # Alone first, so that an error repeats what the caller wrote.
+            linear.compiled(body, **options)
+            self._expression = linear.compiled(f"(?m)(?:{body})", **options)
+        except linear.BadPattern as error:
+            raise InvalidParams(f"`pattern` is no regular expression of RE2: {error}", field="pattern") from None
+        needed = [] if ignore_case else [pattern] if is_plain else literals.parts_of(pattern)
+        self.needed = max(needed, key=len, default="").encode()
+        """What every text holds that matches."""
+        is_literal = is_plain and self.needed != b""
+        self.spans: Spans = self._plain if is_literal else self._by_expression
+        # In linear time too, and in a third of that of a loop over the lines.
+        self._lines = re.compile(re.escape(self.needed) + rb"[^\n]*") if is_literal else None
+
+    def count(self, window: Window) -> int:
+        """How many lines of a window match."""
+        if self._lines is not None:
+            return len(self._lines.findall(window.data, window.start, window.end))
+        return sum(1 for _ in self.spans(window.data, window.start, window.end))
+
+    def _plain(self, data: bytes, position: int, last: int) -> Iterator[tuple[int, int, int]]:
+        needed = self.needed
+        while (at := data.find(needed, position, last)) >= 0:
+            end = data.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            yield data.rfind(b"\n", 0, at) + 1, end, at
+            position = end + 1
+
+    def _by_expression(self, data: bytes, position: int, last: int) -> Iterator[tuple[int, int, int]]:
+        if self.needed:
+            at = data.find(self.needed, position)
+            if at < 0:
+                return
+            position = max(position, data.rfind(b"\n", 0, at) + 1)
+        following = True
+        while following and position < last:
+            following = False
+            for match in self._expression.finditer(data, position, last):
+                at = match.start()
+                # One in the line that was just answered: the next line is begun with, for there may be many of them.
+                if following := at < position:
+                    break
+                # After the last line feed there is no line.
+                if at >= last and data[last - 1] == 10:
+                    return
+                end = data.find(b"\n", at)
+                end = len(data) if end < 0 else end
+                yield data.rfind(b"\n", 0, at) + 1, end, at
+                position = end + 1
+
+
+@functools.lru_cache(maxsize=8)
+def pattern_of(pattern: str, literal: bool, ignore_case: bool) -> Pattern:
+    """The pattern, compiled once for all pieces of a search. Raises InvalidParams."""
+    return Pattern(pattern, literal=literal, ignore_case=ignore_case)
+
+
+def search(roots: Roots, how: GrepFiles, piece: Piece, most: int, go_on: Callable[[], None] | None = None) -> GrepPart:
+    """Look through the files of a piece, until `most` lines (or files) were found or the turn is over.
+
+    Args:
+        go_on: called now and then; may raise.
+
+    Raises:
+        InvalidParams: the pattern is no regular expression.
+    """
+    looking = _Looking(roots, how, most, go_on or (lambda: None))
+    until = time.monotonic() + TURN_S
+    for folder, names in piece:
+        looking.folder(folder, names, until)
+        if looking.is_over:
+            break
+    return GrepPart(
+        files=looking.found, done=looking.done, searched=looking.searched, binary=looking.binary,
+        unreadable=looking.unreadable,
+    )  # fmt: skip
+
+
+class _Looking:
+    def __init__(self, roots: Roots, how: GrepFiles, most: int, go_on: Callable[[], None]) -> None:
+        self._roots = roots
+        self._go_on = go_on
+        self._how = how
+        self._left = most
+        self._pattern = pattern_of(how.pattern, how.literal, how.ignore_case)
+        # A file in which the needed text is missing is not looked at further.
+        self._needed = self._pattern.needed
+        self.found: list[GrepFile] = []
+        self.done = self.searched = self.binary = 0
+        self.unreadable: list[str] = []
+        self.is_over = False
+
+    def folder(self, folder: str, names: list[str], until: float) -> None:
+        try:
+            at = self._roots.open_folder(paths.to_os(paths.of_folder(folder)))
+        except (OSError, OutsideRoots) as error:
+            self.unreadable.append(_said(folder, error))
+            self.done += len(names)
+            return
+        try:
+            for name in names:
+                try:
+                    self._file(at, folder, name)
+                except OSError as error:
+                    # What is gone since the folder was listed is no file of it.
+                    if not isinstance(error, FileNotFoundError):
+                        self.unreadable.append(_said(folder + name, error))
+                self.done += 1
+                if self._left <= 0 or time.monotonic() > until:
+                    self.is_over = True
+                    return
+                if self.done % 64 == 0:
+                    self._go_on()
+        finally:
+            os.close(at)
+
+    def _file(self, at: int, folder: str, name: str) -> None:
+        descriptor = os.open(paths.to_os(name), _OPEN, dir_fd=at)
+        try:
+            data = os.read(descriptor, FIRST_READ)
+            self.searched += 1
+            if len(data) == FIRST_READ:
+                self._windows(descriptor, data, folder + name)
+                return
+        finally:
+            os.close(descriptor)
+        if data[:1] >= b"\xef":
+            data = decoded(data)
+        if b"\0" in data:
+            self.binary += 1
+        elif self._needed in data:
+            self._take(folder + name, [Window(data, 0, len(data), 1)])
+
+    def _windows(self, descriptor: int, head: bytes, path: str) -> None:
+        found, left = len(self.found), self._left
+        with contextlib.suppress(_Binary):
+            self._take(path, self._checked(_windows(descriptor, head, self._how.context)))
+            return
+        del self.found[found:]
+        self._left = left
+        self.binary += 1
+
+    def _checked(self, windows: Iterator[Window]) -> Iterator[Window]:
+        for window in windows:
+            self._go_on()
+            yield window
+
+    def _take(self, path: str, windows: Iterator[Window] | list[Window]) -> None:
+        how = self._how
+        if how.count or how.files_with_matches:
+            count = 0
+            for window in windows:
+                if how.count:
+                    count += self._pattern.count(window)
+                elif any(True for _ in self._pattern.spans(window.data, window.start, window.end)):
+                    count = 1
+                    break
+            if count:
+                self.found.append(GrepFile(path=path, count=count if how.count else 0))
+                self._left -= 1
+            return
+        lines: list[GrepLine] = []
+        for window in windows:
+            data, number, counted = window.data, window.line, window.start
+            for start, end, at in self._pattern.spans(data, window.start, window.end):
+                if len(lines) >= self._left:
+                    # The rest is read to its end, for a NUL that may be there.
+                    break
+                number += data.count(b"\n", counted, start)
+                counted = start
+                text = shown(data[start:end], at - start)
+                if how.context:
+                    lines.append(GrepLine(number, text, *_around(data, start, end, how.context)))
+                else:
+                    lines.append(GrepLine(number, text))
+        if lines:
+            self.found.append(GrepFile(path=path, matches=lines))
+            self._left -= len(lines)
+
+
+class _Binary(Exception):
+    pass
+
+
+def _windows(descriptor: int, data: bytes, context: int) -> Iterator[Window]:
+    """All of a file that does not fit into one read, whose beginning is `data`. Raises OSError, _Binary."""
+    if data[:2] in _UTF16:
+        rest = [data]
+        while chunk := os.read(descriptor, WINDOW):
+            rest.append(chunk)
+        data = decoded(b"".join(rest))
+        if b"\0" in data:
+            raise _Binary
+        yield Window(data, 0, len(data), 1)
+        return
+    data = data.removeprefix(_BOM)
+    start, line = 0, 1
+    while True:
+        chunk = _filled(descriptor, WINDOW)
+        if b"\0" in data or b"\0" in chunk:
+            raise _Binary
+        data += chunk
+        if len(chunk) < WINDOW:
+            yield Window(data, start, len(data), line)
+            return
+        end = _back(data, len(data), context + 1)
+        if end <= start:
+            # One line, which goes on.
+            continue
+        yield Window(data, start, end, line)
+        line += data.count(b"\n", start, end)
+        kept = _back(data, end, context + 1)
+        data, start = data[kept:], end - kept
+
+
+def _filled(descriptor: int, most: int) -> bytes:
+    parts = []
+    while most and (chunk := os.read(descriptor, most)):
+        parts.append(chunk)
+        most -= len(chunk)
+    return b"".join(parts)
+
+
+def _back(data: bytes, end: int, lines: int) -> int:
+    """Where the last of so many line feeds before `end` ends a line; 0 where there are not so many."""
+    for _ in range(lines):
+        end = data.rfind(b"\n", 0, end)
+        if end < 0:
+            return 0
+    return end + 1
+
+
+def decoded(data: bytes) -> bytes:
+    """A text as UTF-8 without its byte order mark; as it is where it has none."""
+    if data[:2] in _UTF16:
+        return data.decode("utf-16", "replace").encode("utf-8", "replace")
+    return data.removeprefix(_BOM)
+
+
+def shown(line: bytes, at: int) -> str:
+    """A line as an answer has it: of a long one what is around the match at byte `at`."""
+    line = line.removesuffix(b"\r")
+    if len(line) <= SHOWN:
+        return line.decode("utf-8", "replace")
+    first = max(0, at - _LEAD)
+    # A character that is cut in two is left out.
+    text = line[first : first + SHOWN].decode("utf-8", "ignore")
+    return ("…" if first else "") + text + ("…" if first + SHOWN < len(line) else "")
+
+
+def _around(data: bytes, start: int, end: int, context: int) -> tuple[list[str], list[str]]:
+    """The lines before and after the one from `start` to `end`."""
+    before: list[str] = []
+    after: list[str] = []
+    while len(before) < context and start > 0:
+        first = data.rfind(b"\n", 0, start - 1) + 1
+        before.insert(0, shown(data[first : start - 1], 0))
+        start = first
+    while len(after) < context and end + 1 < len(data):
+        stop = data.find(b"\n", end + 1)
+        stop = len(data) if stop < 0 else stop
+        after.append(shown(data[end + 1 : stop], 0))
+        end = stop
+    return before, after
+
+
+def _said(path: str, error: Exception) -> str:
+    return f"{path[:1000]}: {error.strerror if isinstance(error, OSError) else error}"

@@ -1,0 +1,90 @@
+"""A file's bytes as a text that can be changed and written again: its encoding, byte order mark and line ends stay."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import mimetypes
+from dataclasses import dataclass
+
+from proto.errors import InvalidParams, OperationError
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
+)  # fmt: skip
+"""In this order, for the mark of UTF-32 begins with that of UTF-16."""
+_FALLBACKS = ("cp1252", "latin-1")
+"""Of a text that is not UTF-8: the second is whatever its bytes are."""
+_SLOW = ("idna", "punycode")
+"""In a time that grows with the square."""
+_MAGIC = (
+    (b"\x7fELF", "application/x-executable"), (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"), (b"PK\x03\x04", "application/zip"), (b"\x1f\x8b", "application/gzip"),
+    (b"%PDF", "application/pdf"), (b"SQLite format 3", "application/vnd.sqlite3"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A file's text; lines of one that has only carriage returns with line feeds end in line feeds."""
+
+    text: str
+    encoding: str
+    mark: bytes = b""
+    line_ends: str = ""
+    """crlf, or mixed."""
+
+    def encode(self, text: str) -> bytes:
+        """Another text as this one was written. Raises UnicodeEncodeError."""
+        if self.line_ends == "crlf":
+            text = text.replace("\n", "\r\n")
+        return self.mark + text.encode(_codec(self.encoding))
+
+
+def decode(data: bytes, path: str, encoding: str = "") -> Text:
+    """The text of a file.
+
+    Raises:
+        OperationError: it is binary; says of which type.
+        InvalidParams: it is not of the `encoding` that was asked for, or there is none of that name.
+    """
+    if encoding:
+        return _as_asked(data, encoding)
+    mark, found = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", ""))
+    if not found and b"\0" in data:
+        kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), None) or mimetypes.guess_type(path)[0]
+        raise OperationError(
+            f"`path`: {path[:1000]} is binary: {kind or 'of no known type'}, {len(data)} bytes; inspect tells of media,"
+            " and `encoding` reads it as text",
+            field="path",
+        )
+    for name in (found,) if found else ("utf-8", *_FALLBACKS):
+        with contextlib.suppress(UnicodeDecodeError):
+            return _text(data[len(mark) :].decode(_codec(name)), name, mark)
+    raise OperationError(f"`path`: {path[:1000]} begins as {found} and is not; `encoding` reads it", field="path")
+
+
+def _codec(name: str) -> str:
+    # The mark is kept apart.
+    return name.removesuffix("-sig")
+
+
+def _as_asked(data: bytes, encoding: str) -> Text:
+    try:
+        name = codecs.lookup(encoding).name
+        if name in _SLOW:
+            raise LookupError
+        return _text(data.decode(name).removeprefix("\ufeff"), name, b"")
+    except (LookupError, ValueError) as error:
+        why = f"the file is not {encoding[:40]}: {error}" if isinstance(error, ValueError) else "no such encoding"
+        raise InvalidParams(f"`encoding`: {why}; as `cp1252`, `shift_jis`, `utf-16-le`", field="encoding") from None
+
+
+def _text(text: str, encoding: str, mark: bytes) -> Text:
+    pairs = text.count("\r\n")
+    if not pairs:
+        return Text(text, encoding, mark)
+    if pairs == text.count("\n"):
+        return Text(text.replace("\r\n", "\n"), encoding, mark, "crlf")
+    return Text(text, encoding, mark, "mixed")

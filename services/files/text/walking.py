@@ -1,0 +1,230 @@
+"""The files that a search looks through, by ripgrep's rules.
+
+Left out are hidden names and what ignore files name: `.gitignore` within a repository, with `.git/info/exclude`, and
+`.ignore`, `.rgignore` and `.linckiaignore` anywhere, which come before it; of each, the deepest one that matches
+decides, and those of the folders above the search count too. A glob comes before all of them. Links are not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from pathspec import GitIgnoreSpec
+
+from proto.errors import InvalidParams
+from proto.ops.files.text import Piece
+from services.files import paths
+from services.files.index.listing import without_files
+from services.runtime.ignore_files import IgnoreRules, gitignore, rules_from
+from services.runtime.roots import OutsideRoots, Roots, printable
+
+MAX_IGNORE_BYTES = 1 << 20
+OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
+"""In rising order of precedence."""
+GIT_FILES = (".git/info/exclude", ".gitignore")
+FIRST_FILES, MOST_FILES = 32, 1024
+"""Files of a piece: of the first one few, so that there is something to answer soon."""
+MAX_GLOBS = 100
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+class _Rules(NamedTuple):
+    """Of a folder and those above it; `git` is None outside of a repository."""
+
+    own: IgnoreRules | None = None
+    git: IgnoreRules | None = None
+    in_repository: bool = False
+
+
+class Globs:
+    """What a client's globs say of a path: the patterns of a `.gitignore`, the other way round."""
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        """Raises InvalidParams."""
+        given = [each for glob in globs if glob for each in _expanded(glob)]
+        if len(given) > MAX_GLOBS:
+            raise InvalidParams(f"`glob`: more than {MAX_GLOBS} patterns", field="glob")
+        try:
+            self._spec: GitIgnoreSpec | None = gitignore(given) if given else None
+        except ValueError as error:
+            raise InvalidParams(f"`glob`: {error}", field="glob") from None
+        self.says = self._spec is not None
+        # Without a slash inside they are about the name alone, and many are alike.
+        self._of_names = all("/" not in glob.lstrip("!").rstrip("/") for glob in given)
+        self._matched = functools.lru_cache(65_536)(self._look)
+        self._takes_only = any(not glob.startswith("!") for glob in given)
+
+    def verdict(self, below: str, name: str) -> bool | None:
+        """Whether a name in a folder is left out, or expressly not; None where none of them says so. Folders end in a
+        slash."""
+        if self._spec is None:
+            return None
+        matched = self._matched(name if self._of_names else below + name)
+        if matched is None:
+            return True if self._takes_only and name[-1] != "/" else None
+        return not matched
+
+    def _look(self, path: str) -> bool | None:
+        assert self._spec is not None
+        matched: bool | None = self._spec.check_file(printable(path)).include
+        return matched
+
+
+def _expanded(glob: str) -> list[str]:
+    """`*.{a,b}` as `*.a` and `*.b`."""
+    match = _BRACES.search(glob)
+    if match is None:
+        return [glob]
+    many = [glob[: match.start()] + each + glob[match.end() :] for each in match[1].split(",")]
+    return [each for one in many[:MAX_GLOBS] for each in _expanded(one)][: MAX_GLOBS + 1]
+
+
+class Walk:
+    """One walk; `unreadable` has the folders that could not be read."""
+
+    def __init__(
+        self, roots: Roots, globs: Globs, *, hidden: bool, no_ignore: bool, go_on: Callable[[], None] | None = None
+    ) -> None:
+        """`go_on` is called at each folder, and may raise."""
+        self._go_on = go_on
+        self._roots = roots
+        self._globs = globs
+        self._hidden = hidden
+        self._ignores = not no_ignore
+        self.unreadable: list[str] = []
+
+    def pieces(self, top: str, after: str) -> Iterator[Piece]:
+        """The files at or below a clean real path, as pieces; with `after`, a path that a walk has come to, those that
+        follow it, itself included."""
+        piece: Piece = []
+        count, most = 0, FIRST_FILES
+        for folder, names in self._folders(top, after):
+            at = 0
+            while at < len(names):
+                now = names[at : at + most - count]
+                piece.append((folder, now))
+                at += len(now)
+                count += len(now)
+                if count >= most:
+                    yield piece
+                    piece, count, most = [], 0, min(2 * most, MOST_FILES)
+        if piece:
+            yield piece
+
+    def _folders(self, top: str, after: str) -> Iterator[tuple[str, list[str]]]:
+        if not os.path.isdir(paths.to_os(top)):
+            # A file that is named is looked through whatever the rules.
+            folder, name = paths.split(top)
+            yield folder, [name]
+            return
+        lead = paths.as_folder(top)
+        skipped_devices = without_files(top)
+        stack = [(lead, self._above(top) if self._ignores else _Rules(), after)]
+        while stack:
+            folder, rules, until = stack.pop()
+            if self._go_on is not None:
+                self._go_on()
+            try:
+                descriptor = self._roots.open_folder(paths.to_os(paths.of_folder(folder)))
+            except (OSError, OutsideRoots) as error:
+                self._failed(folder, error)
+                continue
+            try:
+                if skipped_devices and os.fstat(descriptor).st_dev in skipped_devices:
+                    continue
+                with os.scandir(descriptor) as scan:
+                    entries = list(scan)
+            except OSError as error:
+                self._failed(folder, error)
+                continue
+            finally:
+                os.close(descriptor)
+            if self._ignores:
+                dotted = {entry.name for entry in entries if entry.name[0] == "."}
+                rules = self._rules(dotted, folder, rules, len(folder) - len(lead))
+            names, folders = self._listed(entries, folder, len(lead), rules)
+            # What comes before the place where an earlier answer ended.
+            first, deeper, rest = until.partition("/")
+            if until:
+                names = [] if deeper else [name for name in names if name >= first]
+                folders = [name for name in folders if name >= first] if deeper else folders
+            if names:
+                yield folder, names
+            stack += [
+                (f"{folder}{name}/", rules, rest if deeper and name == first else "") for name in reversed(folders)
+            ]
+
+    def _failed(self, folder: str, error: Exception) -> None:
+        self.unreadable.append(f"{folder[:1000]}: {error.strerror if isinstance(error, OSError) else error}")
+
+    def _listed(
+        self, entries: Sequence[os.DirEntry[str]], folder: str, lead: int, rules: _Rules
+    ) -> tuple[list[str], list[str]]:
+        """The names of the files and of the folders in a folder that are to be looked at, each in order."""
+        hidden_in = self._roots.hidden_in(paths.to_os(folder))
+        below = paths.to_os(folder[lead:])
+        names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        folders = [f"{entry.name}/" for entry in entries if entry.is_dir(follow_symlinks=False)]
+        marked = names + folders
+        chain = [each for each in (rules.own, rules.git) if each is not None and marked and each.touches(below, marked)]
+        if chain or self._globs.says:
+            marked = [name for name in marked if not self._leaves_out(below, name, chain)]
+        elif not self._hidden:
+            marked = [name for name in marked if name[0] != "."]
+        if hidden_in is not None:
+            marked = [name for name in marked if not hidden_in(name.rstrip("/"))]
+        texts = list(map(paths.to_text, marked))
+        # Without their slash, as a place in the walk is compared.
+        return sorted(name for name in texts if name[-1] != "/"), sorted(name[:-1] for name in texts if name[-1] == "/")
+
+    def _leaves_out(self, below: str, name: str, chain: Sequence[IgnoreRules]) -> bool:
+        verdict = self._globs.verdict(below, name)
+        for each in chain:
+            if verdict is None:
+                verdict = each.verdict(below + name.rstrip("/"), is_folder=name[-1] == "/")
+        return name[0] == "." and not self._hidden if verdict is None else verdict
+
+    # Ignore files
+
+    def _above(self, top: str) -> _Rules:
+        """The rules of the folders above, as far up as the roots reach."""
+        chain = [folder for folder in paths.ancestors(top) if self._roots.holds(paths.to_os(folder))]
+        rules = _Rules()
+        for folder in reversed(chain):
+            lead = os.path.relpath(paths.to_os(top), paths.to_os(folder)) + "/"
+            with contextlib.suppress(OSError, OutsideRoots):
+                descriptor = self._roots.open_folder(paths.to_os(folder))
+                try:
+                    names = set(os.listdir(descriptor))
+                finally:
+                    os.close(descriptor)
+                rules = self._rules(names, folder, rules, 0, lead)
+        return rules
+
+    def _rules(self, names: set[str], folder: str, above: _Rules, prefix: int, lead: str = "") -> _Rules:
+        """The rules above, and those of the ignore files among the names in a folder."""
+        if not names:
+            return above
+        own, git, in_repository = above
+        if ".git" in names:
+            # A repository's rules end where another begins.
+            git, in_repository = None, True
+        read = functools.partial(self._texts, paths.to_os(paths.as_folder(folder)))
+        if texts := read([name for name in OWN_FILES if name in names]):
+            own = rules_from(texts, own, prefix, lead)
+        wanted = [name for name in GIT_FILES if name.partition("/")[0] in names]
+        if in_repository and (texts := read(wanted)):
+            git = rules_from(texts, git, prefix, lead)
+        return _Rules(own, git, in_repository)
+
+    def _texts(self, folder: str, names: Sequence[str]) -> list[str]:
+        texts: list[str] = []
+        for name in names:
+            with contextlib.suppress(OSError, OutsideRoots), open(self._roots.open(folder + name)[0], "rb") as file:
+                texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
+        return texts

@@ -1,0 +1,1 @@
+"""Notes written by clients: made, edited and renamed, each a whole file or none."""

@@ -1,0 +1,154 @@
+"""Edits of a note's text. What is not edited stays as it is, byte for byte: line breaks, a byte order mark, a missing
+break at the end. Texts that clients give take the line breaks of the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.knowledge_writing import EditNote, Replacement, SectionText
+from services.knowledge.notes import frontmatter
+from services.knowledge.notes.reading import LINE, section_lines
+
+MARK = "\ufeff"
+
+Merge = Callable[[str], str]
+"""Front matter as YAML to what it is with other values."""
+
+_HEADING = re.compile(r"(#{1,6})\s+")
+_LEVEL = 2
+"""Of a new heading that nothing else says the level of: the first is the note's title."""
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file. Raises OperationError where it is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        said = f"the file is not UTF-8 (byte {error.start + 1}); save it as UTF-8 to edit it"
+        raise OperationError(said, field="path") from None
+
+
+def edited(text: str, edit: EditNote, merge: Merge) -> str:
+    """The text after all that `edit` asks for. Raises InvalidParams, OperationError, and as `merge`."""
+    line_break = break_of(text)
+    if edit.replace is not None:
+        text = _replaced(text, edit.replace, line_break)
+    if edit.section is not None:
+        text = _with_section(text, edit.section, line_break)
+    if edit.prepend:
+        head, body = split(text)
+        text = head + _ended(_broken(edit.prepend, line_break), line_break) + body
+    if edit.append:
+        ends = text.endswith(("\n", "\r")) or text in ("", MARK)
+        added = _broken(edit.append, line_break)
+        text = text + _ended(added, line_break) if ends else text + line_break + added
+    return with_front_matter(text, merge) if edit.front_matter else text
+
+
+def split(text: str) -> tuple[str, str]:
+    """The byte order mark and the front matter with its dashes, and what follows them."""
+    start = len(text) - len(text.removeprefix(MARK))
+    front, _ = frontmatter.split(flat(text)[start:])
+    lines: list[str] = LINE.findall(text[start:])
+    head = text[:start] + "".join(lines[: front.lines])
+    return head, text[len(head) :]
+
+
+def with_front_matter(text: str, merge: Merge) -> str:
+    """The text with other front matter, made where there is none, and removed where nothing is left of it."""
+    line_break = break_of(text)
+    head, body = split(text)
+    mark = MARK if head.startswith(MARK) else ""
+    lines: list[str] = LINE.findall(head.removeprefix(mark))
+    if not lines:
+        made = _broken(_ended(merge(""), "\n"), line_break)
+        return f"{mark}---{line_break}{made}---{line_break}{body}" if made.strip() else text
+    inner = "".join(lines[1:-1])
+    merged = merge(inner)
+    if merged == inner:
+        return text
+    if merged.strip() in ("", "{}"):
+        return mark + body
+    return mark + lines[0] + _ended(merged, line_break) + lines[-1] + body
+
+
+def flat(text: str) -> str:
+    """With line breaks that are `\\n` alone, every other character at its place."""
+    return text.replace("\r\n", " \n").replace("\r", "\n")
+
+
+def break_of(text: str) -> str:
+    """The line break of a text all of whose breaks are of one kind, else `\\n`."""
+    return "\r\n" if "\r\n" in text and "\n" not in text.replace("\r\n", "") else "\n"
+
+
+def _broken(given: str, line_break: str) -> str:
+    return given.replace("\r\n", "\n").replace("\n", line_break)
+
+
+def _ended(text: str, line_break: str) -> str:
+    return text if text.endswith(("\n", "\r")) or not text else text + line_break
+
+
+def _replaced(text: str, replacement: Replacement, line_break: str) -> str:
+    old, new = replacement.old, replacement.new
+    if old not in text:
+        old = _broken(old, line_break)
+    first = text.find(old)
+    if first < 0:
+        raise _refused("`replace.old` does not occur in the note; read_node_content has its text", "replace.old")
+    times, at = 1, text.find(old, first + 1)
+    while at >= 0:
+        times, at = times + 1, text.find(old, at + 1)
+    if times > 1:
+        said = f"`replace.old` occurs {times} times; it must be once: give more of the text around it"
+        raise _refused(said, "replace.old")
+    return text[:first] + _broken(new, line_break) + text[first + len(old) :]
+
+
+def _with_section(text: str, section: SectionText, line_break: str) -> str:
+    *above, last = section.heading.split(">")
+    title = last.strip(" #")
+    if not title or "\n" in section.heading:
+        raise InvalidParams("parameter `section.heading`: it names no heading", field="section.heading")
+    lines = LINE.findall(text)
+    found = section_lines(text, section.heading, field="section.heading", must_be=not section.create)
+    content: list[str] = LINE.findall(_broken(section.content, line_break).strip("\r\n"))
+    if found is not None:
+        # As read_node_content gives a section, its heading is the first line.
+        if content and _HEADING.match(content[0]) and content[0].strip("# \t\r\n").casefold() == title.casefold():
+            content = LINE.findall("".join(content[1:]).lstrip("\r\n"))
+        return "".join(_below(lines, found.body, found.end, content, line_break))
+    marks = _HEADING.match(last.strip())
+    level = len(marks[1]) if marks else _LEVEL
+    end = len(lines)
+    if above:
+        parent = section_lines(text, ">".join(above), field="section.heading")
+        assert parent is not None, "it is there, or that was said"
+        level, end = min(6, parent.level + 1), parent.end
+    head = f"{'#' * level} {title}{line_break}"
+    return "".join(_below(lines, end, end, [head, *([line_break, *content] if content else ())], line_break))
+
+
+def _below(lines: list[str], start: int, end: int, content: list[str], line_break: str) -> list[str]:
+    """The lines with those from `start` to `end` replaced, and the blank lines kept that set them off."""
+    before, old, after = lines[:start], lines[start:end], lines[end:]
+    texts = [number for number, line in enumerate(old) if line.strip()]
+    if texts:
+        leading, closing = old[: texts[0]], old[texts[-1] + 1 :]
+    else:
+        leading = [line_break] if before and before[-1].strip() else []
+        closing = old or ([line_break] if after else [])
+    if not content:
+        return [*before, *closing, *after]
+    if before:
+        before[-1] = _ended(before[-1], line_break)
+    if after or not lines or lines[-1].endswith(("\n", "\r")):
+        content = [*content[:-1], _ended(content[-1], line_break)]
+    return [*before, *leading, *content, *closing, *after]
+
+
+def _refused(said: str, field: str) -> OperationError:
+    return OperationError(said, field=field)

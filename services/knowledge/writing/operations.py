@@ -1,0 +1,332 @@
+"""The operations that write notes: each is on disk when it is answered, and found by its words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import trio
+from msgspec import structs
+
+from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
+from proto.ops import knowledge as ops
+from proto.ops import knowledge_writing as writing_ops
+from proto.ops.knowledge_writing import NoteRenamed, NoteWritten
+from proto.ops.yaml import YamlMerge
+from services.knowledge.finding import Finding
+from services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
+from services.knowledge.nodes import Node
+from services.knowledge.notes import files, markdown, tags
+from services.knowledge.notes.files import Place
+from services.knowledge.writing import relinking
+from services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
+from services.knowledge.writing.relinking import UNNAMEABLE, Changed, Move, relinked
+from services.knowledge.writing.renaming import Journal, Relink, Renaming, carried_out, planned, renamed
+from services.runtime.database import Database
+from services.runtime.handlers import Context, Environment, handles
+from services.runtime.replace import CannotReplace
+from services.runtime.rewrite import Contended, Rewritten, check_match, content_hash, create, read_whole, rewrite, told
+from services.runtime.roots import Denied, OutsideRoots, Roots
+from services.runtime.text.unified import shortly
+
+_EXISTS = "there is a note already; give `if_match` (its hash is {}) or `overwrite: true`, or change it by edit_note"
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What a renaming changes in which file: the text before and after."""
+
+    renaming: Renaming
+    texts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    links: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+class Writing:
+    """Writes notes, one at a time."""
+
+    def __init__(self, env: Environment, database: Database, ingest: Ingest, finding: Finding) -> None:
+        self._database = database
+        self._ingest = ingest
+        self._finding = finding
+        self._roots = ingest.roots
+        self._journal = Journal(env.data_dir / "renaming.json")
+        self._turn = trio.Lock()
+        self._writing = trio.CapacityLimiter(1)
+
+    @handles(writing_ops.WriteNote)
+    async def write_note(self, params: writing_ops.WriteNote, ctx: Context) -> NoteWritten:
+        path = self._target(params.path, "path")
+        text = params.content
+        if params.front_matter:
+            merge = self._merge(params.front_matter, ctx)
+            text = await trio.to_thread.run_sync(with_front_matter, text, merge, limiter=self._writing)
+        data = _encoded(text)
+
+        def work() -> tuple[Rewritten, bool]:
+            with told(path):
+                return _written(path, self._roots, data, params)
+
+        done, is_new = await trio.to_thread.run_sync(work, limiter=self._writing)
+        return await self._answer(done, is_new=is_new)
+
+    @handles(writing_ops.EditNote)
+    async def edit_note(self, params: writing_ops.EditNote, ctx: Context) -> NoteWritten:
+        path = await self._path(params.path, params.id)
+        merge = self._merge(params.front_matter, ctx)
+
+        def work() -> Rewritten:
+            with told(path):
+                return rewrite(
+                    path, self._roots, lambda data: _encoded(edited(decoded(data), params, merge)),
+                    if_match=params.if_match, dry_run=params.dry_run,
+                )  # fmt: skip
+
+        done = await trio.to_thread.run_sync(work, limiter=self._writing)
+        if not params.dry_run:
+            return await self._answer(done)
+        diff = shortly(decoded(done.before), decoded(done.after), os.path.basename(done.path))
+        return NoteWritten(path=done.path, hash=content_hash(done.before), changed=False, diff=diff or "no change")
+
+    @handles(ops.InjectTags)
+    async def inject_tags(self, params: ops.InjectTags, ctx: Context) -> ops.InjectTagsResult:
+        wanted = tags.checked(params.tags)
+        path = files.locate(params.file_path, self._roots, "file_path")
+        try:
+            tagged, changed = await trio.to_thread.run_sync(
+                tags.add_tags, path, self._roots, wanted, limiter=self._writing
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            raise OperationError(f"File not found: {params.file_path}") from None
+        except Denied:
+            raise
+        except (OSError, OutsideRoots, files.TooLarge, Contended) as error:
+            raise OperationError(f"Tags cannot be added to {params.file_path}: {files.why(error)}") from None
+        if changed:
+            real = await trio.to_thread.run_sync(os.path.realpath, path)
+            await self._ingest.take_in(real, files.digest(files.decode(tagged.data)))
+        done = "merged" if tagged.merged else "injected"
+        return ops.InjectTagsResult(
+            message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",
+            tags=list(tagged.entries),
+            changed=changed,
+        )
+
+    @handles(writing_ops.RenameNote)
+    async def rename_note(self, params: writing_ops.RenameNote, ctx: Context) -> NoteRenamed:
+        node = await self._known(await self._path(params.path, params.id))
+        async with self._turn:
+            plan = await self._planned(node, self._new_place(node, params.to))
+            renaming = plan.renaming
+            answer = NoteRenamed(
+                path=renaming.target.absolute, former_path=renaming.source.absolute, links=plan.links,
+                files=[relink.path for relink in renaming.relinks], left=plan.left,
+            )  # fmt: skip
+            if params.dry_run:
+                diffs = [shortly(*texts, os.path.basename(path)) for path, texts in plan.texts.items()]
+                return structs.replace(answer, diff="".join(diffs))
+            with trio.CancelScope(shield=True):
+                failed = await self._carried_out(renaming)
+            rewritten = [path for path in answer.files if path not in failed]
+            answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
+            with trio.move_on_after(WRITER_PATIENCE_S):
+                await self._ingest.follow_renaming(renaming.source, renaming.target)
+                id_ = await self._taken_in(answer.path)
+                answer = structs.replace(answer, id=id_, indexed=bool(id_))
+                for path in rewritten:
+                    await self._taken_in(path)
+            return answer
+
+    # What is told of a file
+
+    def _target(self, given: str, named: str) -> str:
+        """The real path of a note that may be there or not.  Raises InvalidParams, Denied, each naming the field."""
+        path = files.locate(given, self._roots, named)
+        real = os.path.realpath(path)
+        if not self._roots.holds(real) or real in self._roots:
+            there = ", ".join(self._roots.reachable) or "there is none"
+            raise InvalidParams(f"parameter `{named}`: {given[:200]} is outside the roots: {there}", field=named)
+        self._roots.check(real, write=True, field=named)
+        return real
+
+    async def _path(self, path: str, id_: str) -> str:
+        if not id_:
+            return self._target(path, "path")
+        real = (await self._finding.found(id_)).place.absolute
+        self._roots.check(real, write=True, field="id")
+        return real
+
+    async def _answer(self, done: Rewritten, *, is_new: bool = False) -> NoteWritten:
+        id_ = await self._ingest.take_in(done.path, files.digest(files.decode(done.after)))
+        return NoteWritten(
+            path=done.path, hash=content_hash(done.after), changed=is_new or done.after != done.before, id=id_,
+            previous=None if is_new else content_hash(done.before), indexed=bool(id_),
+        )  # fmt: skip
+
+    async def _taken_in(self, path: str) -> str:
+        """Have a file indexed as it is now; its id."""
+        try:
+            content = await trio.to_thread.run_sync(read_whole, path, self._roots, limiter=self._writing)
+        except (OSError, OutsideRoots, files.TooLarge):
+            return ""
+        return await self._ingest.take_in(path, files.digest(files.decode(content)))
+
+    def _merge(self, values: dict[str, object], ctx: Context) -> Merge:
+        """Front matter with `values`, by `yaml`; called in a thread."""
+
+        def merge(text: str) -> str:
+            try:
+                return trio.from_thread.run(ctx.call, YamlMerge(text=text, values=values))
+            except OperationError as error:
+                raise OperationError(f"`front_matter`: {error}", field="front_matter") from None
+
+        return merge
+
+    # Renaming
+
+    async def take_up(self) -> None:
+        """Finish what a crash has left."""
+        renaming = await trio.to_thread.run_sync(self._journal.read)
+        if renaming is not None:
+            # Or it had not been begun, and can not be any more.
+            with contextlib.suppress(LinckiaError):
+                await self._carried_out(renaming)
+
+    async def run(self) -> None:
+        """Put the journal away once the index has followed; until cancelled."""
+        index = self._ingest.index
+        followed = index.renamed
+        while True:
+            async with self._ingest.passed:
+                await self._ingest.passed.wait()
+            done = [new for new, old in followed.items() if new in index.known and old not in index.known]
+            if done:
+                async with self._turn:
+                    for new in done:
+                        followed.pop(new, None)
+                    if not followed:
+                        await trio.to_thread.run_sync(self._journal.clear)
+
+    async def _carried_out(self, renaming: Renaming) -> list[str]:
+        """Do it all; answers the files that could not be changed. Raises OperationError: it keeps its name."""
+        followed = self._ingest.index.renamed
+        followed[renaming.target] = renaming.source
+        try:
+            return await trio.to_thread.run_sync(self._carry_out, renaming, limiter=self._writing)
+        except LinckiaError:
+            del followed[renaming.target]
+            await trio.to_thread.run_sync(self._journal.clear)
+            raise
+
+    def _carry_out(self, renaming: Renaming) -> list[str]:
+        with told(renaming.target.absolute, "to"):
+            try:
+                self._journal.write(renaming)
+                return [path for path in carried_out(renaming, self._roots) if path]
+            except FileExistsError:
+                raise OperationError(f"`to`: {renaming.target.absolute} exists already", field="to") from None
+            except CannotReplace as error:
+                raise OperationError(f"`to`: {error}", field="to") from None
+
+    async def _known(self, path: str) -> Node:
+        """The note at a path, once all that is on disk is indexed, so that every link to it is known."""
+        id_ = await self._taken_in(path)
+        if not id_:
+            known = self._ingest.degraded()
+            said = f"; {known[0]}" if known else ": it is in an ignored folder, or cannot be read"
+            raise OperationError(f"`path`: {path} is not indexed{said}", field="path")
+        with trio.move_on_after(WRITER_PATIENCE_S):
+            async with self._ingest.passed:
+                while self._ingest.index.pending or not self._ingest.is_listed:
+                    await self._ingest.passed.wait()
+        if self._ingest.index.pending or not self._ingest.is_listed:
+            reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
+            raise Unavailable(f"not every link to the note is known yet: {reason}", retry_after_ms=1000)
+        return await self._finding.found(id_)
+
+    def _new_place(self, node: Node, to: str) -> Place:
+        """Raises InvalidParams, Denied."""
+        place = renamed(node, to)
+        real = self._target(place.absolute, "to")
+        if UNNAMEABLE.search(os.path.basename(real)):
+            said = f'parameter `to`: a link cannot name a file with one of [ ] | # ^ " \\ < >: {to[:200]!r}'
+            raise InvalidParams(said, field="to")
+        root = self._roots.root_of(real)
+        assert root is not None, "it is below one"
+        new = Place(root, os.path.relpath(real, root))
+        if new == node.place:
+            raise InvalidParams(f"parameter `to`: {to[:200]} is its name already", field="to")
+        if os.path.lexists(real):
+            raise OperationError(f"`to`: {real} exists already, and nothing is overwritten", field="to")
+        return new
+
+    async def _planned(self, node: Node, new: Place) -> _Plan:
+        data = await trio.to_thread.run_sync(read_whole, node.place.absolute, self._roots, limiter=self._writing)
+        title = markdown.own_title(files.decode(data)) or markdown.stem(new.path)
+        move, linking = await self._database.read(lambda db: planned(db, node, new, title, self._roots))
+        return await trio.to_thread.run_sync(_plan, move, linking, self._roots, limiter=self._writing)
+
+
+def _encoded(text: str) -> bytes:
+    """Raises InvalidParams."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        said = f"parameter `content`: half of a surrogate pair (character {error.start + 1}) is no text"
+        raise InvalidParams(said, field="content") from None
+
+
+def _written(path: str, roots: Roots, data: bytes, params: writing_ops.WriteNote) -> tuple[Rewritten, bool]:
+    """Make or replace a note; whether it is new.  Blocks."""
+    if not os.path.lexists(path):
+        if params.if_match is not None:
+            raise OperationError(f"`if_match`: there is no file {path}; leave it out to make it", field="if_match")
+        try:
+            create(path, roots, data)
+            return Rewritten(path, b"", data), True
+        except FileExistsError:
+            pass
+
+    def change(before: bytes) -> bytes:
+        # What is there already is written once more without harm, as after a crash of the service that wrote it.
+        if before != data and not params.overwrite:
+            if params.if_match is None:
+                raise OperationError(f"`path`: {path}: {_EXISTS.format(content_hash(before))}", field="path")
+            check_match(before, params.if_match)
+        return data
+
+    return rewrite(path, roots, change), False
+
+
+def _plan(move: Move, linking: Iterable[Place], roots: Roots) -> _Plan:
+    """What changes in which file; blocks."""
+    plan = _Plan(Renaming(move.old, move.new, []))
+    for place in (move.old, *linking):
+        own = place == move.old
+        path = (move.new if own else place).absolute
+        try:
+            data = read_whole(place.absolute, roots)
+            text = files.decode(data)
+            changed = relinking.changed(text, place, move)
+            after, count = relinked(text, changed.names, changed.paths)
+            if changed.stuck or (count and not _may_write(place, data, roots)):
+                plan.left.append(place.absolute)
+        except (OSError, OutsideRoots, files.TooLarge):
+            changed, count = Changed(), 0
+            plan.left.append(place.absolute)
+        if count and _may_write(place, data, roots):
+            only = content_hash(data) if own else ""
+            plan.renaming.relinks.append(Relink(path, changed.names, changed.paths, only))
+            plan.texts[path] = text, after
+            plan.links += count
+    return plan
+
+
+def _may_write(place: Place, data: bytes, roots: Roots) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return not roots.refusal(place.absolute, write=True) and os.access(place.absolute, os.W_OK)

@@ -1,0 +1,164 @@
+"""Links of a note's text as they are written, and how they are written once a note has another place.
+
+Links are wikilinks and the names in the front matter's relations, both by name; and relative Markdown links and
+reference definitions, by path. A link in code is an example, and stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from services.knowledge.notes import frontmatter, links
+from services.knowledge.notes.files import Place
+from services.knowledge.writing.editing import MARK, flat
+from services.runtime.text.markdown import outline
+
+_PLAIN_YAML = re.compile(r"[^\W\d_][\w ./-]*(?<! )")
+_ENCODED = re.compile(r"[\s()<>%#?\\\[\]]")
+UNNAMEABLE = re.compile(r"[\[\]|#^\"\\<>\x00-\x1f\x7f]")
+"""Characters of a file's name that no wikilink to it could hold."""
+
+
+class Token(NamedTuple):
+    """The part of a link that says where it leads, in its text; without alias, heading and query."""
+
+    start: int
+    end: int
+    written: str
+    is_path: bool
+    is_yaml: bool = False
+
+
+@dataclass(slots=True)
+class Changed:
+    """How links of one file are written from now on, by how they were; `stuck` where one cannot be written."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    stuck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A note that gets another place.
+
+    `moving` are the keys of references that lead to it and would not then; `names` the names that will, shortest first.
+    """
+
+    old: Place
+    new: Place
+    moving: frozenset[tuple[str, str]]
+    names: Sequence[str]
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The links of a note's text, in no order."""
+    mark = len(text) - len(text.removeprefix(MARK))
+    even = flat(text)[mark:]
+    front, body = frontmatter.split(even)
+    start = len(text) - len(body)
+    seen = links.without_code(body, outline(body).code)
+    for match in links.WIKILINK.finditer(seen):
+        yield _named(match[1], match.start(1) + start)
+    for match in links.DESTINATION.finditer(seen):
+        group = 2 if match[1] is None else 1
+        yield _pathed(match[group], match.start(group) + start)
+    for match in links.DEFINITION.finditer(seen):
+        yield _pathed(match[1], match.start(1) + start)
+    for match in links.WIKILINK.finditer(text[mark:start]):
+        yield _named(match[1], match.start(1) + mark)
+    for key, value, first, end in front.scalars:
+        if key in links.FRONT_MATTER_RELATIONS and "[[" not in value:
+            yield Token(first + mark, end + mark, value, is_path=False, is_yaml=True)
+
+
+def _named(inside: str, at: int) -> Token:
+    heading = links.FRAGMENT.search(inside)
+    name = inside[: heading.start()] if heading else inside
+    start = at + len(name) - len(name.lstrip())
+    name = name.strip().rstrip("\\")
+    return Token(start, start + len(name), name, is_path=False)
+
+
+def _pathed(inside: str, at: int) -> Token:
+    path = re.split("[#?]", inside, maxsplit=1)[0]
+    return Token(at, at + len(path), path, is_path=True)
+
+
+def relinked(text: str, names: Mapping[str, str], paths: Mapping[str, str]) -> tuple[str, int]:
+    """The text with its links written anew, and how many of them."""
+    parts: list[str] = []
+    position = count = 0
+    for token in sorted(set(tokens(text))):
+        new = (paths if token.is_path else names).get(token.written)
+        if new is None or new == token.written or token.start < position:
+            continue
+        parts += (text[position : token.start], _as_yaml(new, text[token.start]) if token.is_yaml else new)
+        position = token.end
+        count += 1
+    return "".join((*parts, text[position:])), count
+
+
+def _as_yaml(name: str, first: str) -> str:
+    """In quotes where what it replaces, which begins with `first`, was, or where it must be."""
+    is_plain = first not in "\"'" and _PLAIN_YAML.fullmatch(name)
+    return name if is_plain else json.dumps(name, ensure_ascii=False)
+
+
+def changed(text: str, place: Place, move: Move) -> Changed:
+    """How the links of the note at `place` are written after the move, where that is otherwise."""
+    found = Changed()
+    own = place == move.old
+    folder = os.path.dirname((move.new if own else place).absolute)
+    for token in set(tokens(text)):
+        written = token.written
+        if token.is_path or written.startswith(("./", "../")):
+            new = _path(written, place, folder, move, is_path=token.is_path)
+        else:
+            reference = next(links.named("", written, place), None)
+            if reference is None or (reference.key, reference.other_key) not in move.moving:
+                continue
+            new = _name(written, move.names)
+            found.stuck |= new is None
+        if new is not None and new != written:
+            (found.paths if token.is_path else found.names)[written] = new
+    return found
+
+
+def _name(written: str, names: Sequence[str]) -> str | None:
+    """Of as many folders as were written, or of so many that it leads there."""
+    folders = written.strip("/").count("/")
+    new = next((name for name in names if name.count("/") >= folders), next(reversed(names), None))
+    return new if new is None or not written.lower().endswith(".md") else f"{new}.md"
+
+
+def _path(written: str, place: Place, folder: str, move: Move, *, is_path: bool) -> str | None:
+    """A path as it is written from `folder` on; None where it stays as it is."""
+    if not written or links.SCHEME.match(written) or written.startswith("//"):
+        return None
+    from_root = written.startswith("/")
+    plain = urllib.parse.unquote(written) if is_path else written
+    bare = not is_path and not plain.lower().endswith(".md")
+    above = place.root if from_root else os.path.dirname(place.absolute)
+    target = os.path.normpath(os.path.join(above, plain.lstrip("/") + (".md" if bare else "")))
+    leads_there = links.path_key(target) == links.path_key(move.old.absolute)
+    if leads_there:
+        target = move.new.absolute
+    elif place != move.old or from_root or os.path.dirname(place.absolute) == folder:
+        return None
+    if from_root and move.new.root == place.root:
+        new = "/" + move.new.path
+    else:
+        new = os.path.relpath(target, folder) + ("/" if written.endswith("/") else "")
+        if written.startswith("./") and not new.startswith("../"):
+            new = f"./{new}"
+    if not is_path:
+        new = new if new.startswith("../") else f"./{new.removeprefix('./')}"
+        return new.removesuffix(".md") if bare else new
+    return _ENCODED.sub(lambda found: urllib.parse.quote(found[0], safe=""), new)

@@ -1,0 +1,1 @@
+"""Statements that agents keep, with their scopes, times and sources."""

@@ -1,0 +1,165 @@
+"""What was remembered is found, listed, and carried from one system to another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import apsw
+from msgspec.structs import asdict
+
+from proto.ops import memory as ops
+from proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
+from services.memory import scopes, store
+from services.memory.comparing import fold
+from services.memory.feed import MemoryFeed
+from services.memory.store import Place, Row, Saying
+from services.runtime.database import Database
+from services.runtime.handlers import Context, handles
+from services.runtime.times import NS, between
+
+CANDIDATES = 50
+FOUND_S = 2.0
+
+NEARLY = 0.1
+"""Of two memories that contradict each other, the one that is less sure by more than this comes second in any case."""
+
+PAGE = 500
+
+
+class Finding:
+    """The handlers that read, and those of `linckia export` and `import`."""
+
+    def __init__(self, database: Database, feed: MemoryFeed) -> None:
+        self._database = database
+        self._feed = feed
+
+    @handles(ops.Recall)
+    async def recall(self, params: ops.Recall, ctx: Context) -> ops.RecallResult:
+        now_ns = time.time_ns()
+        degraded: list[str] = []
+        label = await scopes.label(ctx, degraded) if params.scope == ops.SESSION else ""
+        filters = scopes.conditions(params.scope, ctx.session, label) + between("at", params.since, params.until)
+        if not params.include_expired:
+            filters.append(Filter(field="expires", at_least=now_ns / NS))
+        if left := await self._feed.caught_up(FOUND_S):
+            degraded.append(f"{left} memories are still to be indexed")
+        asked = RetrieveSearch(
+            collection=ops.COLLECTION,
+            query=params.query,
+            limit=params.limit,
+            candidates=max(CANDIDATES, params.limit),
+            filters=filters,
+            min_score=UNLIKELY,
+            texts=0,
+        )
+        found = await ctx.call(asked)
+        scores = {hit.group: hit.score for hit in found.hits}
+
+        def read(db: apsw.Connection) -> list[ops.Recalled]:
+            rows = store.of_ids(db, list(scores))
+            others = {id_: store.conflicting(db, row.number, now_ns=now_ns) for id_, row in rows.items()}
+            order = arranged(scores, rows, others)[: params.limit]
+            return [ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=score) for row, score in order]
+
+        memories = await self._database.read(read)
+        return ops.RecallResult(
+            query=params.query,
+            count=len(memories),
+            memories=memories,
+            degraded=[*found.degraded, *degraded],
+            unlikely=found.unlikely,
+            note=found.note,
+        )
+
+    @handles(ops.ListMemories)
+    async def list(self, params: ops.ListMemories, ctx: Context) -> ops.MemoryList:
+        now_ns = time.time_ns()
+        label = await scopes.label(ctx, []) if params.scope == ops.SESSION else ""
+        condition, arguments = scopes.visible(params.scope, ctx.session, label)
+        if not params.include_expired:
+            condition = f"{condition} AND (expires_ns IS NULL OR expires_ns > {now_ns})"
+
+        def read(db: apsw.Connection) -> ops.MemoryList:
+            total = int(db.execute(f"SELECT count(*) FROM memory WHERE {condition}", arguments).get)
+            page = f"{condition} AND number < ? ORDER BY number DESC LIMIT ?"
+            rows = store.select(db, page, (*arguments, int(params.cursor or 2**62), params.limit + 1))
+            shown = rows[: params.limit]
+            return ops.MemoryList(
+                total=total,
+                memories=[store.shown(db, row, now_ns) for row in shown],
+                next_cursor=str(shown[-1].number) if len(rows) > params.limit else "",
+            )
+
+        return await self._database.read(read)
+
+    @handles(ops.MemoryExport)
+    async def export(self, params: ops.MemoryExport, ctx: Context) -> ops.ExportedMemories:
+        def read(db: apsw.Connection) -> ops.ExportedMemories:
+            rows = store.select(db, "number > ? ORDER BY number LIMIT ?", (params.after, PAGE))
+            return ops.ExportedMemories(
+                memories=[_carried(db, row) for row in rows], next=rows[-1].number if rows else params.after
+            )
+
+        return await self._database.read(read)
+
+    @handles(ops.MemoryImport)
+    async def take_in(self, params: ops.MemoryImport, ctx: Context) -> ops.RestoredMemories:
+        def change(db: apsw.Connection) -> int:
+            made = [one for one in params.memories if _put(db, one)]
+            # Those that it contradicts may be of an earlier page, or come with a later one, which names it as well.
+            for one in made:
+                ids = store.of_ids(db, [one.id, *one.conflicts_with])
+                number = ids[one.id].number
+                pairs = [(number, ids[other].number) for other in one.conflicts_with if other in ids]
+                db.executemany("INSERT OR IGNORE INTO conflict VALUES(?, ?)", pairs + [pair[::-1] for pair in pairs])
+            return len(made)
+
+        changed = await self._database.write(change)
+        self._feed.outbox.hurry()
+        return ops.RestoredMemories(changed=changed)
+
+
+def arranged(
+    scores: Mapping[str, float], rows: Mapping[str, Row], others: Mapping[str, Sequence[Row]]
+) -> list[tuple[Row, float]]:
+    """Memories by how sure they are, to a hundredth, then by time; with each those that contradict it, the newest first
+    of those that are nearly as sure."""
+    ranked = sorted(rows.values(), key=lambda row: (-round(scores[row.id], 2), -row.at_ns, -row.number))
+    order: dict[str, tuple[Row, float]] = {}
+    for row in ranked:
+        if row.id not in order:
+            best = scores[row.id]
+            together = {row.id: row}
+            for each in (following := [row]):
+                new = {other.id: other for other in others.get(each.id, ()) if other.id not in together}
+                together |= new
+                following += new.values()
+            newest_first = sorted(following, key=lambda each: (-each.at_ns, -each.number))
+            for each in sorted(newest_first, key=lambda each: scores.get(each.id, best) < best - NEARLY):
+                order.setdefault(each.id, (each, scores.get(each.id, best)))
+    return list(order.values())
+
+
+def _carried(db: apsw.Connection, row: Row) -> ops.CarriedMemory:
+    query = "SELECT memory.id FROM conflict JOIN memory ON number=other WHERE one=? ORDER BY other"
+    said = [
+        ops.CarriedSaid(at_ns=one.at_ns, text=one.text, source=one.source, session=one.session, client=one.client)
+        for one in reversed(store.sayings(db, row.number))
+    ]
+    return ops.CarriedMemory(
+        id=row.id, scope=row.scope, owner=row.owner, text=row.text, tags=row.tags, expires_ns=row.expires_ns, said=said,
+        conflicts_with=[id_ for (id_,) in db.execute(query, (row.number,))],
+    )  # fmt: skip
+
+
+def _put(db: apsw.Connection, one: ops.CarriedMemory) -> bool:
+    place = Place(one.scope, one.owner)
+    if store.select(db, "id=? OR (place=? AND folded=?)", (one.id, place.key, fold(one.text))):
+        return False
+    said = [Saying(each.text, each.at_ns, each.source, each.session, each.client) for each in one.said]
+    row = store.insert(db, place, Saying(one.text, max(each.at_ns for each in said)), one.tags, one.expires_ns, one.id)
+    db.execute("DELETE FROM said WHERE memory=?", (row.number,))
+    for each in said:
+        store.note_said(db, row.number, each)
+    return True

@@ -1,0 +1,235 @@
+"""What is said is kept, merged with what says the same, or set beside what says otherwise; changed, and forgotten."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+
+import apsw
+
+from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops import memory as ops
+from proto.ops.retrieve import Filter, RetrieveSearch
+from services.memory import scopes, store
+from services.memory.comparing import Relation, fold, relation
+from services.memory.feed import MemoryFeed
+from services.memory.store import Place, Row, Saying
+from services.runtime import times
+from services.runtime.database import Database
+from services.runtime.forgetting import owe_scrub
+from services.runtime.handlers import Context, handles
+
+COMPARED = 20
+"""Nearest memories that a new one is compared with; as many of the last ones, which the search may not know yet."""
+
+COMPARE_S = 8.0
+FOUND_S = 2.0
+"""How long an answer waits for the search to know what was kept."""
+
+SCRUB_S = 20.0
+
+REPEATED_NS = 60 * times.NS
+"""Within it the same words from the same source are one saying: a call that was repeated after a death."""
+
+SESSION_KEPT_NS = 7 * times.DAY_NS
+"""Of what belongs to a session, unless it says otherwise."""
+
+MOST_SHOWN = 100
+
+_SPAN = re.compile(r"(\d{1,6}) ?(m|h|d|w|y)[a-z]*")
+_UNITS = {"m": 60 * times.NS, "h": 3600 * times.NS, "d": times.DAY_NS, "w": 7 * times.DAY_NS, "y": 365 * times.DAY_NS}
+
+
+class Keeping:
+    """The handlers that write."""
+
+    def __init__(self, database: Database, feed: MemoryFeed, kept_ns: int) -> None:
+        """`kept_ns`: how long what has expired is still listed."""
+        self._database = database
+        self._feed = feed
+        self._kept_ns = kept_ns
+
+    @handles(ops.Remember)
+    async def remember(self, params: ops.Remember, ctx: Context) -> ops.Remembered:
+        degraded: list[str] = []
+        now_ns = time.time_ns()
+        expires_ns = expiry(params.expires, now_ns)
+        label = await scopes.label(ctx, degraded)
+        place = scopes.place_of(params.scope, ctx.session, label)
+        if params.expires is None and params.scope.startswith(ops.SESSION):
+            expires_ns = now_ns + SESSION_KEPT_NS
+        near = await self._near(params.text, place, ctx, degraded)
+        client = "" if ctx.grant is None else ctx.grant.name
+        saying = Saying(params.text.strip(), now_ns, params.source, label, client)
+
+        def change(db: apsw.Connection) -> ops.Remembered:
+            store.purge(db, now_ns - self._kept_ns)
+            same, conflicts = compared(db, saying.text, place, near, now_ns)
+            if same is None:
+                row = store.insert(db, place, saying, params.tags, expires_ns)
+                store.set_conflicts(db, row.number, [other.number for other in conflicts])
+                return answer(db, row, None, now_ns, degraded)
+            merged = None if repeats(db, same, saying) else same.other
+            if merged is not None:
+                store.note_said(db, same.number, saying)
+            stated = same.expires_ns if params.expires is None and not same.has_expired(now_ns) else expires_ns
+            tags = list(dict.fromkeys([*same.tags, *params.tags]))
+            db.execute(
+                "UPDATE memory SET at_ns=?, tags=?, expires_ns=? WHERE number=?",
+                (now_ns, json.dumps(tags), stated, same.number),
+            )
+            return answer(db, store.of_ids(db, [same.id])[same.id], merged, now_ns, degraded)
+
+        return await self._told(await self._database.write(change), degraded)
+
+    @handles(ops.UpdateMemory)
+    async def update(self, params: ops.UpdateMemory, ctx: Context) -> ops.Remembered:
+        degraded: list[str] = []
+        now_ns = time.time_ns()
+        expires_ns = expiry(params.expires, now_ns)
+        before = await self._database.read(lambda db: _there(db, params.id, ctx))
+        place = Place(before.scope, before.owner)
+        text = before.text if params.text is None else params.text.strip()
+        near = {} if text == before.text else await self._near(text, place, ctx, degraded)
+        label = "" if text == before.text else await scopes.label(ctx, degraded)
+        client = "" if ctx.grant is None else ctx.grant.name
+
+        def change(db: apsw.Connection) -> ops.Remembered:
+            row = _there(db, params.id, ctx)
+            if text != row.text:
+                twin = store.select(db, "place=? AND folded=? AND number<>?", (row.place, fold(text), row.number))
+                if twin:
+                    raise OperationError(f"memory {twin[0].id} says that already; forget one of the two", field="text")
+                store.note_said(db, row.number, Saying(text, now_ns, "", label, client))
+                _, conflicts = compared(db, text, place, near, now_ns, but=row.number)
+                store.set_conflicts(db, row.number, [other.number for other in conflicts])
+            db.execute(
+                "UPDATE memory SET text=?, folded=?, at_ns=?, tags=?, expires_ns=? WHERE number=?",
+                (text, fold(text), row.at_ns if text == row.text else now_ns,
+                 json.dumps(row.tags if params.tags is None else list(dict.fromkeys(params.tags))),
+                 row.expires_ns if params.expires is None else expires_ns, row.number),
+            )  # fmt: skip
+            return answer(db, _there(db, params.id, ctx), None, now_ns, degraded)
+
+        return await self._told(await self._database.write(change), degraded)
+
+    @handles(ops.Forget)
+    async def forget(self, params: ops.Forget, ctx: Context) -> ops.Forgotten:
+        place = None
+        if params.scope is not None:
+            label = await scopes.label(ctx, []) if params.scope == ops.SESSION else ""
+            place = scopes.place_of(params.scope, ctx.session, label)
+        wanted = set(fold(params.query).split())
+
+        def change(db: apsw.Connection) -> ops.Forgotten:
+            if place is None:
+                rows = [row for row in store.of_ids(db, [params.id or ""]).values() if _is_for(row, ctx)]
+            else:
+                rows = store.select(db, "place=? ORDER BY number DESC", (place.key,))
+                rows = [row for row in rows if wanted <= set(fold(row.text).split())]
+            named = [row.other for row in rows[:MOST_SHOWN]]
+            if not rows:
+                return ops.Forgotten(forgotten=0, memories=[], note="there is no such memory")
+            if place is not None and not params.confirm:
+                note = f"nothing was forgotten; call again with confirm=true to forget these {len(rows)}"
+                return ops.Forgotten(forgotten=0, memories=named, note=note)
+            owe_scrub(db)
+            db.executemany("DELETE FROM memory WHERE number=?", ((row.number,) for row in rows))
+            return ops.Forgotten(forgotten=len(rows), memories=named)
+
+        gone = await self._database.write(change)
+        if not gone.forgotten:
+            return gone
+        self._feed.outbox.hurry()
+        await self._database.checkpoint()
+        pending = 0 if await self._feed.forgotten(SCRUB_S) else gone.forgotten
+        return ops.Forgotten(forgotten=gone.forgotten, memories=gone.memories, search_pending=pending)
+
+    async def _near(self, text: str, place: Place, ctx: Context, degraded: list[str]) -> dict[str, float | None]:
+        """The memories of the place that are nearest to the text, with their cosines."""
+        only = [Filter(field="in", any_of=[place.key])]
+        asked = RetrieveSearch(collection=ops.COLLECTION, query=text, limit=COMPARED, filters=only, texts=0)
+        try:
+            found = await ctx.call(asked, timeout_s=COMPARE_S)
+        except LinckiaError as error:
+            degraded.append(f"compared with the last memories alone: {error}")
+            return {}
+        if "vector" not in found.stages:
+            degraded += [f"compared by words alone: {said}" for said in found.degraded if said.startswith("vector")]
+        return {hit.group: hit.vector for hit in found.hits}
+
+    async def _told(self, kept: ops.Remembered, degraded: list[str]) -> ops.Remembered:
+        """The answer, once the search knows what was kept."""
+        self._feed.outbox.hurry()
+        if await self._feed.caught_up(FOUND_S):
+            reason = self._feed.outbox.waiting or "the search has not taken it yet"
+            degraded.append(f"not found by recall yet: {reason}")
+        return kept
+
+
+def compared(
+    db: apsw.Connection, text: str, place: Place, near: Mapping[str, float | None], now_ns: int, *, but: int = 0
+) -> tuple[Row | None, list[Row]]:
+    """The memory of this place that says the same, if there is one, and those that say otherwise."""
+    exact = store.select(db, "place=? AND folded=? AND number<>?", (place.key, fold(text), but))
+    if exact:
+        return exact[0], []
+    last = store.select(db, "place=? ORDER BY number DESC LIMIT ?", (place.key, COMPARED))
+    rows = {row.id: row for row in (*store.of_ids(db, list(near)).values(), *last)}
+    found: dict[Relation, list[Row]] = {each: [] for each in Relation}
+    for row in sorted(rows.values(), key=lambda row: near.get(row.id) or 0.0, reverse=True):
+        if row.place == place.key and row.number != but and not row.has_expired(now_ns):
+            found[relation(text, row.text, near.get(row.id))].append(row)
+    return next(iter(found[Relation.SAME]), None), found[Relation.CONFLICT]
+
+
+def repeats(db: apsw.Connection, row: Row, saying: Saying) -> bool:
+    """Whether this is the last saying once more, by a call that was repeated."""
+    (last,) = store.sayings(db, row.number, 1)
+    told = (last.text, last.source, last.session, last.client)
+    is_same = told == (saying.text, saying.source, saying.session, saying.client)
+    return is_same and saying.at_ns - last.at_ns < REPEATED_NS
+
+
+def answer(db: apsw.Connection, row: Row, merged: ops.Other | None, now_ns: int, degraded: list[str]) -> ops.Remembered:
+    return ops.Remembered(
+        id=row.id,
+        scope=row.scope,
+        merged_with=merged,
+        conflicts_with=[other.other for other in store.conflicting(db, row.number, now_ns=now_ns)],
+        expires=times.rfc3339_or_none(row.expires_ns) or "",
+        degraded=degraded,
+    )
+
+
+def expiry(given: str | None, now_ns: int) -> int | None:
+    """When that is, in nanoseconds; None: never.  Raises InvalidParams."""
+    if given is None or given.strip().lower() == "never":
+        return None
+    text = given.strip()
+    if match := _SPAN.fullmatch(text.lower()):
+        return min(now_ns + int(match[1]) * _UNITS[match[2]], 2**62)
+    try:
+        at_ns = times.parse(text, end=True)
+    except ValueError:
+        raise InvalidParams(
+            f"parameter `expires`: {text[:80]!r} is no time; give a span (30d, 12h), a date, RFC 3339 or never",
+            field="expires",
+        ) from None
+    if at_ns <= now_ns:
+        raise InvalidParams(f"parameter `expires`: {text[:80]!r} has passed", field="expires")
+    return at_ns
+
+
+def _there(db: apsw.Connection, id_: str, ctx: Context) -> Row:
+    row = store.of_ids(db, [id_]).get(id_)
+    if row is None or not _is_for(row, ctx):
+        raise OperationError(f"there is no memory {id_!r}; recall and list_memories give ids", field="id")
+    return row
+
+
+def _is_for(row: Row, ctx: Context) -> bool:
+    """Whether it is not of another MCP session alone."""
+    return row.scope != ops.SESSION or row.owner == ctx.session

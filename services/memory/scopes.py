@@ -1,0 +1,66 @@
+"""Scopes: whose a memory is, and what each client may find.
+
+`user` and `project:NAME` are every client's. `session` is the MCP session in which something is said, and no other
+finds it; where that has a session of documents open, its label stands for it (`session:LABEL`), under which later ones
+may ask for it.
+"""
+
+from __future__ import annotations
+
+from proto.errors import InvalidParams, LinckiaError, UnknownOperation
+from proto.ops.documents.sessions import SessionBound
+from proto.ops.memory import PROJECT, SESSION, USER, found_by
+from proto.ops.retrieve import Filter
+from services.memory.store import Place
+from services.runtime.handlers import Context
+
+LABEL_WAIT_S = 5.0
+
+
+async def label(ctx: Context, degraded: list[str]) -> str:
+    """Of the session of documents that this client has started last; '' where there is none."""
+    if not ctx.session:
+        return ""
+    try:
+        bound = await ctx.call(SessionBound(), timeout_s=LABEL_WAIT_S)
+    except UnknownOperation:
+        return ""
+    except LinckiaError as error:
+        degraded.append(f"the label of this session is not known: {error}")
+        return ""
+    return "" if bound is None else bound.label
+
+
+def place_of(scope: str, client: str, label: str) -> Place:
+    """Where a client that is in this MCP session keeps what it says.  Raises InvalidParams: it is in none."""
+    if scope == SESSION and label:
+        return Place(f"{SESSION}:{label}"[:128], client)
+    if scope == SESSION and not client:
+        raise InvalidParams(
+            f"parameter `scope`: this client is in no session; name one as {SESSION}:LABEL, or give another scope",
+            field="scope",
+        )
+    return Place(scope, client if scope.startswith(SESSION) else "")
+
+
+def conditions(scope: str | None, client: str, label: str) -> list[Filter]:
+    """What a search in this scope looks at; None: all that this client may find."""
+    own = [Place(SESSION, client).key] if client else []
+    if scope is None:
+        return found_by(client, None)
+    if scope == SESSION:
+        place = place_of(scope, client, label)
+        return [Filter(field="in", any_of=[place.key, *own])]
+    return [Filter(field="in", any_of=[scope, USER, *own] if scope.startswith(PROJECT) else [scope])]
+
+
+def visible(scope: str | None, client: str, label: str) -> tuple[str, tuple[str, ...]]:
+    """The same as a condition of SQL with its arguments, but of that scope alone."""
+    if scope is None:
+        return "owner IN ('', ?)", (client,)
+    if scope == SESSION:
+        return "(place=? OR (owner=? AND owner<>''))", (place_of(scope, client, label).key, client)
+    if scope.startswith(SESSION):
+        said = "number IN (SELECT memory FROM said WHERE session=?)"
+        return f"(place=? OR {said})", (scope, scope.partition(":")[2])
+    return "place=?", (scope,)

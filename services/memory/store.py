@@ -1,0 +1,211 @@
+"""The database of memories: its tables, and what is asked of it on one connection.
+
+It is the only copy of what was remembered. What is forgotten is in no file any more: freed pages are overwritten, and
+`Database.checkpoint` empties the log. `place` is a memory's scope, and of one that belongs to an MCP session alone the
+name of that as well: the same statement is there once in each place.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from proto.ops import memory as ops
+from services.memory.comparing import fold
+from services.runtime import times
+from services.runtime.database import Database, Kind, Schema
+
+SHOWN_SAYINGS = 20
+
+_TABLES = """
+CREATE TABLE memory(
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    scope TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    place TEXT NOT NULL,
+    text TEXT NOT NULL,
+    folded TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    at_ns INTEGER NOT NULL,
+    expires_ns INTEGER,
+    UNIQUE(place, folded)
+);
+CREATE INDEX memory_expires ON memory(expires_ns) WHERE expires_ns IS NOT NULL;
+-- Each time that it was said, in whatever words.
+CREATE TABLE said(
+    memory INTEGER NOT NULL, at_ns INTEGER NOT NULL, text TEXT NOT NULL,
+    source TEXT NOT NULL, session TEXT NOT NULL, client TEXT NOT NULL
+);
+CREATE INDEX said_memory ON said(memory, at_ns);
+CREATE INDEX said_session ON said(session) WHERE session <> '';
+-- Both ways round.
+CREATE TABLE conflict(one INTEGER NOT NULL, other INTEGER NOT NULL, PRIMARY KEY(one, other)) WITHOUT ROWID;
+
+CREATE TABLE outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE);
+CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER memory_arrives AFTER INSERT ON memory BEGIN
+    INSERT OR REPLACE INTO outbox(id) VALUES(NEW.id);
+END;
+CREATE TRIGGER memory_changes AFTER UPDATE ON memory BEGIN
+    INSERT OR REPLACE INTO outbox(id) VALUES(NEW.id);
+END;
+CREATE TRIGGER memory_departs AFTER DELETE ON memory BEGIN
+    INSERT OR REPLACE INTO outbox(id) VALUES(OLD.id);
+    DELETE FROM said WHERE memory=OLD.number;
+    DELETE FROM conflict WHERE one=OLD.number OR other=OLD.number;
+END;
+CREATE INDEX conflict_other ON conflict(other);
+"""
+
+SCHEMA = Schema(version=1, tables=_TABLES)
+
+_COLUMNS = "number, id, scope, owner, place, text, tags, at_ns, expires_ns"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A memory as it is kept."""
+
+    number: int
+    id: str
+    scope: str
+    owner: str
+    place: str
+    text: str
+    tags: list[str]
+    at_ns: int
+    expires_ns: int | None
+
+    def has_expired(self, now_ns: int) -> bool:
+        return self.expires_ns is not None and self.expires_ns <= now_ns
+
+    @property
+    def other(self) -> ops.Other:
+        return ops.Other(id=self.id, text=self.text, at=times.rfc3339(self.at_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A scope as one client means it; `owner` is its MCP session where it belongs to that alone, else ''."""
+
+    scope: str
+    owner: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.scope} {self.owner}" if self.scope == ops.SESSION else self.scope
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """Once that something is said."""
+
+    text: str
+    at_ns: int
+    source: str = ""
+    session: str = ""
+    client: str = ""
+
+
+def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:
+    """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
+    return Database(
+        path,
+        SCHEMA,
+        kind=Kind.SOURCE,
+        readers=4,
+        pragmas={"secure_delete": 1},
+        private=True,
+        on_damage=on_damage,
+    )
+
+
+def select(db: apsw.Connection, condition: str, arguments: Sequence[apsw.SQLiteValue] = ()) -> list[Row]:
+    """The memories that fit `condition`, which may go on with an order and a limit."""
+    rows = db.execute(f"SELECT {_COLUMNS} FROM memory WHERE {condition}", tuple(arguments))
+    return [
+        Row(number, id_, scope, owner, place, text, json.loads(tags), at_ns, expires_ns)
+        for number, id_, scope, owner, place, text, tags, at_ns, expires_ns in rows
+    ]
+
+
+def of_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Row]:
+    found = select(db, "id IN (SELECT value FROM json_each(?))", (json.dumps(ids),))
+    return {row.id: row for row in found}
+
+
+def insert(
+    db: apsw.Connection, place: Place, saying: Saying, tags: Sequence[str], expires_ns: int | None, id_: str = ""
+) -> Row:
+    """A new memory."""
+    id_ = id_ or secrets.token_hex(6)
+    tagged = json.dumps(list(dict.fromkeys(tags)))
+    db.execute(
+        "INSERT INTO memory(id, scope, owner, place, text, folded, tags, at_ns, expires_ns)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (id_, place.scope, place.owner, place.key, saying.text, fold(saying.text), tagged, saying.at_ns, expires_ns),
+    )  # fmt: skip
+    note_said(db, db.last_insert_rowid(), saying)
+    return of_ids(db, [id_])[id_]
+
+
+def note_said(db: apsw.Connection, number: int, saying: Saying) -> None:
+    db.execute(
+        "INSERT INTO said(memory, at_ns, text, source, session, client) VALUES(?, ?, ?, ?, ?, ?)",
+        (number, saying.at_ns, saying.text, saying.source, saying.session, saying.client),
+    )
+
+
+def sayings(db: apsw.Connection, number: int, most: int = -1) -> list[Saying]:
+    """The last ones first."""
+    query = (
+        "SELECT text, at_ns, source, session, client FROM said WHERE memory=? ORDER BY at_ns DESC, rowid DESC LIMIT ?"
+    )
+    return [Saying(*row) for row in db.execute(query, (number, most))]
+
+
+def conflicting(db: apsw.Connection, number: int, *, now_ns: int) -> list[Row]:
+    """What says otherwise, the newest first; not what has expired."""
+    unexpired = "(expires_ns IS NULL OR expires_ns > ?)"
+    among = f"number IN (SELECT other FROM conflict WHERE one=?) AND {unexpired} ORDER BY at_ns DESC, number DESC"
+    return select(db, among, (number, now_ns))
+
+
+def set_conflicts(db: apsw.Connection, number: int, others: Sequence[int]) -> None:
+    """These, and no others."""
+    db.execute("DELETE FROM conflict WHERE one=?1 OR other=?1", (number,))
+    pairs = [(number, other) for other in others] + [(other, number) for other in others]
+    db.executemany("INSERT INTO conflict VALUES(?, ?)", pairs)
+
+
+def purge(db: apsw.Connection, before_ns: int) -> None:
+    """What has expired before then is gone for good."""
+    db.execute("DELETE FROM memory WHERE expires_ns < ?", (before_ns,))
+
+
+def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
+    """As it is answered."""
+    said = [
+        ops.Said(
+            at=times.rfc3339(one.at_ns), text="" if one.text == row.text else one.text, source=one.source,
+            session=one.session, client=one.client,
+        )
+        for one in sayings(db, row.number, SHOWN_SAYINGS)
+    ]  # fmt: skip
+    return ops.Memory(
+        id=row.id,
+        text=row.text,
+        scope=row.scope,
+        at=times.rfc3339(row.at_ns),
+        tags=row.tags,
+        expires=times.rfc3339_or_none(row.expires_ns) or "",
+        expired=row.has_expired(now_ns),
+        conflicts_with=[other.id for other in conflicting(db, row.number, now_ns=now_ns)],
+        said=said,
+    )

@@ -1,0 +1,228 @@
+"""What is remembered is found at once, merged or set beside what contradicts it, kept to its scope, and forgotten."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from proto.errors import InvalidParams, LinckiaError
+from proto.ops import memory as ops
+from proto.ops.memory import Forget, MemoryExport, MemoryImport, UpdateMemory
+from proto.ops.retrieve import RetrieveStatus
+from proto.ops.transcripts import SearchEverything
+from services.transcripts import main as transcripts
+from tests.faults.scene import until
+from tests.in_process import Bench
+from tests.unit.memory.rig import listed, recalled, remembering, say, texts
+from tests.unit.transcripts.test_search import embedding
+
+DAY_NS = 86_400_000_000_000
+
+
+async def put(bench: Bench, text: str, *, days_ago: float = 0, expires_days: float | None = None, id_: str = "") -> str:
+    """As an import takes it in: with times of its own."""
+    now = time.time_ns()
+    one = ops.CarriedMemory(
+        id=id_ or f"{abs(hash(text)) % 16**12:012x}", scope="user", text=text,
+        expires_ns=None if expires_days is None else now + int(expires_days * DAY_NS),
+        said=[ops.CarriedSaid(at_ns=now - int(days_ago * DAY_NS), text=text)],
+    )  # fmt: skip
+    assert (await bench.call(MemoryImport(memories=[one]))).changed == 1
+    return one.id
+
+
+async def test_what_is_remembered_is_found_at_once_and_after_any_death(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as bench:
+        kept = await say(bench, "The staging server listens on port 8080", tags=["ops"], source="turn abc")
+        assert (kept.scope, kept.merged_with, kept.conflicts_with, kept.degraded) == ("user", None, [], [])
+        (found,) = await recalled(bench, "which port is staging on")
+        assert (found.id, found.tags, [said.source for said in found.said]) == (kept.id, ["ops"], ["turn abc"])
+        for name in ("memory", "retrieve"):
+            await bench.stop(name)
+            await bench.start(name)
+            assert [one.id for one in await recalled(bench, "staging port")] == [kept.id]
+        assert await texts(bench, "ops") == [found.text]
+        assert await texts(bench, "staging", until="2020-01-01") == []
+        assert await texts(bench, "staging", since="2020-01-01") == [found.text]
+
+
+async def test_the_same_again_is_merged_and_keeps_both_times_and_sources(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as bench:
+        first = await say(bench, "User prefers dark mode", source="a", tags=["ui"])
+        again = await say(bench, "The user prefers DARK mode.", source="b", tags=["looks"])
+        assert again.merged_with is not None
+        assert (again.id, again.merged_with.text) == (first.id, "User prefers dark mode")
+        (one,) = await listed(bench)
+        assert [(said.source, said.text) for said in one.said] == [("b", "The user prefers DARK mode."), ("a", "")]
+        assert one.tags == ["ui", "looks"]
+        # A call that a death has made the kernel repeat is no second saying.
+        repeated = await say(bench, "The user prefers DARK mode.", source="b")
+        assert (repeated.id, repeated.merged_with) == (first.id, None)
+        assert len((await listed(bench))[0].said) == 2
+        # What expired is not gone: said again, it holds again.
+        old = await put(bench, "The office is closed", expires_days=-1)
+        assert await texts(bench, "office") == []
+        assert (await say(bench, "The office is closed")).id == old
+        assert await texts(bench, "office") == ["The office is closed"]
+
+
+async def test_paraphrases_are_merged_by_their_vectors(tmp_path: Path) -> None:
+    async with remembering(tmp_path, embed=embedding) as bench:
+        first = await say(bench, "the cache of thumbnails grows without bounds")
+
+        other = await say(bench, "a log is kept of all calls")
+
+        async def is_embedded() -> bool:
+            return not (await bench.call(RetrieveStatus(collection=ops.COLLECTION))).vectors_waiting
+
+        await until(is_embedded)
+        # The cosine of these vectors says that it is the same, its words alone do not.
+        again = await say(bench, "the cache of thumbnails grows without bounds always")
+        assert (again.id, again.degraded) == (first.id, [])
+        assert other.id != first.id
+
+
+async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_first(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as bench:
+        old = await put(bench, "The release is planned for March", days_ago=30)
+        new = await say(bench, "The release is planned for April")
+        assert [other.id for other in new.conflicts_with] == [old]
+        third = await say(bench, "The release is not planned for March")
+        assert {other.id for other in third.conflicts_with} == {old}
+        found = await recalled(bench, "when is the release planned", limit=3)
+        assert [one.id for one in found if one.id != third.id] == [new.id, old]
+        assert {one.id: set(one.conflicts_with) for one in found} == {
+            old: {new.id, third.id}, new.id: {old}, third.id: {old},
+        }  # fmt: skip
+        # A hit brings along what contradicts it, though that is no hit itself.
+        assert [one.id for one in await recalled(bench, "April", limit=5)] == [new.id, old]
+        await bench.call(Forget(id=old))
+        assert [one.conflicts_with for one in await recalled(bench, "release")] == [[], []]
+
+
+async def test_what_has_expired_is_not_recalled_listed_on_request_and_purged_later(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as bench:
+        await say(bench, "The demo is on Friday", expires="12h")
+        over = await put(bench, "The demo room is taken", expires_days=-2)
+        await put(bench, "The demo of last year went well", expires_days=-200)
+        assert await texts(bench, "demo") == ["The demo is on Friday"]
+        assert set(await texts(bench, "demo room", include_expired=True)) >= {"The demo room is taken"}
+        assert [one.text for one in await listed(bench)] == ["The demo is on Friday"]
+        assert [one.expired for one in await listed(bench, include_expired=True)] == [True, True, False]
+        await bench.stop("memory")
+        await bench.start("memory")
+        assert next(one.id for one in await listed(bench, include_expired=True)) == over
+        assert len(await listed(bench, include_expired=True)) == 2
+        await bench.call(UpdateMemory(id=over, expires="never"))
+        assert "The demo room is taken" in await texts(bench, "demo")
+
+
+async def test_scopes_keep_projects_and_sessions_apart(tmp_path: Path) -> None:
+    async with remembering(tmp_path, transcripts=transcripts.open_service) as bench:
+        await say(bench, "Tests run with pytest", scope="project:alpha")
+        await say(bench, "Tests run with unittest", scope="project:beta")
+        await say(bench, "User runs tests before each commit")
+        own = await say(bench, "Tests of this branch are red", "s1", scope="session")
+        assert own.expires
+        await say(bench, "Tests of the talk are green", "s1", scope="session:talk")
+        user = "User runs tests before each commit"
+        assert set(await texts(bench, "tests", scope="project:alpha")) == {"Tests run with pytest", user}
+        assert await texts(bench, "tests", scope="user") == [user]
+        assert set(await texts(bench, "tests", "s1", scope="session")) == {
+            "Tests of this branch are red", "Tests of the talk are green",
+        }  # fmt: skip
+        assert await texts(bench, "tests", "s2", scope="session") == []
+        assert await texts(bench, "tests", "s2", scope="session:talk") == ["Tests of the talk are green"]
+        assert len(await texts(bench, "tests", "s1")) == 5
+        assert len(await texts(bench, "tests", "s2")) == 3
+        assert [one.text for one in await listed(bench, scope="project:beta")] == ["Tests run with unittest"]
+        assert len(await listed(bench, "s2")) == 3
+        with pytest.raises(LinckiaError, match="there is no memory"):
+            await bench.call(UpdateMemory(id=own.id, text="Tests are green"), session="s2")
+        assert (await bench.call(Forget(id=own.id), session="s2")).forgotten == 0
+        for session, count in (("s1", 5), ("s2", 3)):
+            everything = await bench.call(SearchEverything(query="tests"), session=session)
+            assert len([hit for hit in everything.results if hit.corpus.value == "memory"]) == count
+
+
+async def test_a_memory_is_corrected_and_what_it_contradicts_follows(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as bench:
+        first = await say(bench, "Erik works at Siemens")
+        second = await say(bench, "Erik works at Bosch", tags=["people"])
+        assert [other.id for other in second.conflicts_with] == [first.id]
+        with pytest.raises(LinckiaError, match=f"memory {first.id} says that already"):
+            await bench.call(UpdateMemory(id=second.id, text="Erik works at siemens"))
+        changed = await bench.call(UpdateMemory(id=second.id, text="Fiona works at Bosch", tags=[]))
+        assert changed.conflicts_with == []
+        (found,) = await recalled(bench, "Bosch")
+        assert (found.text, found.tags, found.said[1].text) == ("Fiona works at Bosch", [], "Erik works at Bosch")
+        assert await texts(bench, "Siemens") == ["Erik works at Siemens"]
+        again = await bench.call(UpdateMemory(id=second.id, text="Fiona works at Bosch", tags=[]))
+        assert (again.id, again.conflicts_with) == (changed.id, [])
+        assert len((await recalled(bench, "Bosch"))[0].said) == 2
+
+
+async def test_what_is_forgotten_is_in_no_file_and_many_are_only_with_a_confirmation(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as bench:
+        one = await say(bench, "The password hint is zanzibar1")
+        for n in range(3):
+            await say(bench, f"Old project fact {n} about quagga{n}", scope="project:old")
+        await say(bench, "Old project budget is 500", scope="project:old")
+        gone = await bench.call(Forget(id=one.id))
+        assert (gone.forgotten, gone.search_pending, [each.text for each in gone.memories]) == (
+            1, 0, ["The password hint is zanzibar1"],
+        )  # fmt: skip
+        assert (await bench.call(Forget(id=one.id))).forgotten == 0
+        asked = await bench.call(Forget(scope="project:old", query="fact"))
+        assert (asked.forgotten, len(asked.memories)) == (0, 3)
+        assert "confirm=true" in asked.note
+        assert len(await listed(bench, scope="project:old")) == 4
+        done = await bench.call(Forget(scope="project:old", query="Fact", confirm=True))
+        assert done.forgotten == 3
+        assert [one.text for one in await listed(bench)] == ["Old project budget is 500"]
+        assert await texts(bench, "quagga1") == []
+        kept = [path for path in tmp_path.rglob("*") if path.is_file()]  # noqa: ASYNC240  # a few small files
+        assert kept
+        assert [path for path in kept if b"zanzibar1" in path.read_bytes() or b"quagga1" in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "field", "said"),
+    [
+        ({"text": "…"}, "text", "says nothing"),
+        ({"text": "x" * 2001}, "text", "2000"),
+        ({"text": "fact", "scope": "team"}, "scope", "scope"),
+        ({"text": "fact", "scope": "session"}, "scope", "in no session"),
+        ({"text": "fact", "expires": "soon"}, "expires", "a span"),
+        ({"text": "fact", "expires": "2001-01-01"}, "expires", "has passed"),
+    ],
+)
+async def test_bad_input_names_the_field_and_keeps_nothing(
+    tmp_path: Path, call: dict[str, str], field: str, said: str
+) -> None:
+    async with remembering(tmp_path) as bench:
+        operation = ops.Remember.__operation__  # type: ignore[attr-defined]  # set by the declaration
+        with pytest.raises(InvalidParams, match=said) as failed:
+            await bench.call(operation.parse(call))
+        assert failed.value.failure.field == field
+        assert await listed(bench) == []
+
+
+async def test_lists_go_on_where_they_ended_and_exports_are_taken_in_once(tmp_path: Path) -> None:
+    async with remembering(tmp_path / "a") as bench:
+        for n in range(5):
+            await say(bench, f"Fact number {n} of many", source=str(n))
+        first = await bench.call(ops.ListMemories(limit=3))
+        rest = await bench.call(ops.ListMemories(limit=3, cursor=first.next_cursor))
+        assert (first.total, len(first.memories), len(rest.memories), rest.next_cursor) == (5, 3, 2, "")
+        every = first.memories + rest.memories
+        exported = await bench.call(MemoryExport())
+        assert (await bench.call(MemoryExport(after=exported.next))).memories == []
+    async with remembering(tmp_path / "b") as other:
+        assert (await other.call(MemoryImport(memories=exported.memories))).changed == 5
+        assert (await other.call(MemoryImport(memories=exported.memories))).changed == 0
+        assert await listed(other) == every
+        assert await other.call(MemoryExport()) == exported
+        assert (await recalled(other, "number 3"))[0].text == "Fact number 3 of many"
