@@ -50,9 +50,9 @@ def test_sentences_name_the_lines_of_the_file_in_which_they_begin() -> None:
 
 
 def test_the_nearest_two_are_near_to_what_both_notes_are_about() -> None:
-    first = [Sentence(1, "by the way, see below"), Sentence(2, "pumps of the well")]
-    second = [Sentence(3, "by the way, as above"), Sentence(4, "the pump at the well"), Sentence(5, "pumping water")]
-    at = {"by the way, see below": 90, "by the way, as above": 90, "pumps of the well": 0, "the pump at the well": 10}
+    first = [Sentence(1, "by the way, see below"), Sentence(2, "pumps of the mine")]
+    second = [Sentence(3, "by the way, as above"), Sentence(4, "the pump at the mine"), Sentence(5, "pumping water")]
+    at = {"by the way, see below": 90, "by the way, as above": 90, "pumps of the mine": 0, "the pump at the mine": 10}
     angles = at | {"pumping water": -10}
 
     def unit(angle: float) -> Sequence[float]:
@@ -64,7 +64,10 @@ def test_the_nearest_two_are_near_to_what_both_notes_are_about() -> None:
     assert nearest(first[1:], second[:1], vectors) is None
     assert nearest(first, [], vectors) is None
     # Without all vectors the words decide.
-    assert nearest(first, [Sentence(1, "well, the pumps")], vectors) == (first[1], Sentence(1, "well, the pumps"))
+    assert nearest(first, [Sentence(1, "the mine, and its pumps")], vectors) == (
+        first[1],
+        Sentence(1, "the mine, and its pumps"),
+    )
 
 
 def test_vectors_come_back_by_their_texts() -> None:
