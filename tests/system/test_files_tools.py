@@ -345,6 +345,29 @@ async def changing(at: Place) -> None:
     await at.in_step()
 
 
+async def texts(at: Place) -> None:
+    path = f"{at.checkout}/texts/new.txt"
+    made = await at("write-file", path=path, content="one\ntwo\n")
+    assert made["created"]
+    of_two = {"text": "two\n", "lines": "2-2", "total_lines": 2, "bytes": 8, "encoding": "utf-8", "hash": made["hash"]}
+    assert await at("read-file", path=path, lines="2") == of_two
+    assert "overwrite" in await at.refused("write-file", path=path, content="three\n")
+    edited = await at("edit-file", path=path, edits=[{"old": "two", "new": "zwei"}], if_match=made["hash"])
+    assert "+zwei" in edited["diff"]
+    found = await at("grep-files", pattern="^zw", path=at.checkout)
+    assert [(each["path"], each["matches"]) for each in found["files"]] == [(path, [{"line": 2, "text": "zwei"}])]
+    # What was there goes to the trash, with its mode.
+    await anyio.Path(path).chmod(0o640)
+    replaced = await at("write-file", path=path, content="four\n", overwrite=True)
+    assert (await anyio.Path(path).read_text(), (await anyio.Path(path).stat()).st_mode & 0o777) == ("four\n", 0o640)
+    back = f"{at.checkout}/texts/old.txt"
+    await at("restore-files", items=[{"trashId": replaced["trash_id"], "to": back}])
+    assert (await anyio.Path(back).read_text(), (await anyio.Path(back).stat()).st_mode & 0o777) == (
+        "one\nzwei\n", 0o640,
+    )  # fmt: skip
+    await at.in_step()
+
+
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 def test_every_tool_agrees_with_the_disk(kernel: RunningKernel, transport: str) -> None:
     folder = f"{kernel.status()['roots'][0]}/{transport}"
@@ -353,7 +376,17 @@ def test_every_tool_agrees_with_the_disk(kernel: RunningKernel, transport: str) 
         with anyio.fail_after(120):
             async with Client(target_of(kernel, transport), mode="legacy") as client:
                 at = Place(client, folder, transport)
-                for family in (indexing, reading, sets, queries, sources_and_plans, classifying, space, changing):
+                for family in (
+                    indexing,
+                    reading,
+                    sets,
+                    queries,
+                    sources_and_plans,
+                    classifying,
+                    space,
+                    changing,
+                    texts,
+                ):
                     await family(at)
                 listed = {tool.name for tool in (await client.list_tools()).tools}
                 assert listed - at.called == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import astuple
 
+from proto.errors import LinckiaError
 from services.files import paths
 from services.files.changes import disk
 from services.files.changes.following import Follow
@@ -34,7 +36,12 @@ class _Noted:
 class Writing:
     """Writes; blocks. Several may write at once, of one file one after the other."""
 
-    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path) -> None:
+    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path, owe: Callable[[int], None]) -> None:
+        """
+        Args:
+            owe: told of a change that was noted, and that the index could not follow.
+        """
+        self._owe = owe
         self._database = tree.database
         self._roots = roots
         self._follow = Follow(tree)
@@ -65,7 +72,7 @@ class Writing:
                 self._undo(noted)
             raise
         if noted is not None:
-            self._finish(noted)
+            self._follow_soon(noted)
         return done, None if noted is None else noted.trash_id
 
     def create(self, path: str, content: bytes) -> list[str]:
@@ -79,7 +86,15 @@ class Writing:
             # Directories may have been made.
             self._finish(noted)
             raise
-        return self._finish(noted)
+        return self._follow_soon(noted)
+
+    def _follow_soon(self, noted: _Noted) -> list[str]:
+        """As `_finish`; where the index has no room, it follows later: what is written is not said to have failed."""
+        try:
+            return self._finish(noted)
+        except LinckiaError:
+            self._owe(noted.intent)
+            return []
 
     def _begin(self, path: str, kind: str, size: int) -> _Noted:
         trash_id = None
@@ -103,9 +118,10 @@ class Writing:
         status = os.stat(done.path, follow_symlinks=False)
         with disk.open_at(str(self._trash), disk.O_READ_FOLDER) as folder:
             create_file(folder, str(trash_id), done.before)
-            with contextlib.suppress(PermissionError):
-                os.chown(str(trash_id), status.st_uid, status.st_gid, dir_fd=folder)
-            os.chmod(str(trash_id), status.st_mode & 0o7777, dir_fd=folder)
+            with disk.open_at(str(trash_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, folder) as file:
+                with contextlib.suppress(PermissionError):
+                    os.fchown(file, status.st_uid, status.st_gid)
+                os.fchmod(file, stat.S_IMODE(status.st_mode))
 
     def _finish(self, noted: _Noted) -> list[str]:
         """The file is written: the index follows; answers what is to be scanned."""
@@ -118,11 +134,14 @@ class Writing:
         """The file was not written."""
         if noted.trash_id is not None:
             (self._trash / str(noted.trash_id)).unlink(missing_ok=True)
-        with self._database.transaction() as db:
-            if noted.trash_id is not None:
-                db.execute("DELETE FROM trash WHERE id = ?", (noted.trash_id,))
-                remove_note(self._trash, noted.trash_id)
-            db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+        try:
+            with self._database.transaction() as db:
+                if noted.trash_id is not None:
+                    db.execute("DELETE FROM trash WHERE id = ?", (noted.trash_id,))
+                    remove_note(self._trash, noted.trash_id)
+                db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+        except LinckiaError:
+            self._owe(noted.intent)
 
 
 def _down_to(path: str) -> list[str]:
