@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import OPERATOR, Family, Params, Role
+from proto.operation import OPERATOR, Family, Params, Role, detail
 from proto.ops.retrieve import Filter, Score
 
 SERVICE = COLLECTION = "memory"
@@ -21,7 +21,7 @@ USER, SESSION, PROJECT = "user", "session", "project:"
 MemoryId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$", description="Id")]
 _PLACE = r"^(user|session(:\S.{0,127})?|project:\S.{0,255})$"
 Scope = Annotated[str, Meta(pattern=_PLACE, description="user, session, project:NAME")]
-OneScope = Annotated[str, Meta(pattern=_PLACE, description="Scope")]
+OneScope = Annotated[Annotated[str, Meta(pattern=_PLACE)], detail("user, session, project:NAME")]
 Statement = Annotated[str, Meta(min_length=1, max_length=2000, description="A plain statement")]
 Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=16, description="Tags")]
 Source = Annotated[str, Meta(max_length=1024, description="Turn's hash, path or URL")]
