@@ -35,6 +35,25 @@ MAX_TEXT_CHARACTERS = 16 * 1024**2
 """Of its text; the rest is left out."""
 
 
+_OPEN_XML = "application/vnd.openxmlformats-officedocument"
+_OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
+_OFFICE_TYPES = {
+    ".docx": f"{_OPEN_XML}.wordprocessingml.document", ".pptx": f"{_OPEN_XML}.presentationml.presentation",
+    ".xlsx": f"{_OPEN_XML}.spreadsheetml.sheet", ".odt": f"{_OPEN_DOCUMENT}.text",
+    ".odp": f"{_OPEN_DOCUMENT}.presentation", ".ods": f"{_OPEN_DOCUMENT}.spreadsheet", ".epub": "application/epub+zip",
+    ".docm": "application/vnd.ms-word.document.macroenabled.12", ".xls": "application/vnd.ms-excel",
+    ".pptm": "application/vnd.ms-powerpoint.presentation.macroenabled.12",
+    ".xlsm": "application/vnd.ms-excel.sheet.macroenabled.12",
+    ".xlsb": "application/vnd.ms-excel.sheet.binary.macroenabled.12", ".doc": "application/msword",
+    ".ppt": "application/vnd.ms-powerpoint",
+}  # fmt: skip
+TEXTUAL_TYPES = {".eml": "message/rfc822", ".mbox": "application/mbox", ".ipynb": "application/x-ipynb+json"}
+"""Of documents that are texts themselves, and better read than searched as they are."""
+DOCUMENT_TYPES = _OFFICE_TYPES | TEXTUAL_TYPES
+"""Beside PDF, what text is taken from, as Markdown: MIME types by the extension.  Of `.doc` and `.ppt` it is said that
+they are not read."""
+
+
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """A JPEG that was made from a file; at most 320 by 320."""
 
@@ -64,7 +83,7 @@ class DecodeFile(Params[Decoded], frozen=True, kw_only=True):
 
 
 class DecodedText(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of a file, its pages apart by a line with a form feed."""
+    """The text of a file: Markdown, but of a PDF its pages apart by a line with a form feed."""
 
     text: Annotated[str | None, Meta(description="Null where there is none to be had")]
     problem: Annotated[str | None, Meta(description="Why there is less than there could be")] = None
@@ -72,7 +91,7 @@ class DecodedText(msgspec.Struct, frozen=True, kw_only=True):
 
 @of_documents.read("decode_text", deadline_s=TIME_LIMIT_S + 15)
 class DecodeText(Params[DecodedText], frozen=True, kw_only=True):
-    """Take the text from a PDF."""
+    """Take the text from a PDF, or a document of an office program, a book, mail or a notebook."""
 
     data: Annotated[bytes, Meta(max_length=MAX_SOURCE_BYTES)]
 

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from proto.errors import Unavailable
 from proto.ops.decode import (
+    DOCUMENT_TYPES,
     MEMORY_BYTES,
     TIME_LIMIT_S,
     DecodeCode,
@@ -31,9 +32,10 @@ from proto.ops.decode import (
 )
 from proto.ops.media import MediaBytes, MediaKind
 from services.decode.code.symbols import parse_all
-from services.decode.images import FORMATS, image, pdf, text_of_pdf
-from services.decode.results import NotDecoded, Result
+from services.decode.images import FORMATS, image, pdf
+from services.decode.results import TOO_LARGE, NotDecoded, Result
 from services.decode.source import Source
+from services.decode.text.reading import text_of
 from services.decode.video import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers, handles
 
@@ -112,7 +114,7 @@ class Decoder:
 
     @handles(DecodeText)
     async def decode_text(self, params: DecodeText, ctx: Context) -> DecodedText:
-        work = partial(_text, params.data, self._settings.time_limit_s * TEXT_SHARE)
+        work = partial(text_of, params.data, self._settings.time_limit_s * TEXT_SHARE)
         return await self._run(work, lambda problem: DecodedText(text=None, problem=problem))
 
     @handles(DecodeCode)
@@ -121,7 +123,7 @@ class Decoder:
 
     @handles(DecodeFormats)
     async def decode_formats(self, params: DecodeFormats, ctx: Context) -> Formats:
-        return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF"])
+        return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF", *DOCUMENT_TYPES])
 
     async def _run(self, work: Callable[[], T], refused: Callable[[str], T]) -> T:
         # The caller may go; the thread stays, and so do its limit and its turn.
@@ -156,16 +158,6 @@ class Decoder:
         return refused(f"decoding it takes more than the {limit_s:g} s that a file may have")
 
 
-_TOO_LARGE = "it takes more memory than a file may have"
-
-
-def _text(data: bytes, limit_s: float) -> DecodedText:
-    try:
-        return text_of_pdf(data, limit_s)
-    except MemoryError:
-        return DecodedText(text=None, problem=_TOO_LARGE)
-
-
 def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> Decoded:
     """What can be made of the file, and why it is not more; blocks.  Raises LinckiaError where it cannot be read."""
     result = Result()
@@ -174,7 +166,7 @@ def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> Decod
     except NotDecoded as error:
         result.problem = str(error)
     except MemoryError:
-        result.problem = _TOO_LARGE
+        result.problem = TOO_LARGE
     except Exception as error:  # noqa: BLE001  # libraries raise anything at broken files
         _log.info("a file cannot be decoded: %s", error, exc_info=True)
         result.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"

@@ -16,6 +16,7 @@ MAX_PIXELS: Final = 120_000_000
 """Of a picture that is decoded whole; a few hundred megabytes of memory."""
 MAX_TEXT_CHARS: Final = 2000
 MAX_TAGS: Final = 200
+TOO_LARGE: Final = "it takes more memory than a file may have"
 
 
 class NotDecoded(Exception):

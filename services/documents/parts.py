@@ -53,7 +53,8 @@ class Parts:
         feed = ContentFeed(env, store, codec, adding)
         graph_feed = GraphFeed(env, store, parsing, adding)
         return cls(
-            env, store, codec, adding, Indexing(env, store, codec, adding), parsing, feed, graph_feed,
+            env, store, codec, adding, Indexing(env, store, codec, adding, feed.outbox.hurry), parsing, feed,
+            graph_feed,
             search=feed.outbox,
             graph=Outbox(env, "the graph", graph_feed),
         )  # fmt: skip
@@ -69,4 +70,5 @@ class Parts:
         if progress.changed:
             self.hurry()
         left = await self.indexing.settled(progress.objects, EXTRACTION_PATIENCE_S)
-        return msgspec.structs.replace(answer, text_waiting=left) if left else answer
+        without = await self.indexing.without_text(progress.objects)
+        return msgspec.structs.replace(answer, text_waiting=left, without_text=without)

@@ -199,9 +199,11 @@ def _get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path |
     first = found[0]
     stored = objects.by_hash(db, bytes.fromhex(first.hash))
     assert stored is not None
+    problem = db.execute("SELECT problem FROM object WHERE id=?", (stored.id,)).get
     answer = GetResult(
-        **msgspec.structs.asdict(first), paths=[document.path for document in found], graph_enabled=params.graph
-    )
+        **msgspec.structs.asdict(first), paths=[document.path for document in found], graph_enabled=params.graph,
+        text_problem=problem,
+    )  # fmt: skip
     if params.include_content:
         text, encoding, length = _content(db, codec, stored, params.offset, params.length)
         answer = msgspec.structs.replace(

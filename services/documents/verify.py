@@ -56,9 +56,9 @@ def status(
     ).get
     saved = max(0, total_bytes - needed)
     quarantined = db.execute(
-        "SELECT path, problem FROM object JOIN document ON document.object = object.id WHERE text_state=?"
+        "SELECT path, problem FROM object JOIN document ON document.object = object.id WHERE problem IS NOT NULL"
         " ORDER BY document.id LIMIT ?",
-        (schema.TEXT_QUARANTINED, MAX_QUARANTINED),
+        (MAX_QUARANTINED,),
     )
     in_state = "object WHERE text_state="
     return StatusResult(

@@ -170,9 +170,8 @@ class _Loose(Scratchpad):
 class _Passing(Scratchpad):
     """Of one request without a session."""
 
-    def __init__(self, pads: Scratchpads, loose: Scratchpad) -> None:
-        # What was begun by such a request is gone on with by the next one, of whichever client.
-        super().__init__(pads, secrets.token_hex(16), loose.state)
+    def __init__(self, pads: Scratchpads, client: str, loose: Scratchpad) -> None:
+        super().__init__(pads, client, loose.state)
         self._loose = loose
 
     def keep(self, tool: str, text: str) -> Entry | None:
@@ -209,9 +208,9 @@ class Scratchpads:
         self._named[pad.session] = pad
         return pad
 
-    def passing(self) -> Scratchpad:
-        """For a request over HTTP without a session."""
-        return _Passing(self, self._loose)
+    def passing(self, client: str) -> Scratchpad:
+        """For a request over HTTP without a session; services know it by the name of its client."""
+        return _Passing(self, client, self._loose)
 
     def arrive(self, session: str, entry: Entry) -> None:
         """Another front has kept an entry."""

@@ -166,16 +166,29 @@ def pdf_that_unfolds_twice() -> bytes:
     return pdf(CATALOGUE, PAGES, page(more=b"/Contents 4 0 R"), body)
 
 
+_MAIN = '<Relationships><Relationship Id="a" Type="http://x/officeDocument" Target="%s"/></Relationships>'
+
+
 def office(name: str) -> bytes:
-    """A file of an office program; its `name` unfolds to a quarter of a gigabyte, its XML to a billion entities."""
+    """A file of an office program; its `name` unfolds to a quarter of a gigabyte."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("_rels/.rels", _MAIN % name)
+        with archive.open(name, "w", force_zip64=True) as member:
+            member.write(b"<x>")
+            for _ in range(1 << 8):
+                member.write(b" " * (1 << 20))
+    return file.getvalue()
+
+
+def office_of_entities() -> bytes:
+    """A document that is a billion entities."""
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
     laughs = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "ha">{entities}]><x>&e9;</x>'
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("[Content_Types].xml", laughs)
-        with archive.open(name, "w", force_zip64=True) as member:
-            for _ in range(1 << 8):
-                member.write(bytes(1 << 20))
+        archive.writestr("_rels/.rels", _MAIN % "word/document.xml")
+        archive.writestr("word/document.xml", laughs)
     return file.getvalue()
 
 

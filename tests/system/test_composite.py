@@ -128,6 +128,37 @@ def test_a_session_that_is_not_named_is_the_last_that_the_client_has_started(ker
     as_client(kernel, "documents", talk)
 
 
+def test_what_is_added_between_start_and_stop_carries_the_label_through_deaths(
+    kernel: RunningKernel, site: str
+) -> None:
+    async def talk(client: Client) -> None:
+        async def add(op: str, **params: str) -> None:
+            done = read(await client.call_tool("execute", {"operations": [{"op": op, "params": params}]}))
+            assert done["succeeded"] == 1
+
+        await client.call_tool("session", {"action": "start", "params": {"label": "bound"}})
+        await add("add", name="bound-1.txt", content="one")
+        await add("download", url=f"{site}/bound-2.txt")
+        for victim in ("front", "documents"):
+            await anyio.to_thread.run_sync(kernel.kill, victim)
+            await anyio.to_thread.run_sync(kernel.wait_ready, victim)
+            await add("add", name=f"bound-{victim}.txt", content=victim)
+        stopped = read(await client.call_tool("session", {"action": "stop"}))
+        assert (stopped["label"], stopped["documents"]) == ("bound", 4)
+        await add("add", name="bound-after.txt", content="after")
+        steps = [
+            {"op": "list", "params": {"session": "bound"}},
+            {"op": "search", "params": {"query": "one", "session": "bound"}},
+        ]
+        listed, found = [step["result"] for step in read(await client.call_tool("query", {"steps": steps}))["steps"]]
+        assert {one["name"] for one in listed["documents"]} == {
+            "bound-1.txt", "bound-2.txt", "bound-front.txt", "bound-documents.txt",
+        }  # fmt: skip
+        assert [one["title"] for one in found["results"]] == ["bound-1.txt"]
+
+    as_client(kernel, "documents", talk)
+
+
 def test_one_pipeline_goes_across_every_corpus(kernel: RunningKernel) -> None:
     async def talk(client: Client) -> None:
         listed = read(await client.call_tool("query", {"steps": [{"op": "describe"}]}))

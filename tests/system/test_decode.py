@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.system import bombs
 from tests.system.running import RunningKernel, polls, running
+from tests.unit.documents import formats
 from tests.unit.documents.test_texts import pdf
 
 ENVIRONMENT = {"LINCKIA_SERVICES__DECODE__MEMORY_LIMIT_BYTES": str(400 << 20)}
@@ -43,6 +44,10 @@ def test_bombs_among_documents_end_the_decoder_twice_and_nothing_else(tmp_path: 
     (root / "bomb.pdf").write_bytes(bombs.pdf_that_unfolds_twice())
     (root / "bomb.xlsx").write_bytes(bombs.office("xl/worksheets/sheet1.xml"))
     (root / "bomb.docx").write_bytes(bombs.office("word/document.xml"))
+    (root / "laughs.docx").write_bytes(bombs.office_of_entities())
+    for name, (data, _) in formats.KINDS.items():
+        (root / name).write_bytes(data)
+    (root / "deploy.rb").write_text("def deploy\n  build(1)\nend\n")
     (root / "good.pdf").write_bytes(pdf("The sea star regrows"))
     (root / "plain.txt").write_text("a needle\n")
     services = ["documents", "media", "decode"]
@@ -50,15 +55,26 @@ def test_bombs_among_documents_end_the_decoder_twice_and_nothing_else(tmp_path: 
         before = kernel.service("documents")
         decoder = _generation(kernel)
         added = kernel.call("documents_add", {"path": str(root)})
-        assert (added["files"], added["failed_count"]) == (5, 0)
+        assert (added["files"], added["failed_count"]) == (7 + len(formats.KINDS), 0)
         _extracted(kernel)
         after = kernel.service("documents")
         assert (after["pid"], after["generation"]) == (before["pid"], before["generation"])
         assert _peak_bytes(after["pid"]) < DOCUMENTS_BYTES
         (match,) = kernel.call("documents_grep", {"pattern": "sea star"})["matches"]
         assert match["file"].endswith("good.pdf")
-        (said,) = kernel.call("documents_status", {"detailed": True})["quarantine"]
-        assert "bomb.pdf: service decode died (killed by SIGABRT) of it, twice" in said
+        # Those that grammars and readers are loaded for, in the confined process.
+        for pattern, name in (("Sales of sea", "report.docx"), ("pump", "budget.xlsx"), ("wet & dark", "reef.epub")):
+            found = {Path(one["file"]).name for one in kernel.call("documents_grep", {"pattern": pattern})["matches"]}
+            assert name in found
+        related = kernel.call("documents_get", {"name": "deploy.rb", "graph": True})["related"]
+        assert "deploy" in {node["label"] for node in related}
+        quarantine = kernel.call("documents_status", {"detailed": True})["quarantine"]
+        told = {Path(path).name: why for path, _, why in (one.partition(": ") for one in quarantine)}
+        assert set(told) == {"bomb.pdf", "bomb.xlsx", "bomb.docx", "laughs.docx"}
+        assert "service decode died (killed by SIGABRT) of it, twice" in told["bomb.pdf"]
+        assert "declares entities" in told["laughs.docx"]
+        assert "unfolds to more" in told["bomb.xlsx"]
+        assert "unfolds to more" in told["bomb.docx"]
         for name in ("bomb.pdf", "bomb.xlsx", "bomb.docx"):
             kept = kernel.call("documents_get", {"name": name, "outputPath": str(root / "kept")})
             assert Path(kept["output_path"]).read_bytes() == (root / name).read_bytes()

@@ -48,6 +48,7 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     ignored: Annotated[
         dict[str, int], Meta(description="Of a directory: folders left out by name, as .git and node_modules; how many")
     ] = {}
+    without_text: Annotated[list[str], Meta(description="Which have no text, or not all, and why (the first 100)")] = []
 
 
 @step.write("documents_add", title="Remember or store", idempotent=True, deadline_s=86_400, step="add")

@@ -219,6 +219,7 @@ class GetResult(Document, frozen=True, kw_only=True):
     content_length: Annotated[int | None, Meta(description="Bytes of the document that `content` holds")] = None
     content_truncated: Annotated[bool, Meta(description="Whether more follows `content`")] = False
     output_path: Annotated[str, Meta(description="The file that was written")] | None = None
+    text_problem: Annotated[str, Meta(description="Why it has no text to search, or not all of it")] | None = None
     graph_enabled: bool = False
     related: Annotated[list[GraphNode], Meta(description="With `graph`: what is within `depth` steps")] = []
     edges: Annotated[list[GraphEdge], Meta(description="With `graph`")] = []
@@ -269,7 +270,7 @@ class StatusResult(msgspec.Struct, frozen=True, kw_only=True):
     search_waiting: Annotated[int, Meta(description="Contents that the search is still to be told of")]
     graph_waiting: Annotated[int, Meta(description="Documents that the graph is still to be told of")]
     vectors_waiting: Annotated[int | None, Meta(description="Passages that wait for their vector; null: not known")]
-    quarantined: Annotated[int, Meta(description="Contents whose text could not be extracted")]
+    quarantined: Annotated[int, Meta(description="Contents that no text could be had from")]
     file_types: Annotated[list[TypeCount] | None, Meta(description="By extension, with `file_types`")]
     mime_types: Annotated[list[TypeCount] | None, Meta(description="By MIME type, with `detailed`")]
     quarantine: Annotated[list[str] | None, Meta(description="Which and why, with `detailed`")]

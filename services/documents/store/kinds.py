@@ -7,6 +7,7 @@ import mimetypes
 
 import msgspec
 
+from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES
 from services.documents.store.schema import TEXT_NONE, TEXT_OWN, TEXT_WAITING
 
 SNIFF_BYTES = 8192
@@ -24,9 +25,8 @@ _NAMES = {
     ".html": "text/html", ".htm": "text/html", ".css": "text/css", ".csv": "text/csv",
     ".tsv": "text/tab-separated-values",
     ".ini": "text/plain", ".cfg": "text/plain", ".conf": "text/plain", ".log": "text/plain", ".tex": "text/x-tex",
-    ".pdf": "application/pdf", ".ipynb": "application/x-ipynb+json", ".svg": "image/svg+xml",
-    ".wasm": "application/wasm", ".webp": "image/webp", ".avif": "image/avif", ".docx":
-    "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ".pdf": "application/pdf", ".svg": "image/svg+xml", ".wasm": "application/wasm", ".webp": "image/webp",
+    ".avif": "image/avif", **DOCUMENT_TYPES,
 }  # fmt: skip
 
 _MAGIC = (
@@ -44,6 +44,11 @@ _ALLOWED_CONTROL = 0.02
 _LOOKED_FOR_CONTROL = 2048
 """Bytes; it takes longer than everything else that is asked of a text."""
 _TYPES = mimetypes.MimeTypes()
+_EXTRACTED = {
+    True: frozenset(TEXTUAL_TYPES.values()),
+    False: frozenset(DOCUMENT_TYPES.values()) - frozenset(TEXTUAL_TYPES.values()),
+}
+"""Types of whose contents text is extracted, by whether they are text themselves."""
 
 
 class Nature(msgspec.Struct, frozen=True, gc=False):
@@ -68,16 +73,18 @@ def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
     if head[:1] in _MAGIC_FIRST:
         magic = next((kind for start, kind in _MAGIC if head.startswith(start)), None)
     said = mime or _of_name(name)
+    # Whatever its owner calls it.
+    kind = {said, _of_name(name)} & _EXTRACTED[text]
     if magic == "application/pdf":
         return Nature(mime or magic, False, TEXT_WAITING)
     if not text:
         if said is None or (mime is None and said.startswith("text/")):
             said = magic or "application/octet-stream"
-        return Nature(said, False, TEXT_NONE)
+        return Nature(said, False, TEXT_WAITING if kind else TEXT_NONE)
     wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if said is None or (mime is None and not head.startswith(b"<") and said.startswith(("image/", "audio/", "video/"))):
         said = "text/html" if head[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "text/plain"
-    return Nature(said, True, TEXT_WAITING if wide else TEXT_OWN)
+    return Nature(said, True, TEXT_WAITING if wide or kind else TEXT_OWN)
 
 
 def _of_name(name: str) -> str | None:

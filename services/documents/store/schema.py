@@ -17,6 +17,7 @@ from itertools import chain
 
 import apsw
 
+from proto.ops.decode import DOCUMENT_TYPES
 from services.runtime.database import Schema
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
@@ -191,7 +192,12 @@ def _name(db: apsw.Connection) -> None:
 # The first of version 1 lacked the second of these tables.
 _MIGRATE_1 = PACKED + "CREATE TABLE IF NOT EXISTS graph_fed(document, node, PRIMARY KEY(document, node)) WITHOUT ROWID"
 
-PACKS = Schema(version=2, tables=_TABLES, migrations={1: _MIGRATE_1}, begin=_name)
+# What had no text, or was text that is better read than searched as it is, by their kinds.
+_MIGRATE_2 = "UPDATE object SET text_state={} WHERE text_state IN ({}, {}) AND mime IN ({})".format(
+    TEXT_WAITING, TEXT_NONE, TEXT_OWN, ", ".join(f"'{mime}'" for mime in sorted(DOCUMENT_TYPES.values()))
+)
+
+PACKS = Schema(version=3, tables=_TABLES, migrations={1: _MIGRATE_1, 2: _MIGRATE_2}, begin=_name)
 
 QUEUE_ALL = """
 INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id;
@@ -239,7 +245,7 @@ CREATE VIEW reference AS
 CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
-INDEX = Schema(version=6, tables=_INDEX)
+INDEX = Schema(version=7, tables=_INDEX)
 
 _ROWS = 128
 """That one statement inserts: a statement waits for the interpreter once, which threads that compress take in turns.

@@ -2,8 +2,8 @@
 
 Each step is small and leaves a consistent state; killed anywhere, the next start goes on from the outboxes.
 
-Text is extracted from texts in UTF-16 here, and from PDFs by `decode`, which may die of it: a content of which it died
-twice stays stored, without text, and the status says so.
+Text is extracted from texts in UTF-16 here, and from PDFs and other documents by `decode`, which may die of it: a
+content of which it died twice stays stored, without text. Why one has none is said by the status, `add` and `get`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ INDEX_BYTES = 8 * 1024 * 1024
 COLLECT_OBJECTS = 500
 PAUSE_S, IDLE_S = 1.0, 60.0
 WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
+MAX_TOLD = 100
 MAX_WORDS = 4000
 """Of one text, that are kept for the sake of spelling."""
 
@@ -56,15 +57,18 @@ class Work:
 
 
 class Indexing:
-    """The task."""
+    """The task; `extracted` is told when a content has got its text, which the search does not have yet."""
 
-    def __init__(self, env: Environment, store: Store, codec: Codec, adding: Adding) -> None:
+    def __init__(
+        self, env: Environment, store: Store, codec: Codec, adding: Adding, extracted: Callable[[], None]
+    ) -> None:
         self._env = env
         self._store = store
         self._codec = codec
         self._adding = adding
         self._wake = trio.Event()
         self._extracting = trio.Lock()
+        self._extracted = extracted
         self.waiting: str | None = None
         """Why something is not done at the moment."""
 
@@ -118,7 +122,21 @@ class Indexing:
                 except Undecodable as error:
                     made = DecodedText(text=None, problem=str(error))
             await self._store.write(partial(settle, codec=self._codec, id_=stored.id, made=made))
+            self.hurry()
+            self._extracted()
             return True
+
+    async def without_text(self, ids: list[int]) -> list[str]:
+        """Which of these contents have no text, or not all of it, and why: those of which that is known, the first."""
+
+        def told(db: apsw.Connection) -> list[str]:
+            query = (
+                "SELECT path, problem FROM carray(?) AS one JOIN object ON object.id = one.value"
+                " JOIN document ON document.object = object.id WHERE problem IS NOT NULL ORDER BY document.id LIMIT ?"
+            )
+            return [f"{path}: {problem}" for path, problem in db.execute(query, (schema.ids(ids), MAX_TOLD))]
+
+        return await self._store.read(told) if ids else []
 
     async def settled(self, ids: list[int], patience_s: float) -> int:
         """Wait until the text of these contents is extracted, so long at most; answers how many are not."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 
+from proto.ops.decode import DOCUMENT_TYPES
 from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
+from services.runtime.text.html import plain
 from services.runtime.text.markdown import outline
+
+VERSION = 2
+"""Rises when the same text would have other passages; that of `cutting` does so when it cuts in other places."""
 
 MAX_TEXT_CHARS = 1_000_000
 
@@ -25,20 +29,13 @@ _TABLES = frozenset(
         "image/svg+xml",
     }
 )
-_PROSE = ("text/plain", "text/html")
+_WITH_HEADINGS = ("text/markdown", "text/html", *DOCUMENT_TYPES.values())
+"""Types whose text is Markdown, or is made so."""
 _GENERATED = frozenset({"text/javascript", "text/css"})
 _GENERATED_LINE = 300
 """Characters of a line on average from which these were made by a program, for a program."""
 
 _FRONT = re.compile(r"\A---[ \t]*\n.{,65536}?^(?:---|\.\.\.)[ \t]*$", re.DOTALL | re.MULTILINE)
-_RAW = frozenset({"script", "style"})
-_SKIPPED = frozenset({"template", "noscript", "svg"})
-_BLOCKS = frozenset(
-    re.findall(
-        r"\w+",
-        "p div br li tr h1 h2 h3 h4 h5 h6 section article header footer pre table ul ol blockquote title",
-    )
-)
 
 
 def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section]:
@@ -47,10 +44,10 @@ def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section
         text = plain(text)
     text = text[:MAX_TEXT_CHARS]
     lines, _ = without_data(text.split("\n"))
-    if mime.startswith("text/markdown"):
+    if mime.startswith(_WITH_HEADINGS):
         blocks = _markdown(text)
     else:
-        blocks = _prose(lines) if mime.startswith(_PROSE) else [Block(0, len(lines))]
+        blocks = _prose(lines) if mime.startswith("text/plain") else [Block(0, len(lines))]
     return cut(lines, blocks, title, measure)
 
 
@@ -76,42 +73,3 @@ def _markdown(text: str) -> list[Block]:
         return outline(text).blocks
     lines = front[0].count("\n") + 1
     return [Block(0, lines), *outline("\n" * (lines - 1) + text[front.end() :]).blocks]
-
-
-_MARKUP = re.compile(r"<(?:(?P<comment>!--)|(?P<other>[!?])|(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*+))")
-_TAG_REST = re.compile(r"""(?:[^=>]|=\s*+(?:"[^"]*+"|'[^']*+')?)*+>""")
-_TOO_LARGE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9A-Fa-f]{8,});?")
-
-
-def plain(text: str) -> str:
-    """What a reader of an HTML page sees. In linear time, which the parser of the standard library is not."""
-    text = text[:MAX_TEXT_CHARS]
-    found: list[str] = []
-    position = skipping = 0
-    while match := _MARKUP.search(text, position):
-        if not skipping:
-            found.append(text[position : match.start()])
-        position, name = match.start(), (match["name"] or "").lower()
-        if match["comment"]:
-            end = text.find("-->", match.end()) + 3
-        elif name:
-            end = rest.end() if (rest := _TAG_REST.match(text, match.end())) else 0
-        else:
-            end = text.find(">", match.end()) + 1
-        if end <= match.end():
-            # It has no end, and is no markup.
-            break
-        position = end
-        if name in _RAW and not match["end"]:
-            closing = re.compile(rf"</{name}\b", re.IGNORECASE).search(text, position)
-            position = len(text) if closing is None else closing.start()
-        elif name in _SKIPPED and not match["end"]:
-            skipping += text[end - 2] != "/"
-        elif name in _SKIPPED:
-            skipping = max(0, skipping - 1)
-        elif name in _BLOCKS:
-            found.append("\n")
-    if not skipping:
-        found.append(text[position:])
-    seen = html.unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", "".join(found)))
-    return re.sub(r"\n[ \t]*(\n[ \t]*)+", "\n\n", seen).strip()

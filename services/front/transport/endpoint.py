@@ -61,6 +61,7 @@ from services.front.transport.request import (
     client_of,
     headers_agree,
     media_types_are_plain,
+    name_of,
     own_headers,
     replay_of,
     version_of,
@@ -200,7 +201,8 @@ class Endpoint:
         receive: Receive,
         send: Send,
     ) -> None:
-        scratchpad.enter(self._server.scratchpads.passing() if session is None else session.scratchpad)
+        pads = self._server.scratchpads
+        scratchpad.enter(pads.passing(name_of(scope)) if session is None else session.scratchpad)
         if session is not None and envelope is not None and request_key(envelope) is None:
             self._hear(session, envelope, body)
         is_plain = len(headers) == len(scope["headers"]) and media_types_are_plain(headers)

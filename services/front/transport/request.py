@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping
 
 from mcp.shared.inbound import decode_header_value
@@ -87,6 +88,12 @@ def client_of(scope: Scope, session: HttpSession | None) -> Hashable:
         return session.claims.name
     grant = grants.current.get()
     return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
+
+
+def name_of(scope: Scope) -> str:
+    """What services know the client of a request without a session by: as far as it can be told from others."""
+    # As long as the name of a session over HTTP, so that no local client can take it.
+    return hashlib.sha256(repr(client_of(scope, None)).encode()).hexdigest()[:24]
 
 
 def version_of(headers: Headers) -> str:

@@ -21,7 +21,7 @@ from tests.system.running import REPOSITORY
 
 LINCKIA = (sys.executable, "-P", "-m", "kernel.cli")
 
-SUBSET = (sys.executable, "-m", "tests.system.subset", "echo,yaml")
+SUBSET = (sys.executable, "-m", "tests.system.subset")
 
 TIMEOUT_S = 60.0
 
@@ -64,12 +64,12 @@ def linckia(data_dir: Path, *arguments: str, stdin: str = "", **variables: str) 
 class StdioClient:
     """An MCP client on `linckia stdio`; requests and answers one at a time.
 
-    A kernel that this starts has the services `echo` and `yaml` only.
+    A kernel that this starts has these services only.
     """
 
-    def __init__(self, data_dir: Path, *arguments: str) -> None:
+    def __init__(self, data_dir: Path, *arguments: str, services: str = "echo,yaml") -> None:
         self.process = subprocess.Popen(
-            [*SUBSET, "stdio", *arguments],
+            [*SUBSET, services, "stdio", *arguments],
             cwd=REPOSITORY,
             env=environment(data_dir),
             stdin=subprocess.PIPE,
@@ -139,8 +139,8 @@ class StdioClient:
 
 
 @contextlib.contextmanager
-def stdio_client(data_dir: Path, *arguments: str) -> Iterator[StdioClient]:
-    client = StdioClient(data_dir, *arguments)
+def stdio_client(data_dir: Path, *arguments: str, services: str = "echo,yaml") -> Iterator[StdioClient]:
+    client = StdioClient(data_dir, *arguments, services=services)
     try:
         yield client
     finally:

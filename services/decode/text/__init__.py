@@ -1,0 +1,1 @@
+"""Documents as text: what search and grep read of them."""

@@ -1,0 +1,105 @@
+"""Mail: the heads that people read, the body, and what is attached."""
+
+from __future__ import annotations
+
+import contextlib
+import email
+import re
+from collections.abc import Callable, Iterator
+from email.header import decode_header, make_header
+from email.message import Message
+from typing import Final
+
+from services.decode.text.writer import Writer
+from services.runtime.text.html import plain
+
+_HEADS: Final = ("From", "To", "Cc", "Date")
+_MAX_HEAD: Final = 4000
+_QUOTED: Final = re.compile(rb"^>From ", re.MULTILINE)
+MAX_DEPTH: Final = 3
+"""Of messages in messages, and of documents in them."""
+_FROM: Final = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n")
+
+Attached = Callable[[bytes, str, int, Writer], None]
+"""Writes an attachment's text: its bytes, its name, and the depth that it is at."""
+
+
+def mbox(data: bytes, out: Writer, attached: Attached) -> None:
+    """One message after the other."""
+    starts = [match.end() for match in _FROM.finditer(data)]
+    ends = [*[match.start() for match in _FROM.finditer(data)][1:], len(data)]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
+        mail(_QUOTED.sub(b"From ", data[start:end]), out, attached)
+        out.place = f"message {number} of {len(starts)}"
+
+
+def mail(data: bytes, out: Writer, attached: Attached, depth: int = 0) -> None:
+    """A message; what is attached comes after its body, as far as text is had from it."""
+    _message(email.message_from_bytes(data), out, attached, depth)
+
+
+def _message(message: Message, out: Writer, attached: Attached, depth: int) -> None:
+    out.block(f"{'#' * (depth + 1)} {_head(message, 'Subject') or '(no subject)'}")
+    out.block("\n".join(f"{name}: {text}" for name in _HEADS if (text := _head(message, name))))
+    parts = list(_parts(message))
+    for part in parts:
+        if not _is_attached(part):
+            out.block(_body(part))
+    for part in parts:
+        if _is_attached(part):
+            _attachment(part, out, attached, depth + 1)
+
+
+def _head(message: Message, name: str) -> str:
+    """A head in words, whatever it was encoded in."""
+    raw = str(message.get(name, ""))[:_MAX_HEAD]
+    with contextlib.suppress(ValueError, LookupError):
+        raw = str(make_header(decode_header(raw)))
+    return " ".join(raw.split())
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """Those that are read: of alternatives the plain one, or else the last."""
+    if message.get_content_type() == "message/rfc822" or not message.is_multipart():
+        yield message
+        return
+    children = [child for child in message.get_payload() if isinstance(child, Message)]
+    if message.get_content_type() == "multipart/alternative" and children:
+        texts = [one for one in children if one.get_content_type() == "text/plain" and _body(one).strip()]
+        children = (texts or children[-1:])[:1]
+    for child in children:
+        yield from _parts(child)
+
+
+def _is_attached(part: Message) -> bool:
+    is_text = part.get_content_maintype() == "text"
+    return not is_text or part.get_content_disposition() == "attachment" or part.get_filename() is not None
+
+
+def _body(part: Message) -> str:
+    payload = part.get_payload(decode=True)
+    if not isinstance(payload, bytes):
+        return ""
+    try:
+        text = payload.decode(part.get_content_charset("utf-8"), "replace")
+    except (LookupError, ValueError):
+        text = payload.decode("utf-8", "replace")
+    text = text.replace("\r\n", "\n")
+    return plain(text) if part.get_content_type() == "text/html" else text
+
+
+def _attachment(part: Message, out: Writer, attached: Attached, depth: int) -> None:
+    inner = part.get_payload(0) if part.get_content_type() == "message/rfc822" and part.is_multipart() else None
+    payload = part.get_payload(decode=True)
+    data = payload if isinstance(payload, bytes) else b""
+    name = " ".join((part.get_filename() or "").split())[:200]
+    told = f"{name or '(no name)'} ({part.get_content_type()}, {len(data)} bytes)"
+    out.block(f"Attached: {told if inner is None else 'a message'}")
+    if depth >= MAX_DEPTH:
+        return
+    if isinstance(inner, Message):
+        _message(inner, out, attached, depth)
+    elif part.get_content_maintype() == "text":
+        out.block(_body(part))
+    else:
+        attached(data, name, depth, out)

@@ -1,0 +1,150 @@
+"""Word processors, presentations and electronic books: DOCX, PPTX, ODT, ODP and EPUB, which are zip files of XML."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import Final
+
+from services.decode.results import NotDecoded
+from services.decode.text.archive import Archive
+from services.decode.text.markup import Attributes, Dialect, Reader, elements
+from services.decode.text.writer import Writer
+from services.runtime.text.html import plain
+
+_HEADING: Final = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
+_TABLE: Final = {"row": "tr", "cell": "tc"}
+
+
+def docx(archive: Archive, main: str, out: Writer) -> None:
+    """Paragraphs, headings, lists, tables, then notes and comments; what was deleted is not there.
+
+    Args:
+        main: the member that is the document.
+    """
+    folder = posixpath.dirname(main)
+    headings = _headings(archive, f"{folder}/styles.xml")
+
+    def prefix(name: str, attributes: Attributes) -> str | None:
+        if name == "pStyle":
+            return headings.get(attributes.get(":val", ""))
+        if name == "outlineLvl":
+            return _level(attributes.get(":val", ""))
+        return "- " if name == "numPr" else None
+
+    dialect = Dialect(
+        texts=frozenset({"t"}), blocks=frozenset({"p"}), prefix=prefix, **_TABLE,
+        signs={"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}, skipped=frozenset({"Fallback", "tabs"}),
+    )  # fmt: skip
+    reader = Reader(dialect, out)
+    reader.read(archive.pieces(main))
+    for part in ("footnotes", "endnotes", "comments"):
+        reader.read(archive.pieces(f"{folder}/{part}.xml"))
+
+
+def _level(text: str) -> str | None:
+    """The prefix of an outline level from 0; 9 is body text."""
+    return f"{'#' * min(int(text) + 1, 6)} " if text.isdecimal() and len(text) == 1 and text != "9" else None
+
+
+def _headings(archive: Archive, styles: str) -> Mapping[str, str]:
+    """Prefixes of the styles that are headings, whatever language their ids are in."""
+    found: dict[str, str] = {}
+    style = ""
+    for name, attributes in elements(archive.pieces(styles), "style", "name", "outlineLvl"):
+        if name == "style":
+            style = attributes.get(":styleId", "")
+        elif name == "outlineLvl" and (prefix := _level(attributes.get(":val", ""))):
+            found[style] = prefix
+        elif name == "name" and (match := _HEADING.fullmatch(attributes.get(":val", ""))):
+            found[style] = _level(str(int(match[1]) - 1) if match[1] and match[1] != "0" else "0") or "# "
+    return found
+
+
+def relations(archive: Archive, member: str) -> dict[str, tuple[str, str]]:
+    """What a member refers to: kind and member, by id."""
+    folder, name = posixpath.split(member)
+    found: dict[str, tuple[str, str]] = {}
+    for _, given in elements(archive.pieces(posixpath.join(folder, "_rels", f"{name}.rels")), "Relationship"):
+        kind = posixpath.basename(given.get("Type", ""))
+        target = posixpath.normpath(posixpath.join("/", folder, given.get("Target", "")))
+        found[given.get("Id", "")] = kind, target.lstrip("/")
+    return found
+
+
+def _shape(name: str, attributes: Attributes) -> str | None:
+    if name == "sp":
+        return ""
+    return "## " if name == "ph" and attributes.get("type") in ("title", "ctrTitle") else None
+
+
+_SLIDE: Final = Dialect(
+    texts=frozenset({"t"}), blocks=frozenset({"p"}), prefix=_shape, **_TABLE, signs={"br": "\n"},
+    skipped=frozenset({"fld", "Fallback"}),
+)  # fmt: skip
+
+
+def pptx(archive: Archive, main: str, out: Writer) -> None:
+    """Slide by slide in their order: title, text, tables, and the notes of the speaker."""
+    known = relations(archive, main)
+    slides = [
+        target
+        for _, given in elements(archive.pieces(main), "sldId")
+        for kind, target in [known.get(given.get(":id", ""), ("", ""))]
+        if kind == "slide"
+    ]
+    reader = Reader(_SLIDE, out)
+    for number, slide in enumerate(slides, 1):
+        out.block(f"# Slide {number}")
+        reader.read(archive.pieces(slide))
+        for kind, target in relations(archive, slide).values():
+            if kind == "notesSlide":
+                out.block("### Notes")
+                reader.read(archive.pieces(target))
+        out.place = f"slide {number} of {len(slides)}"
+
+
+def _open_document(name: str, attributes: Attributes) -> str | None:
+    if name == "h":
+        level = attributes.get(":outline-level", "1")
+        return f"{'#' * (min(max(int(level), 1), 6) if level.isdecimal() and len(level) < 3 else 1)} "
+    return {"list-item": "- ", "notes": "Notes: "}.get(name)
+
+
+_OPEN_DOCUMENT: Final = Dialect(
+    texts=frozenset({"p", "h"}), blocks=frozenset({"p", "h"}), prefix=_open_document, row="table-row",
+    cell="table-cell", signs={"s": " ", "tab": "\t", "line-break": "\n"},
+    skipped=frozenset({"tracked-changes", "sequence-decls"}),
+)  # fmt: skip
+
+
+def open_document(archive: Archive, out: Writer) -> None:
+    """ODT and ODP."""
+    manifest = elements(archive.pieces("META-INF/manifest.xml"), "encryption-data")
+    if manifest:
+        raise NotDecoded("it is locked by a password")
+    Reader(_OPEN_DOCUMENT, out).read(archive.pieces("content.xml"))
+
+
+_ABOUT: Final = Dialect(
+    texts=frozenset({"title", "creator"}), blocks=frozenset({"title", "creator"}),
+    prefix=lambda name, _: "# " if name == "title" else None,
+)  # fmt: skip
+
+
+def epub(archive: Archive, out: Writer) -> None:
+    """Title and authors, then the chapters in the order of reading."""
+    if "META-INF/rights.xml" in archive:
+        raise NotDecoded("it is locked by its publisher (DRM)")
+    roots = [given for _, given in elements(archive.pieces("META-INF/container.xml"), "rootfile")]
+    package = roots[0].get("full-path", "") if roots else ""
+    Reader(_ABOUT, out).read(archive.pieces(package))
+    listed = elements(archive.pieces(package), "item", "itemref")
+    places = {given.get("id", ""): given.get("href", "") for name, given in listed if name == "item"}
+    chapters = [places.get(given.get("idref", ""), "") for name, given in listed if name == "itemref"]
+    for number, href in enumerate(chapters, 1):
+        member = posixpath.normpath(posixpath.join(posixpath.dirname(package), urllib.parse.unquote(href)))
+        out.block(plain(archive.read(member).decode("utf-8", "replace")))
+        out.place = f"chapter {number} of {len(chapters)}"

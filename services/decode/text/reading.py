@@ -1,0 +1,92 @@
+"""What kind of document some bytes are, and its text; what cannot be read says why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from proto.ops.decode import DOCUMENT_TYPES, DecodedText
+from services.decode.results import TOO_LARGE, NotDecoded
+from services.decode.text import mail, notebook, office, sheets
+from services.decode.text.archive import Archive
+from services.decode.text.pdf import pdf
+from services.decode.text.writer import Enough, Writer
+
+_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""Of office programs before 2007, and of what those after it encrypt."""
+_log = logging.getLogger("linckia.decode")
+
+
+def text_of(data: bytes, limit_s: float) -> DecodedText:
+    """The text that can be had in so many seconds; blocks.  Of what is damaged, what comes before that."""
+    out = Writer(limit_s)
+    problem: str | None = None
+    try:
+        _read(data, out)
+        problem = None if out.text.strip() else "it is empty, or has pictures alone"
+    except (Enough, NotDecoded) as error:
+        problem = str(error)
+    except MemoryError:
+        return DecodedText(text=None, problem=TOO_LARGE)
+    except Exception as error:  # noqa: BLE001  # libraries raise anything at broken files
+        _log.info("a document cannot be read: %s", error, exc_info=True)
+        problem = f"it is damaged: {str(error)[:300] or type(error).__name__}"
+    text = out.text
+    return DecodedText(text=text if text.strip() else None, problem=problem)
+
+
+def _read(data: bytes, out: Writer, depth: int = 0) -> None:
+    reader: Callable[[], None]
+    if data.startswith(b"%PDF-"):
+        reader = partial(pdf, data, out)
+    elif data.startswith(b"PK"):
+        reader = _zipped(data, out)
+    elif data.startswith(_OLE):
+        reader = _before_2007(data, out)
+    elif data.lstrip()[:1] == b"{":
+        reader = partial(notebook.notebook, data, out)
+    elif data.startswith(b"From "):
+        reader = partial(mail.mbox, data, out, _attached)
+    else:
+        reader = partial(mail.mail, data, out, _attached, depth)
+    reader()
+
+
+def _zipped(data: bytes, out: Writer) -> Callable[[], None]:
+    archive = Archive(data)
+    main = next((member for kind, member in office.relations(archive, "").values() if kind == "officeDocument"), "")
+    folder = main.partition("/")[0]
+    if folder == "word":
+        return partial(office.docx, archive, main, out)
+    if folder == "ppt":
+        return partial(office.pptx, archive, main, out)
+    if folder == "xl" or b"spreadsheet" in archive.read("mimetype"):
+        archive.check_size()
+        return partial(sheets.sheets, data, out)
+    if "META-INF/container.xml" in archive:
+        return partial(office.epub, archive, out)
+    if "content.xml" in archive:
+        return partial(office.open_document, archive, out)
+    raise NotDecoded("it is no document of a kind that is read, or damaged")
+
+
+def _before_2007(data: bytes, out: Writer) -> Callable[[], None]:
+    if "EncryptedPackage".encode("utf-16-le") in data:
+        raise NotDecoded("it is locked by a password")
+    if any(name.encode("utf-16-le") in data for name in ("Workbook", "Book")):
+        return partial(sheets.sheets, data, out)
+    raise NotDecoded("it is of Word or PowerPoint before 2007, which are not read: save it as .docx or .pptx")
+
+
+def _attached(data: bytes, name: str, depth: int, out: Writer) -> None:
+    """An attachment of a kind that is known by its name; what cannot be read says so among the text."""
+    if f".{name.rpartition('.')[2].lower()}" not in DOCUMENT_TYPES and not data.startswith(b"%PDF-"):
+        return
+    try:
+        _read(data, out, depth)
+    except (Enough, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001  # as in `text_of`
+        out.block(f"(not read: {error})")

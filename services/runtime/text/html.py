@@ -1,0 +1,65 @@
+"""What a reader of an HTML page sees, in linear time, which the parser of the standard library does not take."""
+
+from __future__ import annotations
+
+import html
+import re
+
+MAX_TEXT_CHARS = 1_000_000
+
+_RAW = frozenset({"script", "style"})
+_SKIPPED = frozenset({"template", "noscript", "svg"})
+_BLOCKS = frozenset(
+    re.findall(
+        r"\w+",
+        "p div br li tr section article header footer pre table ul ol blockquote",
+    )
+)
+
+_HEADINGS = {"title": "# "} | {f"h{level}": "#" * level + " " for level in range(1, 7)}
+_CELLS = frozenset({"td", "th"})
+
+_MARKUP = re.compile(r"<(?:(?P<comment>!--)|(?P<other>[!?])|(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*+))")
+_TAG_REST = re.compile(r"""(?:[^=>]|=\s*+(?:"[^"]*+"|'[^']*+')?)*+>""")
+_TOO_LARGE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9A-Fa-f]{8,});?")
+
+
+def plain(text: str) -> str:
+    """The text of a page: headings as Markdown has them, the cells of a table in one line."""
+    text = text[:MAX_TEXT_CHARS]
+    found: list[str] = []
+    position = skipping = 0
+    while match := _MARKUP.search(text, position):
+        if not skipping:
+            found.append(text[position : match.start()])
+        position, name = match.start(), (match["name"] or "").lower()
+        if match["comment"]:
+            end = text.find("-->", match.end()) + 3
+        elif name:
+            end = rest.end() if (rest := _TAG_REST.match(text, match.end())) else 0
+        else:
+            end = text.find(">", match.end()) + 1
+        if end <= match.end():
+            # It has no end, and is no markup.
+            break
+        position = end
+        if name in _RAW and not match["end"]:
+            closing = re.compile(rf"</{name}\b", re.IGNORECASE).search(text, position)
+            position = len(text) if closing is None else closing.start()
+        elif name in _SKIPPED and not match["end"]:
+            skipping += text[end - 2] != "/"
+        elif name in _SKIPPED:
+            skipping = max(0, skipping - 1)
+        elif skipping:
+            continue
+        elif name in _CELLS:
+            found.append(" | " if match["end"] else "")
+        elif name in _HEADINGS:
+            found.append("\n" if match["end"] else f"\n{_HEADINGS[name]}")
+        elif name in _BLOCKS:
+            found.append("\n")
+    if not skipping:
+        found.append(text[position:])
+    seen = html.unescape(_TOO_LARGE.sub("\N{REPLACEMENT CHARACTER}", "".join(found)))
+    seen = re.sub(r"^(#{1,6} )\s+", r"\1", seen, flags=re.MULTILINE)
+    return re.sub(r"\n[ \t]*(\n[ \t]*)+", "\n\n", seen).strip()

@@ -1,0 +1,187 @@
+"""Documents of office programs, books, mail and notebooks are text with headings; what has none says why."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.ops.decode import DecodedText, DecodeText
+from proto.ops.documents.change import DocumentsAdd
+from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from services.decode import main as decode
+from services.decode.text import archive, writer
+from services.decode.text.reading import text_of
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.text import cutting
+from tests.unit.documents import formats
+from tests.unit.documents.rig import documents, tree, until
+from tests.unit.documents.test_texts import pdf
+
+LIMIT_S = 60.0
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+@pytest.mark.parametrize("name", formats.KINDS)
+def test_the_text_of_each_kind_has_its_headings_and_rows(name: str) -> None:
+    data, begins = formats.KINDS[name]
+    made = text_of(data, LIMIT_S)
+    assert made.problem is None
+    assert made.text is not None
+    assert made.text.startswith(begins)
+    assert "secret" not in made.text
+
+
+def test_mail_names_what_is_attached_and_reads_what_it_can() -> None:
+    text = text_of(formats.mail(), LIMIT_S).text or ""
+    places = [
+        text.index(said)
+        for said in ("The plain body.", "report.docx (application/octet-stream,", "## Revenue", "Attached: bad.xlsx",
+                     "(not read: it is damaged", "Attached: picture.png (image/png, 4 bytes)", "## Within",
+                     "The inner text.")
+    ]  # fmt: skip
+    assert places == sorted(places)
+    assert "The other body" not in text
+    both = text_of(formats.mbox(), LIMIT_S).text or ""
+    assert [line for line in both.split("\n") if line.startswith("# ")] == [
+        "# Grüße vom Riff", "# Annual report", "# Later"
+    ]  # fmt: skip
+
+
+def _locked() -> bytes:
+    data = bytearray(formats.docx())
+    for info in zipfile.ZipFile(io.BytesIO(bytes(data))).infolist():
+        data[info.header_offset + 6] |= 1
+    at = -1
+    while (at := data.find(b"PK\x01\x02", at + 1)) >= 0:
+        data[at + 8] |= 1
+    return bytes(data)
+
+
+ENTITIES = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
+REFUSED = {
+    "a PDF of pictures": (pdf(""), "1 pages are pictures"),
+    "no PDF": (b"%PDF-1.7 and nothing", "not a PDF that can be read"),
+    "a Word file with a password": (OLE + bytes(504) + "EncryptedPackage".encode("utf-16-le"), "locked by a password"),
+    "a zip file with a password": (_locked(), "locked by a password"),
+    "an ODT with a password": (formats.odt("<encryption-data/>"), "locked by a password"),
+    "a book with DRM": (formats.epub(rights="<rights/>"), "locked by its publisher"),
+    "an old Word file": (OLE + bytes(504) + "WordDocument".encode("utf-16-le"), "save it as .docx"),
+    "another zip file": (formats.zipped({"a.txt": "a"}), "no document of a kind that is read"),
+    "a damaged XLS": (OLE + bytes(504) + "Workbook".encode("utf-16-le") * 50, "damaged"),
+    "half a zip file": (formats.docx()[:700], "damaged"),
+    "no words": (formats.zipped({"content.xml": "<x/>"}), "pictures alone"),
+    "deep XML": (formats.docx("<w:p>" * 5000), "nested too deeply"),
+    "entities": (
+        formats.zipped({"_rels/.rels": formats.relations(officeDocument="word/document.xml"),
+                        "word/document.xml": f"{ENTITIES}<x>&b;</x>"}), "declares entities",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_yields_no_text_says_why(what: str) -> None:
+    data, reason = REFUSED[what]
+    made = text_of(data, LIMIT_S)
+    assert made.text is None
+    assert reason in (made.problem or "")
+
+
+def test_a_document_that_unfolds_or_goes_on_too_long_is_cut_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = formats.docx("<w:p><w:r><w:t>word</w:t></w:r></w:p>" * 5000)
+    monkeypatch.setattr(writer, "MAX_TEXT_CHARACTERS", 3000)
+    made = text_of(long, LIMIT_S)
+    assert (len(made.text or ""), made.problem) == (3000, "its text is cut before its end")
+    made = text_of(long, -1.0)
+    assert (made.text, made.problem) == (None, "its text is cut before its end")
+    monkeypatch.setattr(archive, "MAX_UNFOLDED_BYTES", 500)
+    for data in (formats.docx(), formats.xlsx(), formats.odt()):
+        assert "unfolds to more" in (text_of(data, LIMIT_S).problem or "")
+
+
+@pytest.mark.parametrize("name", formats.KINDS)
+def test_what_is_cut_off_or_flipped_is_text_or_a_reason(name: str) -> None:
+    data, _ = formats.KINDS[name]
+    chosen = random.Random(18)
+    for _ in range(15):
+        broken = bytearray(data[: chosen.randrange(len(data))])
+        made = text_of(bytes(broken), LIMIT_S)
+        assert made.text or made.problem
+        flipped = bytearray(data)
+        for _ in range(chosen.choice((1, 30))):
+            flipped[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+        made = text_of(bytes(flipped), LIMIT_S)
+        assert made.text or made.problem
+
+
+async def test_documents_of_each_kind_are_found_and_what_has_no_text_is_told(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {name: data for name, (data, _) in formats.KINDS.items()}
+    files |= {"scanned.pdf": pdf(""), "old.doc": REFUSED["an old Word file"][0], "plain.zip": formats.docx()}
+    files["bad.ipynb"] = "{ a notebook that is not closed"
+    tree(tmp_path / "root", files)
+    async with documents(tmp_path, {"retrieve": open_retrieve}) as bench:
+        added = await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
+        assert (added.files, added.text_waiting) == (len(files), 0)
+        told = {Path(one.partition(": ")[0]).name: one.partition(": ")[2] for one in added.without_text}
+        assert set(told) == {"scanned.pdf", "old.doc", "bad.ipynb"}
+        assert "not recognised (OCR)" in told["scanned.pdf"]
+        for pattern, name in (
+            ("Sales of sea", "report.docx"), ("Speak slowly", "talk.pptx"), ("2026-03-04", "budget.xlsx"),
+            ("Seestern", "text.odt"), ("wet & dark", "reef.epub"), ("ValueError: too wet", "study.ipynb"),
+            ("^- first point", "letter.eml"), ("From here on", "box.mbox"), ("not closed", "bad.ipynb"),
+        ):  # fmt: skip
+            matches = (await bench.call(DocumentsGrep(pattern=pattern))).matches
+            assert name in {Path(match.file).name for match in matches}, pattern
+        assert not (await bench.call(DocumentsGrep(pattern="delText|Relationship"))).matches
+        hit = (await bench.call(DocumentsSearch(query="Kapitel Seestern"))).results[0]
+        assert hit.name == "text.odt"
+        kept = await bench.call(DocumentsGet(name="report.docx", include_content=True))
+        assert (kept.content_encoding, kept.text_problem) == ("base64", None)
+        source = await bench.call(DocumentsGet(name="letter.eml", include_content=True))
+        assert (source.content_encoding, source.mime_type) == ("utf-8", "message/rfc822")
+        assert "save it as .docx" in ((await bench.call(DocumentsGet(name="old.doc"))).text_problem or "")
+        status = await bench.call(DocumentsStatus(detailed=True))
+        assert status.quarantined == 2
+        assert len(status.quarantine or []) == 3
+
+
+async def test_the_search_is_told_as_soon_as_there_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing comes by itself.
+    monkeypatch.setattr(cutting, "AGAIN_S", 3600.0)
+    go_on = trio.Event()
+
+    @asynccontextmanager
+    async def open_later(env: Environment) -> AsyncIterator[Handlers]:
+        async def read(params: DecodeText, ctx: Context) -> DecodedText:
+            await go_on.wait()
+            return text_of(params.data, LIMIT_S)
+
+        async with decode.open_service(env) as handlers:
+            handlers.by_name["decode_text"] = DecodeText, read
+            yield handlers
+
+    tree(tmp_path / "root", {"a.docx": formats.docx()})
+    services = {"decode": open_later, "retrieve": open_retrieve}
+    async with documents(tmp_path, services) as bench, trio.open_nursery() as nursery:
+
+        async def known() -> bool:
+            status = await bench.call(DocumentsStatus())
+            return (status.total_objects, status.search_waiting) == (1, 0)
+
+        nursery.start_soon(bench.call, DocumentsAdd(path=str(tmp_path / "root")))
+        await until(known)
+        go_on.set()
+
+        async def found() -> bool:
+            answer = await bench.call(DocumentsSearch(query="revenue of sea stars"))
+            return [hit.snippet.startswith("# Annual") for hit in answer.results] == [True] and await known()
+
+        await until(found)
