@@ -50,6 +50,11 @@ class Tracker(Differences):
             # To look at all folders takes long; it is not begun before something can be written.
             store.sequence += 1
             super().__init__(store, watches)
+            for number, tree in list(self.trees.items()):
+                if not any(map(service_roots.holds, tree.spec.paths)):
+                    # The settings name it no more, and it may not be read.
+                    store.db.execute("DELETE FROM subscription WHERE tree=?", (number,))
+                    self.forget(number)
 
     def transaction(self) -> AbstractContextManager[apsw.Connection]:
         """On the database that this tracker was made from. After one has failed, only another tracker knows its state.

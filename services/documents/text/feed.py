@@ -20,7 +20,7 @@ from services.documents.add.add import Adding
 from services.documents.store import rows, texts
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
-from services.documents.text.passages import MAX_TEXT_CHARS, embedded, passages
+from services.documents.text.passages import MAX_TEXT_CHARS, VERSION, embedded, passages
 from services.runtime.handlers import Environment
 from services.runtime.models.measure import Measure, measure
 from services.runtime.search_feed import Due, SearchFeed
@@ -100,7 +100,7 @@ class ContentFeed(SearchFeed):
 
     def _cut_again(self, db: apsw.Connection) -> Due | None:
         """The next contents whose passages may be others by now."""
-        now = f"{cutting.VERSION}.{self._measure.signature}"
+        now = f"{cutting.VERSION}.{VERSION}.{self._measure.signature}"
         settings = dict(db.execute("SELECT name, value FROM setting WHERE name IN ('cut', 'cutting')"))
         if settings.get("cut") == now:
             return None

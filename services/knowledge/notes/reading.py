@@ -71,6 +71,7 @@ def section_lines(text: str, section: str, *, field: str = "", must_be: bool = T
             if not must_be and title == section.rsplit(">", maxsplit=1)[-1]:
                 return None
             near = did_you_mean(title.strip(" #"), [each.title for each in here])
+            near += "; `create: true` adds it" if field and must_be else ""
             raise OperationError(f"not found: a section {title.strip()[:200]!r}{near}", field=field or None)
         found = same[0]
         after = (each.first for each in here if each.first > found.first and each.level <= found.level)

@@ -26,7 +26,7 @@ def decoded(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        said = f"the file is not UTF-8 (byte {error.start + 1}); save it as UTF-8 to edit it"
+        said = f"`path`: the file is not UTF-8 (byte {error.start + 1}); save it as UTF-8 to edit it"
         raise OperationError(said, field="path") from None
 
 

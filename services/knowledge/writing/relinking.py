@@ -92,7 +92,7 @@ def _pathed(inside: str, at: int) -> Token:
 
 
 def relinked(text: str, names: Mapping[str, str], paths: Mapping[str, str]) -> tuple[str, int]:
-    """The text with its links written anew, and how many of them."""
+    """The text with these links rewritten, and how many were."""
     parts: list[str] = []
     position = count = 0
     for token in sorted(set(tokens(text))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from proto.ops.graph import Direction
 from proto.ops.knowledge import ExploreLinks, ReadNodeContent
 from proto.ops.knowledge_writing import RenameNote
 from services.knowledge.notes.files import Place
-from services.knowledge.writing.relinking import Move, changed, relinked
+from services.knowledge.writing.relinking import Move, changed, relinked, tokens
 from services.knowledge.writing.renaming import Journal, Relink, Renaming, carried_out
 from services.runtime.rewrite import content_hash
 from services.runtime.roots import Roots
@@ -183,7 +184,22 @@ async def test_a_renaming_whose_name_was_taken_meanwhile_is_given_up(tmp_path: P
     assert ((root / "a.md").read_text(), (root / "b.md").read_text()) == ("a", "b")
 
 
-def test_links_written_anew_twice_are_as_after_once() -> None:
+def test_what_says_where_a_link_leads_is_found_at_its_place_in_any_text() -> None:
+    rng = random.Random(0)
+    pieces = ["---\n", "follows: [a, 'b']\n", "[[a|b]] ", "![[ a#b ]]\r\n", "[x](<a b.md>) ", "[y](a.md#b)\n", "é\r",
+              "\ufeff", "```\n", "[r]: a.md\n", "\n\n", "    [[c]]\n", "`[[c]]`"]  # fmt: skip
+    found = 0
+    for _ in range(3000):
+        text = "".join(rng.choices(pieces, k=rng.randint(0, 9)))
+        for token in tokens(text):
+            found += 1
+            assert token.written in ("a", "b", "a b.md", "a.md", "c")
+            assert text[token.start : token.end].strip("'") == token.written
+        assert relinked(text, {}, {}) == (text, 0)
+    assert found > 3000
+
+
+def test_links_rewritten_twice_are_as_after_once() -> None:
     names, paths = {"old": "new", "a/old": "b/new"}, {"old.md": "b/new.md"}
     once, count = relinked(LINKS, names, paths)
     assert count

@@ -90,6 +90,23 @@ def test_windows_of_other_models_are_filled_and_never_overrun() -> None:
             assert sum(sizes) / len(sizes) > window / 2
 
 
+def test_all_pieces_of_a_text_stand_under_the_line_alone_at_its_top() -> None:
+    title = "Heat transfer in slip flow at low densities"
+    found = passages(f"\n{title}\n\n{TEXTS['prose']}", "text/plain; charset=utf-8", "n.txt", MEASURE)
+    assert len(found) > 2
+    assert {piece.path for piece in found} == {(title,)}
+    page = passages(f"<title>{title}</title><p>{TEXTS['prose']}</p>", "text/html", "n.html", MEASURE)
+    assert {piece.path for piece in page} == {(title,)}
+    for text, mime in (
+        (f"{title}\n{TEXTS['prose']}", "text/plain"),
+        (f"{'a long line ' * 30}\n\n{TEXTS['prose']}", "text/plain"),
+        (f"import os\n\n{TEXTS['prose']}", "text/x-python"),
+        ("one line", "text/plain"),
+        ("", "text/plain"),
+    ):
+        assert {piece.path for piece in passages(text, mime, "n.txt", MEASURE)} <= {()}
+
+
 def test_all_of_a_long_text_gets_vectors_and_of_a_table_some() -> None:
     code = "\n".join(f"def f{n}(a):\n    return a + {n}\n" for n in range(4000))
     count = len(passages(code, "text/x-python", "f.py", MEASURE))

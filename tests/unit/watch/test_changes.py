@@ -10,6 +10,8 @@ import pytest
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.watch import ChangeKind, EntryKind, WatchChanges, WatchSubscribe, WatchUnsubscribe
+from services.watch.main import open_service
+from tests.in_process import services_in_process
 from tests.unit.watch.rig import settled, watching
 
 
@@ -247,3 +249,16 @@ async def test_subscription_ended_is_gone_and_others_stay(tmp_path: Path, root: 
         await mirror.until_same(root)
         assert (await bench.call(WatchUnsubscribe(name=mirror.name))).removed
         assert (await settled(bench)).watches == 0
+
+
+async def test_what_the_settings_name_no_more_is_forgotten_at_the_next_start(tmp_path: Path, root: Path) -> None:
+    other, data = tmp_path / "other", tmp_path / "data"
+    other.mkdir()
+    async with watching(data, root, other) as (bench, _):
+        await bench.call(WatchSubscribe(name="second", paths=[str(other)]))
+        assert len((await settled(bench)).subscriptions) == 2
+    async with services_in_process({"watch": open_service}, data, roots=[root], settings={"watch": {}}) as bench:
+        status = await settled(bench)
+        assert [one.paths for one in status.subscriptions] == [[str(other), str(root)]]
+        with pytest.raises(OperationError, match="second"):
+            await bench.call(WatchChanges(subscription="second", after=0))
