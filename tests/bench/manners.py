@@ -69,7 +69,7 @@ TASKS = (
     ("what should I read before I begin to migrate the database", "suggest_reading"),
     ("notes from January 2026 about the budget", "temporal_search"),
     ("which functions call parse_config in the stored code", "graph"),
-    ("store this text as a document named minutes.txt", "add"),
+    ("add this text to the stored documents", "add"),
     ("remember that the user wants short answers", "remember"),
     ("what do you remember about the user's preferences", "recall"),
     ("delete all that is remembered of the old project", "forget"),

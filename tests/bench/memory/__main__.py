@@ -3,7 +3,7 @@
 An agent remembers each fact as a statement when it comes up; `recall` finds those, `search` the turns themselves, each
 with the same limit and in the same project. An answer counts where a memory, or the turn that was found, holds the
 value that is right; of a negative question, where the answer says that nothing relevant was found. Tokens are the
-characters / 4 of the whole answer as JSON; `search` answers with the talk that led to a turn, bounded by `max_tokens`.
+characters / 4 of the answer as JSON: of `search` with the talk that led to each turn, and of its turns alone.
 
     scripts/bench memory [--pairs | --show]
 """
@@ -25,7 +25,7 @@ from tests.bench.memory.conversations import Conversation, Question, made
 from tests.bench.memory.pairs import judged
 from tests.system.running import RunningKernel, polls, running
 
-LIMIT, MAX_TOKENS = 5, 2000
+LIMIT = 5
 KINDS = ("single", "updated", "temporal", "negative")
 
 
@@ -98,23 +98,25 @@ def main() -> None:
             for question in one.questions:
                 asked: dict[str, tuple[str, dict[str, object]]] = {
                     "memory": ("recall", {"scope": f"project:{one.project}"}),
-                    "search": ("search", {"project": one.project, "max_tokens": MAX_TOKENS}),
+                    "search": ("search", {"project": one.project}),
                 }
                 for system, (name, given) in asked.items():
                     answer = client.call(name, {"query": question.text, "limit": LIMIT, **given})
                     marks[system, question.kind].append(score(question, answer))
                     tokens[system].append(len(json.dumps(answer)) // 4)
+                    tokens[f"{system} alone"].append(sum(len(text) for text in texts_of(answer)) // 4)
                     if arguments.show and not marks[system, question.kind][-1][0]:
                         print(f"  {system}: {question.text} ({question.answer}) {texts_of(answer)[:2]}")
-    print(f"{'':8} " + " ".join(f"{kind:>18}" for kind in KINDS) + f" {'all':>18} {'tokens':>8}")
-    print(f"{'':8} " + " ".join(f"{'hit@1   hit@5':>18}" for _ in (*KINDS, "all")) + f" {'median':>8}")
+    print(f"{'':8} " + " ".join(f"{kind:>18}" for kind in KINDS) + f" {'all':>18} {'tokens':>8} {'alone':>6}")
+    print(f"{'':8} " + " ".join(f"{'hit@1   hit@5':>18}" for _ in (*KINDS, "all")) + f" {'median':>8} {'median':>6}")
     for system in ("memory", "search"):
         each = [marks[system, kind] for kind in KINDS]
         cells = [
             f"{sum(first for first, _ in some) / len(some):>10.2f} {sum(any_ for _, any_ in some) / len(some):>7.2f}"
             for some in (*each, [mark for some in each for mark in some])
         ]
-        print(f"{system:8} " + " ".join(cells) + f" {statistics.median(tokens[system]):>8.0f}")
+        read, alone = (statistics.median(tokens[name]) for name in (system, f"{system} alone"))
+        print(f"{system:8} " + " ".join(cells) + f" {read:>8.0f} {alone:>6.0f}")
 
 
 if __name__ == "__main__":
