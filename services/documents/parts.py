@@ -45,7 +45,8 @@ class Parts:
         feed = ContentFeed(env, store, codec, adding)
         graph_feed = GraphFeed(env, store, parsing, adding)
         return cls(
-            env, store, codec, adding, Indexing(env, store, codec, adding), parsing, feed, graph_feed,
+            env, store, codec, adding, Indexing(env, store, codec, adding, feed.outbox.hurry), parsing, feed,
+            graph_feed,
             search=feed.outbox,
             graph=Outbox(env, "the graph", graph_feed),
         )  # fmt: skip

@@ -40,7 +40,7 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 
 
-@within.write("index", surfaces=("files", "core"), idempotent=True, deadline_s=86_400)
+@within.write("index", surfaces=("files",), idempotent=True, deadline_s=86_400)
 class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
     """Scan a file or folder into the index of files, unless scanned within `maxAge` seconds; as a job, or with `async`
     false to its end. Before navigate, top-files and the like. To follow changes: source-create."""

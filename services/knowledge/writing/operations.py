@@ -226,9 +226,10 @@ class Writing:
         """The note at a path, once all that is on disk is indexed, so that every link to it is known."""
         id_ = await self._taken_in(path)
         if not id_:
-            known = self._ingest.degraded()
-            said = f"; {known[0]}" if known else ": it is in an ignored folder, or cannot be read"
-            raise OperationError(f"`path`: {path} is not indexed{said}", field="path")
+            if behind := self._ingest.degraded():
+                raise Unavailable(f"{path} is not indexed yet: {behind[0]}", retry_after_ms=1000)
+            said = f"`path`: {path} is not indexed: it is in an ignored folder, or cannot be read"
+            raise OperationError(said, field="path")
         with trio.move_on_after(WRITER_PATIENCE_S):
             async with self._ingest.passed:
                 while self._ingest.index.pending or not self._ingest.is_listed:
