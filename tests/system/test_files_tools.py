@@ -346,26 +346,32 @@ async def changing(at: Place) -> None:
 
 
 async def texts(at: Place) -> None:
-    path = f"{at.checkout}/texts/new.txt"
-    made = await at("write-file", path=path, content="one\ntwo\n")
+    path, found = f"{at.checkout}/notes/todo.txt", re.compile("^import (os|re)$", re.MULTILINE)
+    made = await at("write-file", path=path, content="one\r\ntwo\r\n")
     assert made["created"]
-    of_two = {"text": "two\n", "lines": "2-2", "total_lines": 2, "bytes": 8, "encoding": "utf-8", "hash": made["hash"]}
-    assert await at("read-file", path=path, lines="2") == of_two
-    assert "overwrite" in await at.refused("write-file", path=path, content="three\n")
-    edited = await at("edit-file", path=path, edits=[{"old": "two", "new": "zwei"}], if_match=made["hash"])
-    assert "+zwei" in edited["diff"]
-    found = await at("grep-files", pattern="^zw", path=at.checkout)
-    assert [(each["path"], each["matches"]) for each in found["files"]] == [(path, [{"line": 2, "text": "zwei"}])]
-    # What was there goes to the trash, with its mode.
-    await anyio.Path(path).chmod(0o640)
-    replaced = await at("write-file", path=path, content="four\n", overwrite=True)
-    assert (await anyio.Path(path).read_text(), (await anyio.Path(path).stat()).st_mode & 0o777) == ("four\n", 0o640)
-    back = f"{at.checkout}/texts/old.txt"
-    await at("restore-files", items=[{"trashId": replaced["trash_id"], "to": back}])
-    assert (await anyio.Path(back).read_text(), (await anyio.Path(back).stat()).st_mode & 0o777) == (
-        "one\nzwei\n", 0o640,
-    )  # fmt: skip
+    await at.refused("write-file", path=path, content="three")
+    read = await at("read-file", path=path)
+    assert (read["text"], read["line_ends"], read["hash"]) == ("one\ntwo\n", "crlf", made["hash"])
+    edited = await at("edit-file", path=path, if_match=read["hash"], edits=[{"old": "two", "new": "2"}])
+    assert "+2" in edited["diff"]
+    assert content_of(path) == b"one\r\n2\r\n"
+    await at.refused("edit-file", path=path, if_match=read["hash"], edits=[{"old": "2", "new": "two"}])
+    over = await at("write-file", path=path, content="new", if_match=edited["hash"])
+    back = f"{path}.back"
+    await at("restore-files", items=[{"trashId": over["trash_id"], "to": back}])
+    assert (content_of(path), content_of(back)) == (b"new", b"one\r\n2\r\n")
     await at.in_step()
+    lines = await at("grep-files", pattern=found.pattern, path=at.checkout, glob="*.py", limit=9_999)
+    sources = [each for each in at.files(at.checkout) if each.endswith(".py") and "/." not in each[len(at.checkout) :]]
+    counts = {each: len(found.findall(content_of(each).decode())) for each in sources}
+    assert {each["path"]: len(each["matches"]) for each in lines["files"]} == {k: n for k, n in counts.items() if n}
+    for tool, more in (("read-file", {}), ("write-file", {"content": ""}), ("grep-files", {"pattern": "x"})):
+        assert "outside the roots" in await at.refused(tool, path="/etc/passwd", **more)
+
+
+def content_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
