@@ -201,9 +201,9 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("knowledge_status", deadline_s=10)
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
-    """State of the notes: how many are known, wait to be indexed, or were left out and why; broken links, orphans."""
+    """State of the notes: known, waiting, left out and why; broken links, and notes without links (orphans)."""
 
-    limit: Annotated[int, Meta(ge=0, le=1000, description="Of broken links, and of orphans")] = 10
+    limit: Annotated[int, Meta(ge=0, le=1000, description="Links and orphans listed")] = 10
 
 
 class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,8 +252,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("find_gaps", deadline_s=120)
 class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
-    """Find notes that are similar in meaning and not linked: links to add, each with its reason. Over all pairs; most
-    similar first. The same text: find_duplicate_notes; broken links: knowledge_status."""
+    """Find notes that are similar in meaning and not linked: links to add, with reasons. The same text:
+    find_duplicate_notes; broken links: knowledge_status."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs to answer at most")] = 10
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity")] = 0.8
@@ -284,10 +284,10 @@ class DuplicateNotes(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("find_duplicate_notes", deadline_s=120)
 class FindDuplicateNotes(Params[DuplicateNotes], frozen=True, kw_only=True):
-    """Find notes whose texts are the same or nearly so. Stored files: find-duplicates."""
+    """Near-duplicates: notes with the same text, or nearly so. Stored files: find-duplicates."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 10
-    threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share of text in common")] = 0.8
+    threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share in common")] = 0.8
 
 
 class TagMatch(enum.StrEnum):
