@@ -14,14 +14,15 @@ in query finds the op for a task, {"target": OP} its parameters. A string $prev.
 _LONG = "A long answer is cut or kept: it says how to go on."
 
 _TEXTS = {
-    CORE: f"""{_SEARCHES} read_node_content reads a note, navigate and inspect look at files on disk (index them first),
+    CORE: f"""{_SEARCHES} read_node_content reads a note, write_note and edit_note write
+        one, navigate and inspect look at files on disk (index them first),
         noyalib_set changes YAML without touching its comments; remember keeps a fact and recall finds it again, a whole
         text is stored by the op add of execute. All else: {_STEPS} {_LONG}""",
     ALL: f"""{_SEARCHES} Files on disk: grep-files, read-file, edit-file, write-file; index, then navigate, top-files,
         rename-files; deleted ones come back by restore-files. Groups of files: resource-*; rules for files: plan-*.
         YAML: noyalib_* and yaml_*.
-        Notes: search_documents, explore_links, inject_tags. Stored documents and their versions: ops of query and
-        execute. {_STEPS} {_LONG}""",
+        Notes: search_documents, explore_links, write_note, edit_note, rename_note. Stored documents and their versions:
+        ops of query and execute. {_STEPS} {_LONG}""",
     COMPACT: f"""{_STEPS} Ops: search_documents (notes), transcripts_search (past conversations), search, grep, get, add
         (stored documents), index and navigate (files), noyalib_set (YAML); search_everything looks in all. {_LONG}""",
     "documents": """A store of documents with their versions. query reads: search (by meaning and words), grep (exact
@@ -33,8 +34,8 @@ _TEXTS = {
     "knowledge": """Markdown notes below the roots, and their links. Look here before a task: what was learned, decided,
         tried. search_documents finds by meaning (search_everything also in past conversations and stored documents),
         read_node_content reads, explore_links and graph_neighbors follow links, find_gaps finds links that lack,
-        inject_tags tags. An answer of 4 KB or more is kept: its preview names each hit, scratchpad_read has the
-        whole.""",
+        write_note and edit_note write, rename_note takes the links along, inject_tags tags. An answer of 4 KB or more
+        is kept: its preview names each hit, scratchpad_read has the whole.""",
     "files": """Files on disk, by an index: call index for a folder first (source-create live keeps it in step).
         navigate and inspect browse; top-files, top-directories, find-duplicates, space-summary tell what takes the
         space; rename-files, move-files, delete-files change the disk (dryRun first), restore-files undoes a deletion.

@@ -20,7 +20,7 @@ from services.knowledge import edges, graph_feed, ids, nodes
 from services.knowledge.finding import Finding
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
-from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
 from services.knowledge.ingest.waiting import wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files
@@ -51,7 +51,7 @@ STATUS_WAIT_S = 1.0
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open."""
+    """Ready once the database is open, and what a crash has left of a renaming is finished or takes long."""
     ingest: Ingest
 
     def on_rebuilt() -> None:
@@ -72,10 +72,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         async with trio.open_nursery() as tasks:
             finding = Finding(database, ingest)
             writing = Writing(env, database, ingest, finding)
-            await writing.take_up()
             for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
                 tasks.start_soon(task)
             tasks.start_soon(outbox.watch_epoch, feed.epoch)
+            with trio.move_on_after(STARTUP_PATIENCE_S):
+                await writing.is_whole.wait()
             refiner = Refiner()
             search = Search(database, ingest, refiner)
             discovery = Discovery(database, ingest, refiner, search)

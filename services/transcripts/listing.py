@@ -27,6 +27,9 @@ from services.transcripts.prices import AS_OF, Prices, Tokens
 from services.transcripts.providers.wire import count
 
 TITLE_CHARS = 100
+_INSTRUCTIONS = ("# AGENTS.md instructions", "Caveat: The messages below")
+"""How texts begin that an agent sends in the person's name."""
+
 CHARS_A_TOKEN = 4
 """Of a reply whose provider told no figures."""
 
@@ -140,8 +143,9 @@ class Listing:
         """The first line that a person said in a turn."""
         ((content,),) = db.execute("SELECT content FROM node WHERE node_id=?", (node_id,))
         for block in read_blocks(content):
-            for line in self._strip(block.text).strip().splitlines()[:1]:
-                return line.strip()[:TITLE_CHARS]
+            line = self._strip(block.text).strip().partition("\n")[0].strip()
+            if line and not line.startswith(_INSTRUCTIONS):
+                return line[:TITLE_CHARS]
         return ""
 
 

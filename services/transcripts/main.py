@@ -128,7 +128,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     following = Following(env, importing) if settings.follow else None
     try:
         env.background.start_soon(feed.run)
-        env.info(redaction="on" if redactor else "off")
+        env.info(redaction="on" if redactor else "off", follows=", ".join(env.roots))
         searching = Searching(database, feed, settings.search_patience_s)
         carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
         if following is not None:

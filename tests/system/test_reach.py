@@ -66,6 +66,10 @@ ATTACKS: list[tuple[str, dict[str, Any]]] = [
     ("media_content", {"path": "HOME/a.pem", "offset": 0, "limit": 100}),
     ("inject_tags", {"file_path": "DATA/prompts/own.md", "tags": ["evil"]}),
     ("inject_tags", {"file_path": "vault/note.md", "tags": ["evil"]}),
+    ("write_note", {"path": "DATA/prompts/own.md", "content": "evil", "overwrite": True}),
+    ("write_note", {"path": "vault/new/note.md", "content": "evil"}),
+    ("edit_note", {"path": "HOME/vault/note.md", "append": "evil"}),
+    ("rename_note", {"path": "note.md", "to": "vault/note.md"}),
     ("knowledge_ingest", {"paths": ["DATA/prompts"]}),
     ("index", {"root": "DATA"}),
     ("navigate", {"path": "DATA"}),
@@ -169,6 +173,8 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
         for name, params in (
             ("noyalib_set", {"file": "ROOT/f.yaml", "path": "a", "value": "2"}),
             ("inject_tags", {"file_path": "ROOT/note.md", "tags": ["t"]}),
+            ("write_note", {"path": "ROOT/new.md", "content": "x"}),
+            ("edit_note", {"path": "ROOT/note.md", "append": "x"}),
             ("documents_restore", {"collection": "all", "output_directory": "ROOT/out"}),
             ("documents_get", {"name": "x", "outputPath": "ROOT/x"}),
         ):

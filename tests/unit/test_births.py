@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel.births import Births, RootFolders
-from kernel.catalog import ENTRIES
+from kernel.catalog import ENTRIES, following
 from kernel.config import Config
 from proto import ops
 
@@ -29,3 +29,20 @@ def test_roots_that_are_only_read_are_not_written_whatever_the_service(tmp_path:
         assert birth.read_only == read_only
         assert birth.denied == (config.denied if birth.roots else ())
         assert birth.denied_patterns == (config.denied_patterns if birth.roots else ())
+
+
+def test_folders_that_are_followed_are_read_by_their_service_and_the_watcher_alone(tmp_path: Path) -> None:
+    root, sessions = tmp_path / "root", tmp_path / "sessions"
+    settings: dict[str, dict[str, object]] = {"transcripts": {"follow": [str(sessions)]}}
+    (tmp_path / "data").mkdir()
+    config = Config(data_dir=tmp_path / "data", roots=(root,), services=settings, own_users=False)
+    entries = {entry.spec.name: entry for entry in following(ENTRIES, settings)}
+    births = Births(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
+    for name, entry in entries.items():
+        birth = births(entry.spec, 1, "")
+        assert birth.confinement is not None
+        places = (*birth.roots, *birth.confinement.read, *birth.confinement.write)
+        assert (str(sessions) in places) is (name in ("transcripts", "watch")), name
+        assert str(sessions) not in birth.confinement.write
+    transcripts = births(entries["transcripts"].spec, 1, "")
+    assert (transcripts.roots, transcripts.read_only) == ((str(sessions),), (str(sessions),))

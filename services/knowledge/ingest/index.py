@@ -99,7 +99,7 @@ class Index:
         """Of the notes that are to be read again, which serve as they are until then, the id that was the last to be;
         None: there is none."""
         self.renamed: dict[Place, Place] = {}
-        """Notes that get another name here, by their new places: they are the ones that were at the old."""
+        """The note that got another name last, by its new place: it is the one that was at the old."""
         self.reconciled = False
         """Whether the ids of both sides were compared since the search was last away."""
 

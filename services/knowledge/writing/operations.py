@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -29,7 +29,7 @@ from services.runtime.handlers import Context, Environment, handles
 from services.runtime.replace import CannotReplace
 from services.runtime.rewrite import Contended, Rewritten, check_match, content_hash, create, read_whole, rewrite, told
 from services.runtime.roots import Denied, OutsideRoots, Roots
-from services.runtime.text.unified import shortly
+from services.runtime.text.unified import MAX_CHARACTERS, shortly
 
 _EXISTS = "there is a note already; give `if_match` (its hash is {}) or `overwrite: true`, or change it by edit_note"
 
@@ -53,6 +53,8 @@ class Writing:
         self._finding = finding
         self._roots = ingest.roots
         self._journal = Journal(env.data_dir / "renaming.json")
+        self.is_whole = trio.Event()
+        """No note has another name than the links to it that this service has written."""
         self._turn = trio.Lock()
         self._writing = trio.CapacityLimiter(1)
 
@@ -125,19 +127,22 @@ class Writing:
                 files=[relink.path for relink in renaming.relinks], left=plan.left,
             )  # fmt: skip
             if params.dry_run:
-                diffs = [shortly(*texts, os.path.basename(path)) for path, texts in plan.texts.items()]
-                return structs.replace(answer, diff="".join(diffs))
-            with trio.CancelScope(shield=True):
-                failed = await self._carried_out(renaming)
-            rewritten = [path for path in answer.files if path not in failed]
-            answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
-            with trio.move_on_after(WRITER_PATIENCE_S):
-                await self._ingest.follow_renaming(renaming.source, renaming.target)
-                id_ = await self._taken_in(answer.path)
-                answer = structs.replace(answer, id=id_, indexed=bool(id_))
-                for path in rewritten:
-                    await self._taken_in(path)
-            return answer
+                return structs.replace(answer, diff=await trio.to_thread.run_sync(_difference, plan.texts))
+            try:
+                with trio.CancelScope(shield=True):
+                    failed = await self._carried_out(renaming, note_down=True)
+                rewritten = [path for path in answer.files if path not in failed]
+                answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
+                with trio.move_on_after(WRITER_PATIENCE_S):
+                    await self._ingest.follow_renaming(renaming.source, renaming.target)
+                    id_ = await self._taken_in(answer.path)
+                    answer = structs.replace(answer, id=id_, indexed=bool(id_))
+                    for path in rewritten:
+                        await self._taken_in(path)
+                return answer
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self._journal.clear)
 
     # What is told of a file
 
@@ -186,57 +191,45 @@ class Writing:
 
     # Renaming
 
-    async def take_up(self) -> None:
-        """Finish what a crash has left."""
-        renaming = await trio.to_thread.run_sync(self._journal.read)
-        if renaming is not None:
-            # Or it had not been begun, and can not be any more.
-            with contextlib.suppress(LinckiaError):
-                await self._carried_out(renaming)
-
     async def run(self) -> None:
-        """Put the journal away once the index has followed; until cancelled."""
-        index = self._ingest.index
-        followed = index.renamed
-        while True:
+        """Finish what a crash has left, and put the journal away once the index has followed."""
+        async with self._turn:
+            renaming = await trio.to_thread.run_sync(self._journal.read)
+            if renaming is not None:
+                # Or it had not been begun, and can not be any more.
+                with contextlib.suppress(LinckiaError):
+                    await self._carried_out(renaming, note_down=False)
+            self.is_whole.set()
             async with self._ingest.passed:
-                await self._ingest.passed.wait()
-            done = [new for new, old in followed.items() if new in index.known and old not in index.known]
-            if done:
-                async with self._turn:
-                    for new in done:
-                        followed.pop(new, None)
-                    if not followed:
-                        await trio.to_thread.run_sync(self._journal.clear)
-
-    async def _carried_out(self, renaming: Renaming) -> list[str]:
-        """Do it all; answers the files that could not be changed. Raises OperationError: it keeps its name."""
-        followed = self._ingest.index.renamed
-        followed[renaming.target] = renaming.source
-        try:
-            return await trio.to_thread.run_sync(self._carry_out, renaming, limiter=self._writing)
-        except LinckiaError:
-            del followed[renaming.target]
+                while not self._ingest.scanned:
+                    await self._ingest.passed.wait()
             await trio.to_thread.run_sync(self._journal.clear)
-            raise
 
-    def _carry_out(self, renaming: Renaming) -> list[str]:
-        with told(renaming.target.absolute, "to"):
-            try:
-                self._journal.write(renaming)
-                return [path for path in carried_out(renaming, self._roots) if path]
-            except FileExistsError:
-                raise OperationError(f"`to`: {renaming.target.absolute} exists already", field="to") from None
-            except CannotReplace as error:
-                raise OperationError(f"`to`: {error}", field="to") from None
+    async def _carried_out(self, renaming: Renaming, *, note_down: bool) -> list[str]:
+        """Do it all; answers the files that could not be changed. Raises OperationError: it keeps its name."""
+        self._ingest.index.renamed = {renaming.target: renaming.source}
+
+        def work() -> list[str]:
+            with told(renaming.target.absolute, "to"):
+                if note_down:
+                    self._journal.write(renaming)
+                try:
+                    return [path for path in carried_out(renaming, self._roots) if path]
+                except FileExistsError:
+                    raise OperationError(f"`to`: {renaming.target.absolute} exists already", field="to") from None
+                except CannotReplace as error:
+                    raise OperationError(f"`to`: {error}", field="to") from None
+
+        return await trio.to_thread.run_sync(work, limiter=self._writing)
 
     async def _known(self, path: str) -> Node:
         """The note at a path, once all that is on disk is indexed, so that every link to it is known."""
         id_ = await self._taken_in(path)
         if not id_:
-            known = self._ingest.degraded()
-            said = f"; {known[0]}" if known else ": it is in an ignored folder, or cannot be read"
-            raise OperationError(f"`path`: {path} is not indexed{said}", field="path")
+            if behind := self._ingest.degraded():
+                raise Unavailable(f"{path} is not indexed yet: {behind[0]}", retry_after_ms=1000)
+            said = f"`path`: {path} is not indexed: it is in an ignored folder, or cannot be read"
+            raise OperationError(said, field="path")
         with trio.move_on_after(WRITER_PATIENCE_S):
             async with self._ingest.passed:
                 while self._ingest.index.pending or not self._ingest.is_listed:
@@ -322,6 +315,17 @@ def _plan(move: Move, linking: Iterable[Place], roots: Roots) -> _Plan:
             plan.texts[path] = text, after
             plan.links += count
     return plan
+
+
+def _difference(texts: Mapping[str, tuple[str, str]]) -> str:
+    """Of as many files as fit into one answer."""
+    diffs: list[str] = []
+    for path, (before, after) in texts.items():
+        diffs.append(shortly(before, after, os.path.basename(path)))
+        if sum(map(len, diffs)) > MAX_CHARACTERS:
+            break
+    more = len(texts) - len(diffs)
+    return "".join(diffs) + (f"… and {more} more files\n" if more else "")
 
 
 def _may_write(place: Place, data: bytes, roots: Roots) -> bool:

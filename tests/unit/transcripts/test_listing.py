@@ -40,13 +40,16 @@ async def test_a_conversation_has_what_its_turns_took_and_cost(tmp_path: Path) -
         kept = await post(bench, billed(more, "And peas.", "gpt-4o", 2000, 20, project="/home/a/garden"))
         (one,) = await listed(bench)
         assert (one.hash, one.turns, one.tokens.input) == (kept.head_hash, 4, 3000)
+        around = [user("# AGENTS.md instructions for /w\n\nBe brief."), user("Water them"), assistant("Done.")]
+        await post(bench, payload([*around, user("Thanks")], "Hm."))
+        assert (await listed(bench, query="water"))[0].title == "Water them"
         # Of a model whose price is not known, and without figures.
         await post(bench, payload([user("Hello")], "x" * 400, model="nobody-knows-1"))
         other = (await listed(bench, query="hello"))[0]
         assert (other.cost_usd, other.tokens.estimated) == (None, True)
         assert other.tokens.output >= 100
         whole = await bench.call(TranscriptList())
-        assert whole.total == 2
+        assert whole.total == 3
         assert whole.cost_usd == pytest.approx(one.cost_usd)
 
 
