@@ -312,6 +312,14 @@ def operation(
     return declare
 
 
+DETAIL = "x-detail"
+
+
+def detail(text: str) -> msgspec.Meta:
+    """An explanation of a parameter that `describe` gives, and a list of tools leaves out: its name is well known."""
+    return msgspec.Meta(description=text, extra_json_schema={DETAIL: True})
+
+
 class Family:
     """Operations of one service that have options in common: `Family("graph", surfaces=("knowledge",))`.
 

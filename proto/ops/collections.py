@@ -39,8 +39,7 @@ class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.write("collection_create", idempotent=True, deadline_s=30, http=_post("create"))
 class CollectionCreate(Params[CollectionInfo], frozen=True, kw_only=True):
-    """Create a collection of your own: of texts, which are embedded here, or of vectors that you bring. One that is
-    there in the same shape is left as it is."""
+    """Create a collection of your own: of texts, which are embedded here, or of vectors that you bring."""
 
     collection: Collection
     dimensions: (
@@ -59,7 +58,7 @@ class CollectionList(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("collection_list", deadline_s=30, http=Route("GET", "/v1/collections"))
 class CollectionListParams(Params[CollectionList], frozen=True, kw_only=True):
-    """List the collections that clients have created, with what each holds and what it may hold."""
+    """List the collections that clients have created, and the quota."""
 
 
 class CollectionCounted(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +96,7 @@ class CollectionUpserted(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.write("collection_upsert", idempotent=True, deadline_s=60, http=_post("upsert"))
 class CollectionUpsert(Params[CollectionUpserted], frozen=True, kw_only=True):
-    """Put documents into a collection, all or none: each takes the place of the one of its id, if there is any."""
+    """Put documents into a collection, all or none; one of the same id is replaced."""
 
     collection: Collection
     documents: Annotated[
@@ -175,7 +174,7 @@ class CollectionDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.destroy("collection_delete", idempotent=True, deadline_s=60, http=_post("delete"))
 class CollectionDelete(Params[CollectionDeleted], frozen=True, kw_only=True):
-    """Delete documents by their ids, or those whose payload fits `filters`; ids that are not there are passed over."""
+    """Delete documents by their ids, or those whose payload fits `filters`."""
 
     rules: ClassVar[dict[str, Any]] = {"anyOf": [{"required": ["ids"]}, {"required": ["filters"]}]}
 

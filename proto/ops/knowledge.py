@@ -201,7 +201,8 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("knowledge_status", deadline_s=10)
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
-    """State of the notes: known, waiting, left out and why; broken links, and notes without links (orphans)."""
+    """State of the notes: how many are known, wait to be indexed, or were left out and why; links that lead nowhere
+    (broken), and notes that nothing links to (orphans)."""
 
     limit: Annotated[int, Meta(ge=0, le=1000, description="Links and orphans listed")] = 10
 
@@ -284,10 +285,10 @@ class DuplicateNotes(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("find_duplicate_notes", deadline_s=120)
 class FindDuplicateNotes(Params[DuplicateNotes], frozen=True, kw_only=True):
-    """Near-duplicates: notes with the same text, or nearly so. Stored files: find-duplicates."""
+    """Duplicate notes: which say the same twice, wholly or nearly so. Stored files: find-duplicates."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 10
-    threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share in common")] = 0.8
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Groups to answer at most")] = 10
+    threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share of text in common")] = 0.8
 
 
 class TagMatch(enum.StrEnum):
@@ -406,7 +407,7 @@ class ClusterDocumentsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("cluster_documents", deadline_s=120)
 class ClusterDocuments(Params[ClusterDocumentsResult], frozen=True, kw_only=True):
-    """Group all notes into topics, each with a label of its most telling terms."""
+    """Group all notes into topics with labels."""
 
     method: Annotated[ClusterMethod, Meta(description=_METHODS)] | None = None
     count: Annotated[int, Meta(ge=1, le=1000, description="Topics of `kmeans`")] | None = None

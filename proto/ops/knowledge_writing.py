@@ -9,15 +9,16 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Params
+from proto.operation import Params, detail
 from proto.ops.knowledge import tool
 
 MAX_CHARS = 16 * 1024 * 1024
 
 Text = Annotated[str, Meta(max_length=MAX_CHARS)]
-NotePath = Annotated[str, Meta(max_length=4096)]
-NoteId = Annotated[str, Meta(max_length=1024)]
-FrontMatter = Annotated[dict[str, Any], Meta(max_length=256)]
+NotePath = Annotated[Annotated[str, Meta(max_length=4096)], detail("The file, absolute or below a root")]
+NoteId = Annotated[Annotated[str, Meta(max_length=1024)], detail("Instead of `path`: as search_documents answers it")]
+FrontMatter = Annotated[Annotated[dict[str, Any], Meta(max_length=256)], detail("YAML between `---`, as data")]
+DryRun = Annotated[bool, detail("Change nothing; answer the diff")]
 IfMatch = Annotated[str | None, Meta(description="Its `hash`, if still so")]
 
 
@@ -39,10 +40,10 @@ class WriteNote(Params[NoteWritten], frozen=True, kw_only=True):
     Parts: edit_note."""
 
     path: Annotated[NotePath, Meta(min_length=1)]
-    content: Text
+    content: Annotated[Text, detail("All of it, without front matter where that is given as data")]
     front_matter: FrontMatter = {}
     if_match: IfMatch = None
-    overwrite: bool = False
+    overwrite: Annotated[bool, detail("Replace what is there, whatever it is")] = False
 
 
 class Replacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +58,7 @@ class SectionText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     heading: Annotated[str, Meta(min_length=1, max_length=1024)]
     content: Text
-    create: bool = False
+    create: Annotated[bool, detail("Make the section at the end, where there is none")] = False
 
 
 @tool.destroy("edit_note", surfaces=("knowledge", "core"), idempotent=False, deadline_s=30, within_roots=True)
@@ -69,8 +70,8 @@ class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
     id: NoteId = ""
     replace: Replacement | None = None
     section: SectionText | None = None
-    prepend: Text = ""
-    append: Text = ""
+    prepend: Annotated[Text, detail("Before the text, below front matter")] = ""
+    append: Annotated[Text, detail("After the last line")] = ""
     front_matter: Annotated[FrontMatter, Meta(description="Keys to set; null removes")] = {}
     if_match: IfMatch = None
     dry_run: Annotated[bool, Meta(description="Only answer the diff")] = False
@@ -102,7 +103,7 @@ class RenameNote(Params[NoteRenamed], frozen=True, kw_only=True):
     to: Annotated[str, Meta(min_length=1, max_length=4096, description="File name, or path below its root")]
     path: NotePath = ""
     id: NoteId = ""
-    dry_run: bool = False
+    dry_run: DryRun = False
 
     def check(self) -> None:
         check_one(self.path, self.id)

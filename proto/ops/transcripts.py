@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import Kind
-from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
+from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route, detail
 from proto.ops.retrieve import UNLIKELY, MinScore, Score, Value
 
 SERVICE = "transcripts"
@@ -224,13 +224,15 @@ class TranscriptList(Params[Conversations], frozen=True, kw_only=True):
     """Past conversations by project, agent and time, with title, size, tokens and cost. For what was said: search."""
 
     query: Annotated[str, Meta(max_length=1024, description="Words of the title")] = ""
-    project: Annotated[str, Meta(max_length=1024)] = ""
+    project: Annotated[Annotated[str, Meta(max_length=1024)], detail("Only of this project")] = ""
     agent: Annotated[str, Meta(max_length=256, description="Or provider")] = ""
-    since: Annotated[str, Meta(max_length=64)] | None = None
-    until: Annotated[str, Meta(max_length=64)] | None = None
+    since: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, detail("RFC 3339, a date, Unix seconds, `last week`")
+    ] = None
+    until: Annotated[Annotated[str, Meta(max_length=64)] | None, detail("As `since`; of a date, all of it")] = None
     sort: Order = "newest"
-    limit: Annotated[int, Meta(ge=1, le=200)] = 20
-    cursor: Annotated[str, Meta(max_length=128)] | None = None
+    limit: Annotated[Annotated[int, Meta(ge=1, le=200)], detail("Conversations to answer at most")] = 20
+    cursor: Annotated[Annotated[str, Meta(max_length=128)] | None, detail("`next_cursor` of the answer before")] = None
 
 
 class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,16 +285,17 @@ class Checkout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     "transcript_checkout",
     deadline_s=30,
     title="Check out a conversation",
-    surfaces=("transcripts", "core"),
+    surfaces=("transcripts",),
     is_exact=True,
 )
 class TranscriptCheckout(Params[Checkout], frozen=True, kw_only=True):
-    """Resume a past conversation, go on where it ended: its messages up to a turn (`hash`, from search), as a model's
-    API takes them."""
+    """Resume a past conversation, go on where it ended: its messages up to a turn (`hash`, from search)."""
 
     hash: Hash
     form: Annotated[Form | None, Meta(description="API to write for; default: its provider's")] = None
-    cursor: Annotated[str, Meta(max_length=64)] | None = None
+    cursor: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, detail("Of `text`: `next_cursor` of the page before")
+    ] = None
 
 
 # What the HTTP routes answer with

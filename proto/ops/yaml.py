@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params, Role
+from proto.operation import Family, Params, Role, detail
 
 _CODES = {
     -32000: "The file cannot be read or written",
@@ -28,12 +28,12 @@ Path: TypeAlias = Annotated[
         description='As `server.host`, `items[0].name`, `labels["a.b/c"]`',
     ),
 ]
-Document: TypeAlias = Annotated[int, Meta(ge=0, description="Document of the file, from 0")]
+Document: TypeAlias = Annotated[Annotated[int, Meta(ge=0)], detail("Which document of the file, from 0")]
 IfMatch: TypeAlias = Annotated[
     str | None,
     Meta(description="Only if its SHA-256 is still this"),
 ]
-DryRun: TypeAlias = Annotated[bool, Meta(description="Only answer the diff")]
+DryRun: TypeAlias = Annotated[bool, detail("Only answer the diff")]
 Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal: pass it as `if_match`")]
 Above: TypeAlias = Annotated[str | None, Meta(description="Lines above the entry, without `#`; empty removes them")]
 Beside: TypeAlias = Annotated[str | None, Meta(description="At the end of its line, without `#`; empty removes it")]
@@ -118,7 +118,7 @@ class CommentEdit(PathEdit, frozen=True, tag="comment"):
 Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
 
 
-@text_tool.read("noyalib_get", is_exact=True, surfaces=("yaml", "core"), deadline_s=30, title="Read a YAML value")
+@text_tool.read("noyalib_get", is_exact=True, surfaces=("yaml",), deadline_s=30, title="Read a YAML value")
 class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
     """Read a value from a YAML file on disk by its path (`server.port`), exactly as written. A whole file or another
     format is not for this."""
@@ -140,7 +140,7 @@ class PathChange(Params[EditResult], frozen=True, kw_only=True):
 
 @text_tool.write(
     "noyalib_set",
-    surfaces=("yaml", "core"),
+    surfaces=("yaml",),
     idempotent=True,
     deadline_s=30,
     title="Set a YAML value",
@@ -191,7 +191,7 @@ class YamlSetComments(PathChange, frozen=True, kw_only=True):
     beside: Beside = None
 
 
-@text_tool.destroy("yaml_edit", idempotent=False, deadline_s=60, title="Edit a YAML file in several places")
+@text_tool.destroy("yaml_edit", idempotent=False, deadline_s=60, title="Edit YAML in several places")
 class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
     """Edit one YAML file in several places at once, all or none, each edit seeing those before it. One value:
     noyalib_set."""
@@ -203,7 +203,7 @@ class YamlEdit(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@tool.read("yaml_validate", deadline_s=30, title="Check YAML against a JSON Schema")
+@tool.read("yaml_validate", deadline_s=30, title="Check YAML by a schema")
 class YamlValidate(Params[ValidateResult], frozen=True, kw_only=True):
     """Validate a YAML file against a JSON Schema (2020-12 by default; no remote references)."""
 

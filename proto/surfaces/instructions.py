@@ -14,15 +14,13 @@ in query finds the op for a task, {"target": OP} its parameters. A string $prev.
 _LONG = "A long answer is cut or kept: it says how to go on."
 
 _TEXTS = {
-    CORE: f"""{_SEARCHES} read_node_content reads a note, write_note and edit_note write
-        one, navigate and inspect look at files on disk (index them first),
-        noyalib_set changes YAML without touching its comments; remember keeps a fact and recall finds it again, a whole
-        text is stored by the op add of execute. All else: {_STEPS} {_LONG}""",
+    CORE: f"""{_SEARCHES} Notes: read_node_content, write_note, edit_note. Files on disk: grep-files, read-file,
+        edit-file, write-file. remember keeps a fact and recall finds it again; a whole text is stored by the op add of
+        execute. All else (folders by size, YAML with its comments, plans, versions): {_STEPS} {_LONG}""",
     ALL: f"""{_SEARCHES} Files on disk: grep-files, read-file, edit-file, write-file; index, then navigate, top-files,
         rename-files; deleted ones come back by restore-files. Groups of files: resource-*; rules for files: plan-*.
-        YAML: noyalib_* and yaml_*.
-        Notes: search_documents, explore_links, write_note, edit_note, rename_note. Stored documents and their versions:
-        ops of query and execute. {_STEPS} {_LONG}""",
+        YAML: noyalib_* and yaml_*. Notes: search_documents, write_note, edit_note, rename_note, explore_links. Stored
+        documents and their versions: ops of query and execute. {_STEPS} {_LONG}""",
     COMPACT: f"""{_STEPS} Ops: search_documents (notes), transcripts_search (past conversations), search, grep, get, add
         (stored documents), index and navigate (files), noyalib_set (YAML); search_everything looks in all. {_LONG}""",
     "documents": """A store of documents with their versions. query reads: search (by meaning and words), grep (exact
@@ -40,8 +38,8 @@ _TEXTS = {
         navigate and inspect browse; top-files, top-directories, find-duplicates, space-summary tell what takes the
         space; rename-files, move-files, delete-files change the disk (dryRun first), restore-files undoes a deletion.
         resource-set-* group files, resource-search and the like find in a group, query-* save searches over the index,
-        plan-* are rules that act on files. grep-files, read-file,
-        edit-file and write-file work on texts, without the index.""",
+        plan-* are rules that act on files. grep-files, read-file, edit-file and write-file work on texts, without the
+        index.""",
     "transcripts": """Past conversations with language models. search finds turns by meaning and words, each with the
         talk that led to it; transcript_checkout resumes one from a turn's hash; transcript_delete forgets a turn for
         good.""",

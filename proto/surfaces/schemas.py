@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from proto.json_types import JsonObject
+from proto.operation import DETAIL
 
 DRAWN = 450
 """Characters of a parameter beyond which its form is drawn in a line."""
@@ -28,6 +29,8 @@ FORM_OF = "x-form-of"
 _DEPTH = 8
 _LARGE = 10_000
 _PLAIN = frozenset({"enum", "const", "required", "format", "x-mcp-header", "uniqueItems", "exclusiveMinimum"})
+Kind = Literal["parameters", "details", "result"]
+
 _PAGING = frozenset({"limit", "offset", "cursor"})
 _FEW = 3
 _SAVED = 24
@@ -38,14 +41,16 @@ _FUNCTION_WORDS = frozenset(
 _PLACED = ("type", "properties", "required", "additionalProperties", "$defs", "description", "title")
 
 
-def parameters(schema: JsonObject, names: Mapping[str, str] | None = None, *, told: str = "") -> JsonObject:
+def parameters(
+    schema: JsonObject, names: Mapping[str, str] | None = None, *, told: str = "", detailed: bool = False
+) -> JsonObject:
     """The schema of parameters; `names` has the common names of those that the operation declares under another, and
-    `told` is what the tool's own description says."""
+    `told` is what the tool's own description says. If `detailed`, what `detail` explains is explained."""
     definitions = schema.get("$defs", {})
     named = names or {}
     properties = {}
     for name, whole in schema.get("properties", {}).items():
-        short = _short(whole, definitions, _DEPTH, explained=True)
+        short = _short(whole, definitions, _DEPTH, "details" if detailed else "parameters")
         if _is_plain(name, short, told):
             del short["description"]
         if len(msgspec.json.encode(short)) > DRAWN:
@@ -90,15 +95,16 @@ def result(schema: JsonObject) -> JsonObject:
     """The schema of a result, without its explanations; of a long one, only as deep as its length allows."""
     definitions = schema.get("$defs", {})
     for depth in range(_DEPTH, 0, -1):
-        short = _short(schema, definitions, depth, explained=False)
+        short = _short(schema, definitions, depth, "result")
         if len(msgspec.json.encode(short)) <= RESULT:
             break
     # At its root it is an object, whatever its alternatives are.
     return {"type": "object", **short}
 
 
-def _short(node: JsonObject, definitions: JsonObject, depth: int, *, explained: bool) -> JsonObject:
-    """The node, with what its references lead to in their places; `explained` as parameters are, results are not."""
+def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) -> JsonObject:
+    """The node, with what its references lead to in their places; parameters are explained, results are not."""
+    explained = kind != "result"
     node = _resolved(node, definitions)
     choices = node.get("anyOf", ())
     given = [each for each in choices if each != {"type": "null"}] if explained else list(choices)
@@ -107,17 +113,20 @@ def _short(node: JsonObject, definitions: JsonObject, depth: int, *, explained: 
         given = node.get("anyOf", ())
     short: JsonObject = {}
     for key, value in node.items():
-        if key == "type" or (key in _PLAIN and value) or (explained and (key == "description" or _tells(key, value))):
+        told = explained and (
+            _tells(key, value) or (key == "description" and (kind == "details" or DETAIL not in node))
+        )
+        if key == "type" or (key in _PLAIN and value) or told:
             short[key] = value
         elif depth > 0 and key == "properties":
-            inner = {name: _short(each, definitions, depth - 1, explained=explained) for name, each in value.items()}
+            inner = {name: _short(each, definitions, depth - 1, kind) for name, each in value.items()}
             short[key] = inner
         elif depth > 0 and key in ("items", "additionalProperties") and isinstance(value, dict) and value:
-            short[key] = _short(value, definitions, depth - 1, explained=explained)
+            short[key] = _short(value, definitions, depth - 1, kind)
     if "properties" not in short:
         short.pop("required", None)
     if given and depth > 0:
-        short |= _alternatives([_short(each, definitions, depth - 1, explained=explained) for each in given])
+        short |= _alternatives([_short(each, definitions, depth - 1, kind) for each in given])
     return short
 
 

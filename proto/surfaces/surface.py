@@ -65,8 +65,7 @@ class Surface:
 
     def bounds(self, op: Operation[object]) -> bool:
         """Whether a long answer of a tool is cut here: where no other system's contract says how long it is."""
-        here = self.name in (CORE, COMPACT) and self.name in op.surfaces
-        return here and not (op.is_content or op.is_exact or caches(op))
+        return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact or caches(op))
 
     @cached_property
     def listed_prompts(self) -> list[JsonObject]:
@@ -97,7 +96,7 @@ class Surface:
             "name": op.name,
             **({"title": op.title} if op.title != words_of(op.name) else {}),
             "description": description,
-            "inputSchema": schemas.parameters(whole, common, told=description),
+            "inputSchema": schemas.parameters(whole, common, told=description, detailed=self.name != ALL),
             "annotations": annotations_of(op, whole=self.name in REFERENCES),
         }
         # Of an answer that may be cut, no form is promised.

@@ -123,9 +123,10 @@ class Finding:
 def arranged(
     scores: Mapping[str, float], rows: Mapping[str, Row], others: Mapping[str, Sequence[Row]]
 ) -> list[tuple[Row, float]]:
-    """Memories by how sure they are, to a hundredth, then by time; with each those that contradict it, the newest first
-    of those that are nearly as sure."""
-    ranked = sorted(rows.values(), key=lambda row: (-round(scores[row.id], 2), -row.at_ns, -row.number))
+    """Memories in the search's order, the sure ones first; with each those that contradict it, the newest first of
+    those that are nearly as sure."""
+    # Scores that are nearly 1 differ by less than they mean, and the order of the search says more.
+    ranked = [rows[id_] for id_ in scores if id_ in rows]
     order: dict[str, tuple[Row, float]] = {}
     for row in ranked:
         if row.id not in order:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Params
+from proto.operation import Params, detail
 from proto.ops.files.shared import Path, tool, within
 from proto.ops.pages import Paged
 
@@ -18,7 +18,7 @@ MAX_ITEMS = 10_000
 
 ItemStatus = Literal["success", "preview", "error"]
 
-DryRun = Annotated[bool, Meta(description="Only say what would happen")]
+DryRun = Annotated[bool, detail("Only say what would happen")]
 
 
 class Relocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,8 +97,8 @@ class Deletions(Outcomes, frozen=True, kw_only=True):
 
 @within.destroy("delete-files", idempotent=False, deadline_s=86_400)
 class DeleteFiles(Params[Deletions], frozen=True, kw_only=True, rename="camel"):
-    """Delete files or folders on disk, throw them away; a folder that is not empty only with `force`. They go to the
-    trash, and restore-files brings them back, unless `permanent: true` is answered. Stored documents: op delete."""
+    """Delete files or folders on disk, throw them away; a folder that is not empty only with `force`. They
+    go to the trash (restore-files), unless `permanent: true` is answered. Stored documents: op delete."""
 
     paths: Annotated[list[Path], Meta(min_length=1, max_length=MAX_ITEMS, description="What to delete")]
     dry_run: DryRun = False

@@ -50,7 +50,7 @@ class RerunClassifier(Params[ClassifierStarted], frozen=True, kw_only=True, rena
 
 @tool.read("classifier-job-progress", deadline_s=10)
 class ClassifierJobProgress(Params[ClassifierJob], frozen=True, kw_only=True, rename="camel"):
-    """How far a job of rerun-classifier has come. Of index: job-progress."""
+    """How far a job of rerun-classifier has come."""
 
     job_id: Annotated[JobId, Meta(description="The job, as `rerun-classifier` answered it")]
 
@@ -64,7 +64,7 @@ class ClassifierJobs(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("list-classifier-jobs", deadline_s=10)
 class ListClassifierJobs(Params[ClassifierJobs], frozen=True, kw_only=True):
-    """List jobs of rerun-classifier, newest first. Of index: list-jobs."""
+    """List jobs of rerun-classifier, newest first."""
 
     status: Annotated[ClassifierStatus | None, Meta(description="Only jobs of this status")] = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Jobs to answer at most")] = 50

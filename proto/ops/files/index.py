@@ -36,11 +36,12 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     duration_ms: int | None = None
     skipped: Annotated[bool, Meta(description="Whether the index was young enough to be left as it is")] = False
     skip_reason: str | None = None
+    ignored: Annotated[list[str], Meta(description="Patterns of the settings; what they name is left out")] = []
     problem_count: Annotated[int, Meta(description="Directories and files that could not be read")] = 0
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 
 
-@within.write("index", surfaces=("files", "core"), idempotent=True, deadline_s=86_400)
+@within.write("index", surfaces=("files",), idempotent=True, deadline_s=86_400)
 class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
     """Scan a file or folder into the index of files, unless scanned within `maxAge` seconds; as a job, or with `async`
     false to its end. Before navigate, top-files and the like. To follow changes: source-create."""

@@ -291,7 +291,6 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
 
 @tool.destroy("plan-delete", idempotent=False, deadline_s=60)
 class PlanDelete(Params[Deleted], frozen=True, kw_only=True):
-    """Delete a plan with the record of its runs; entries and resource sets stay. To stop it for a while: plan-
-    update."""
+    """Delete a plan with the record of its runs. To stop it for a while: plan-update."""
 
     name: PlanName

@@ -35,7 +35,7 @@ class NavigateResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     ] = None
 
 
-@within.read("navigate", surfaces=("files", "core"), deadline_s=30)
+@within.read("navigate", surfaces=("files",), deadline_s=30)
 class Navigate(Params[NavigateResult], frozen=True, kw_only=True):
     """Browse a folder: list what is directly in it, as `ls` does, by name, largest or latest first, page by page.
     Needs index before. Details of one file: inspect; the largest of all below: top-files."""
@@ -83,7 +83,7 @@ class InspectResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     problem: Annotated[str | None, Meta(description="Why a directory could not be read")] = None
 
 
-@within.read("inspect", surfaces=("files", "core"), deadline_s=60)
+@within.read("inspect", surfaces=("files",), deadline_s=60)
 class Inspect(Params[InspectResult], frozen=True, kw_only=True):
     """Inspect one file or folder: size, times, thumbnail, frames of a video, EXIF and other metadata. What is in a
     folder: navigate."""
@@ -107,7 +107,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("db-diagnose", deadline_s=600)
 class DbDiagnose(Params[Diagnosis], frozen=True, kw_only=True):
-    """Diagnose the database of the file index: integrity, sums, entries out of date."""
+    """Diagnose the database of the file index."""
 
 
 class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class SessionInfoResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("session-info", deadline_s=30)
 class SessionInfo(Params[SessionInfoResult], frozen=True, kw_only=True):
-    """Where the file index is, how large, what it holds, and this session's preferences."""
+    """The file index: where, how large; and this session's preferences."""
 
 
 class Preferences(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Params
+from proto.operation import Params, detail
 from proto.ops.files.shared import EntryPage, FileEntry, Filter, Instant, Limit, Offset, SetName, Whole, tool
 
 TimeField = Literal["mtime", "ctime", "added_at"]
@@ -21,7 +21,7 @@ Metric = Literal["size", "count", "files", "directories"]
 
 Depth = Annotated[int, Meta(ge=0, description="Levels to follow")]
 
-ChildSets = Annotated[bool, Meta(description="With the sets below it")]
+ChildSets = Annotated[bool, detail("With the sets below it")]
 
 
 class SetNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -84,8 +84,7 @@ class SetChanged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.write("resource-set-modify", idempotent=True, deadline_s=60)
 class ResourceSetModify(Params[SetChanged], frozen=True, kw_only=True):
-    """Add files of the index to a resource set or remove them from it, by path; all or none. The files stay as they
-    are."""
+    """Add files of the index to a resource set or remove them from it, by path; all or none."""
 
     name: SetName
     operation: Annotated[Literal["add", "remove"], Meta(description="What to do with the paths")]

@@ -123,6 +123,6 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("source-stats", deadline_s=60)
 class SourceStats(Params[Stats], frozen=True, kw_only=True):
-    """What a source has done: entries, scans and how long they took, changes."""
+    """What a source has done: entries, scans, changes."""
 
     name: SourceName

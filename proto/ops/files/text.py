@@ -9,17 +9,20 @@ import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import Params
+from proto.operation import Params, detail
 from proto.ops.files.index import beside
 from proto.ops.files.shared import within
 
-AbsolutePath = Annotated[str, Meta(min_length=1, max_length=32768)]
+AbsolutePath = Annotated[Annotated[str, Meta(min_length=1, max_length=32768)], detail("Absolute path")]
 """As `proto.ops.files.shared.Path`."""
+
+DryRun = Annotated[bool, detail("Change nothing; answer the diff")]
 
 MAX_CONTEXT = 50
 
-IfMatch = Annotated[str, Meta(max_length=80)] | None
-"""`hash` of what is to be changed."""
+IfMatch = Annotated[
+    Annotated[str, Meta(max_length=80)] | None, detail("Only if the file still has this `hash`, which reading answered")
+]
 
 
 class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,13 +39,13 @@ class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_lines: Annotated[str, Meta(description="The `lines` that follow")] = ""
 
 
-@within.read("read-file", deadline_s=60, text="text")
+@within.read("read-file", surfaces=("files", "core"), deadline_s=60, text="text")
 class ReadFile(Params[FileText], frozen=True, kw_only=True):
     """Read a text file on disk, or `lines` of it. Notes: read_node_content."""
 
     path: AbsolutePath
     lines: Annotated[str, Meta(max_length=24, description="`10-80`, `10-`")] = ""
-    encoding: Annotated[str, Meta(max_length=32)] = ""
+    encoding: Annotated[Annotated[str, Meta(max_length=32)], detail("As Python names it; by default found out")] = ""
 
 
 class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,22 +76,22 @@ class GrepFound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_cursor: str = ""
 
 
-@within.read("grep-files", deadline_s=60)
+@within.read("grep-files", surfaces=("files", "core"), deadline_s=60)
 class GrepFiles(Params[GrepFound], frozen=True, kw_only=True):
     """Grep files on disk (RE2), as ripgrep: no ignored, hidden or binary ones. Stored documents: op grep."""
 
-    pattern: Annotated[str, Meta(min_length=1, max_length=8192)]
-    ignore_case: bool = False
-    literal: bool = False
-    context: Annotated[int, Meta(ge=0)] = 0
-    path: Annotated[str, Meta(max_length=32768)] = ""
+    pattern: Annotated[Annotated[str, Meta(min_length=1, max_length=8192)], detail("RE2, of one line")]
+    ignore_case: Annotated[bool, detail("Take small and large letters for the same")] = False
+    literal: Annotated[bool, detail("Take the pattern for plain text")] = False
+    context: Annotated[Annotated[int, Meta(ge=0)], detail("Lines before and after each match")] = 0
+    path: Annotated[Annotated[str, Meta(max_length=32768)], detail("File or folder; all roots by default")] = ""
     glob: Annotated[str, Meta(max_length=8192, description="`*.{c,h} !test/`")] = ""
-    files_with_matches: bool = False
-    count: bool = False
-    hidden: bool = False
-    no_ignore: bool = False
-    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
-    cursor: Annotated[str, Meta(max_length=40_000)] = ""
+    files_with_matches: Annotated[bool, detail("Answer only which files")] = False
+    count: Annotated[bool, detail("Answer how many lines of each file")] = False
+    hidden: Annotated[bool, detail("Look through hidden files and folders as well")] = False
+    no_ignore: Annotated[bool, detail("Look through what ignore files name as well")] = False
+    limit: Annotated[Annotated[int, Meta(ge=1, le=1_000_000)], detail("Lines (or files) to answer at most")] = 100
+    cursor: Annotated[Annotated[str, Meta(max_length=40_000)], detail("`next_cursor` of the answer before")] = ""
 
     def check(self) -> None:
         if self.context > MAX_CONTEXT:
@@ -123,10 +126,10 @@ class GrepTexts(Params[GrepPart], frozen=True, kw_only=True):
 class FileEdit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Of `old`, there once or `all`, or `lines`."""
 
-    new: Annotated[str, Meta(max_length=16_000_000)]
-    old: Annotated[str, Meta(max_length=16_000_000)] = ""
-    lines: Annotated[str, Meta(max_length=24)] = ""
-    all: bool = False
+    new: Annotated[Annotated[str, Meta(max_length=16_000_000)], detail("What takes its place")]
+    old: Annotated[Annotated[str, Meta(max_length=16_000_000)], detail("Exact text; it occurs once, or `all`")] = ""
+    lines: Annotated[Annotated[str, Meta(max_length=24)], detail("Instead of `old`: `10-80`, `10-`")] = ""
+    all: Annotated[bool, detail("Wherever `old` occurs")] = False
 
 
 class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,14 +143,14 @@ class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dry_run: bool = False
 
 
-@within.write("edit-file", idempotent=False, deadline_s=60)
+@within.write("edit-file", surfaces=("files", "core"), idempotent=False, deadline_s=60)
 class EditFile(Params[Edited], frozen=True, kw_only=True):
     """Edit a text file on disk: replace exact text or lines, all or none. YAML: yaml_edit."""
 
     path: AbsolutePath
     edits: Annotated[list[FileEdit], Meta(min_length=1, max_length=1000)]
     if_match: IfMatch = None
-    dry_run: bool = False
+    dry_run: DryRun = False
 
     def check(self) -> None:
         for number, edit in enumerate(self.edits):
@@ -168,11 +171,11 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     permanent: Annotated[bool, Meta(description="Whether the former content is gone: the trash is off")] = False
 
 
-@within.destroy("write-file", idempotent=True, deadline_s=60)
+@within.destroy("write-file", surfaces=("files", "core"), idempotent=True, deadline_s=60)
 class WriteFile(Params[Written], frozen=True, kw_only=True):
     """Write a file on disk; an existing one needs `if_match` or `overwrite`; it goes to the trash."""
 
     path: AbsolutePath
-    content: Annotated[str, Meta(max_length=64_000_000)]
+    content: Annotated[Annotated[str, Meta(max_length=64_000_000)], detail("All of it, written as UTF-8")]
     if_match: IfMatch = None
-    overwrite: bool = False
+    overwrite: Annotated[bool, detail("Replace what is there, whatever it is")] = False

@@ -1,4 +1,7 @@
-"""Spreadsheets, by calamine: XLSX, XLSB, XLS and ODS."""
+"""Spreadsheets, by calamine: XLSX, XLSB, XLS and ODS.
+
+It ends the process where cells lie so far apart, or damage says so, that their grid does not fit into memory.
+"""
 
 from __future__ import annotations
 

@@ -57,15 +57,18 @@ class Work:
 
 
 class Indexing:
-    """The task."""
+    """The task; `extracted` is told when a content has got its text, which the search does not have yet."""
 
-    def __init__(self, env: Environment, store: Store, codec: Codec, adding: Adding) -> None:
+    def __init__(
+        self, env: Environment, store: Store, codec: Codec, adding: Adding, extracted: Callable[[], None]
+    ) -> None:
         self._env = env
         self._store = store
         self._codec = codec
         self._adding = adding
         self._wake = trio.Event()
         self._extracting = trio.Lock()
+        self._extracted = extracted
         self.waiting: str | None = None
         """Why something is not done at the moment."""
 
@@ -119,6 +122,8 @@ class Indexing:
                 except Undecodable as error:
                     made = DecodedText(text=None, problem=str(error))
             await self._store.write(partial(settle, codec=self._codec, id_=stored.id, made=made))
+            self.hurry()
+            self._extracted()
             return True
 
     async def without_text(self, ids: list[int]) -> list[str]:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import io
 import random
 import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
+from proto.ops.decode import DecodedText, DecodeText
 from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
+from services.decode import main as decode
 from services.decode.text import archive, writer
 from services.decode.text.reading import text_of
+from services.retrieve.main import open_service as open_retrieve
+from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.text import cutting
 from tests.unit.documents import formats
-from tests.unit.documents.rig import documents, tree
+from tests.unit.documents.rig import documents, tree, until
 from tests.unit.documents.test_texts import pdf
 
 LIMIT_S = 60.0
@@ -68,6 +76,7 @@ REFUSED = {
     "a book with DRM": (formats.epub(rights="<rights/>"), "locked by its publisher"),
     "an old Word file": (OLE + bytes(504) + "WordDocument".encode("utf-16-le"), "save it as .docx"),
     "another zip file": (formats.zipped({"a.txt": "a"}), "no document of a kind that is read"),
+    "a damaged XLS": (OLE + bytes(504) + "Workbook".encode("utf-16-le") * 50, "damaged"),
     "half a zip file": (formats.docx()[:700], "damaged"),
     "no words": (formats.zipped({"content.xml": "<x/>"}), "pictures alone"),
     "deep XML": (formats.docx("<w:p>" * 5000), "nested too deeply"),
@@ -118,7 +127,7 @@ async def test_documents_of_each_kind_are_found_and_what_has_no_text_is_told(tmp
     files |= {"scanned.pdf": pdf(""), "old.doc": REFUSED["an old Word file"][0], "plain.zip": formats.docx()}
     files["bad.ipynb"] = "{ a notebook that is not closed"
     tree(tmp_path / "root", files)
-    async with documents(tmp_path) as bench:
+    async with documents(tmp_path, {"retrieve": open_retrieve}) as bench:
         added = await bench.call(DocumentsAdd(path=str(tmp_path / "root")))
         assert (added.files, added.text_waiting) == (len(files), 0)
         told = {Path(one.partition(": ")[0]).name: one.partition(": ")[2] for one in added.without_text}
@@ -132,7 +141,7 @@ async def test_documents_of_each_kind_are_found_and_what_has_no_text_is_told(tmp
             matches = (await bench.call(DocumentsGrep(pattern=pattern))).matches
             assert name in {Path(match.file).name for match in matches}, pattern
         assert not (await bench.call(DocumentsGrep(pattern="delText|Relationship"))).matches
-        (hit,) = (await bench.call(DocumentsSearch(query="Kapitel Seestern"))).results
+        hit = (await bench.call(DocumentsSearch(query="Kapitel Seestern"))).results[0]
         assert hit.name == "text.odt"
         kept = await bench.call(DocumentsGet(name="report.docx", include_content=True))
         assert (kept.content_encoding, kept.text_problem) == ("base64", None)
@@ -142,3 +151,37 @@ async def test_documents_of_each_kind_are_found_and_what_has_no_text_is_told(tmp
         status = await bench.call(DocumentsStatus(detailed=True))
         assert status.quarantined == 2
         assert len(status.quarantine or []) == 3
+
+
+async def test_the_search_is_told_as_soon_as_there_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing comes by itself.
+    monkeypatch.setattr(cutting, "AGAIN_S", 3600.0)
+    go_on = trio.Event()
+
+    @asynccontextmanager
+    async def open_later(env: Environment) -> AsyncIterator[Handlers]:
+        async def read(params: DecodeText, ctx: Context) -> DecodedText:
+            await go_on.wait()
+            return text_of(params.data, LIMIT_S)
+
+        async with decode.open_service(env) as handlers:
+            handlers.by_name["decode_text"] = DecodeText, read
+            yield handlers
+
+    tree(tmp_path / "root", {"a.docx": formats.docx()})
+    services = {"decode": open_later, "retrieve": open_retrieve}
+    async with documents(tmp_path, services) as bench, trio.open_nursery() as nursery:
+
+        async def known() -> bool:
+            status = await bench.call(DocumentsStatus())
+            return (status.total_objects, status.search_waiting) == (1, 0)
+
+        nursery.start_soon(bench.call, DocumentsAdd(path=str(tmp_path / "root")))
+        await until(known)
+        go_on.set()
+
+        async def found() -> bool:
+            answer = await bench.call(DocumentsSearch(query="revenue of sea stars"))
+            return [hit.snippet.startswith("# Annual") for hit in answer.results] == [True] and await known()
+
+        await until(found)

@@ -67,6 +67,18 @@ def test_an_explanation_is_left_out_only_where_name_values_and_tool_say_as_much(
     assert [name for name, parameter in listed.items() if "description" in parameter] == ["depth", "offset_s"]
 
 
+def test_a_detail_is_told_where_few_tools_are_listed_and_by_describe(table: ops.Table) -> None:
+    def of(surface: str) -> JsonObject:
+        (tool,) = (tool for tool in Surface(surface, table).listed_tools if tool["name"] == "grep-files")
+        properties: JsonObject = tool["inputSchema"]["properties"]
+        return properties
+
+    assert "description" not in of("all")["hidden"]
+    assert (
+        of("core")["hidden"]["description"] == table["grep-files"].input_schema["properties"]["hidden"]["description"]
+    )
+
+
 def test_a_long_explanation_is_told_once_in_a_list() -> None:
     long, short = "As `server.host`, `items[0].name`, `labels`: a path of keys", "YAML file"
     tools: list[JsonObject] = [
@@ -96,7 +108,9 @@ def keys(schema: Any) -> list[str]:
 
 def test_core_lists_few_tools_and_answers_by_name_what_all_has(table: ops.Table) -> None:
     core, whole = Surface("core", table), Surface("all", table)
-    assert {"query", "execute", "session", "search_everything", "noyalib_set"} <= {t["name"] for t in core.listed_tools}
+    assert {"query", "execute", "session", "search_everything", "edit_note", "edit-file", "remember"} <= {
+        t["name"] for t in core.listed_tools
+    }
     assert 12 <= len(core.listed_tools) <= 20
     assert core.tools == whole.tools
     assert core.listed_templates == whole.listed_templates
