@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -103,9 +104,10 @@ class Writing:
         status = os.stat(done.path, follow_symlinks=False)
         with disk.open_at(str(self._trash), disk.O_READ_FOLDER) as folder:
             create_file(folder, str(trash_id), done.before)
-            with contextlib.suppress(PermissionError):
-                os.chown(str(trash_id), status.st_uid, status.st_gid, dir_fd=folder)
-            os.chmod(str(trash_id), status.st_mode & 0o7777, dir_fd=folder)
+            with disk.open_at(str(trash_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, folder) as kept:
+                with contextlib.suppress(PermissionError):
+                    os.fchown(kept, status.st_uid, status.st_gid)
+                os.fchmod(kept, stat.S_IMODE(status.st_mode))
 
     def _finish(self, noted: _Noted, made: Sequence[str]) -> None:
         """The file is written: the index follows, down through the directories that were made."""
