@@ -64,7 +64,7 @@ TASKS = (
     ("which notes link to this note", "explore_links"),
     ("which notes are similar but lack a link between them", "find_gaps"),
     ("which of my notes say the same twice", "find_duplicate_notes"),
-    ("which links in my notes lead nowhere, and which notes has nothing linked", "knowledge_status"),
+    ("list the broken links in my notes, and the notes that nothing links to", "knowledge_status"),
     ("add the tags draft and security to a Markdown file", "inject_tags"),
     ("write a new Markdown note with the minutes of the meeting", "write_note"),
     ("append a line to my todo note", "edit_note"),
