@@ -60,7 +60,7 @@ class Changing:
             return await self._parts.added(*await adding.file(path, given, ctx))
         walk = folders.Walk(
             path, adding.roots, recursive=params.recursive, include=params.include, exclude=params.exclude,
-            honour_ignores=not params.no_ignore,
+            honour_ignores=not params.no_ignore, takes_generated=adding.takes_generated,
         )  # fmt: skip
         return await self._parts.added(*await add_directory(adding, walk, given, params.snapshot_label, ctx))
 

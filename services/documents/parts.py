@@ -23,6 +23,13 @@ from services.runtime.search_feed import Due as SearchDue
 EXTRACTION_PATIENCE_S = 10.0
 
 
+class Settings(msgspec.Struct, frozen=True):
+    """As they may be written; others are of those that read them."""
+
+    default_ignores: bool = True
+    """Whether folders that tools make (`node_modules`) are left out of a folder that is added."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The open store and the work around it."""
@@ -40,7 +47,8 @@ class Parts:
 
     @classmethod
     def around(cls, env: Environment, store: Store, codec: Codec) -> Parts:
-        adding = Adding(store, codec, Trainer(store, codec), env.roots)
+        takes_generated = not env.settings_as(Settings).default_ignores
+        adding = Adding(store, codec, Trainer(store, codec), env.roots, takes_generated=takes_generated)
         parsing = Parsing(env, store, codec)
         feed = ContentFeed(env, store, codec, adding)
         graph_feed = GraphFeed(env, store, parsing, adding)

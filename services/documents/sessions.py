@@ -37,12 +37,13 @@ from proto.ops.watch import Change
 from services.documents import changing
 from services.documents.add import folders
 from services.documents.add.add import add_changes
-from services.documents.add.folders import VERSION_CONTROL, Walk
+from services.documents.add.folders import Walk
 from services.documents.parts import Parts
 from services.documents.store import rows
 from services.documents.store.rows import Given
 from services.runtime.follower import Follower
 from services.runtime.handlers import Context, handles
+from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 from services.runtime.roots import is_below
 
 _log = logging.getLogger("linckia.documents")
@@ -184,7 +185,8 @@ class SessionFollower:
                 except LinckiaError as error:
                     _log.error("what sessions watch cannot be read: %s", error)
                 folders = sorted({one.folder for one in self._watched.values()})
-                self._follower.follow(folders, ignore=[f"{name}/" for name in sorted(VERSION_CONTROL)])
+                left_out = VERSION_CONTROL | (frozenset() if self._parts.adding.takes_generated else GENERATED)
+                self._follower.follow(folders, ignore=[f"{name}/" for name in sorted(left_out)])
                 await self._look()
                 next_look = min((one.due for one in self._watched.values() if self._is_wanted(one)), default=math.inf)
                 with trio.move_on_at(next_look):
@@ -240,7 +242,8 @@ class SessionFollower:
                 continue
             # Before the look: what changes while it is under way is told after it.
             one.changed = False
-            walk = Walk(one.folder, self._parts.adding.roots)
+            adding = self._parts.adding
+            walk = Walk(one.folder, adding.roots, takes_generated=adding.takes_generated)
             try:
                 await add_changes(self._parts.adding, walk, Given(session=one.session))
             except LinckiaError as error:

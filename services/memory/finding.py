@@ -60,7 +60,7 @@ class Finding:
             rows = store.of_ids(db, list(scores))
             others = {id_: store.conflicting(db, row.number, now_ns=now_ns) for id_, row in rows.items()}
             order = arranged(scores, rows, others)[: params.limit]
-            return [ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=score) for row, score in order]
+            return [ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order]
 
         memories = await self._database.read(read)
         return ops.RecallResult(
@@ -123,9 +123,10 @@ class Finding:
 def arranged(
     scores: Mapping[str, float], rows: Mapping[str, Row], others: Mapping[str, Sequence[Row]]
 ) -> list[tuple[Row, float]]:
-    """Memories by how sure they are, to a hundredth, then by time; with each those that contradict it, the newest first
-    of those that are nearly as sure."""
-    ranked = sorted(rows.values(), key=lambda row: (-round(scores[row.id], 2), -row.at_ns, -row.number))
+    """Memories in the search's order, the sure ones first; with each those that contradict it, the newest first of
+    those that are nearly as sure."""
+    # Scores that are nearly 1 differ by less than they mean, and the order of the search says more.
+    ranked = [rows[id_] for id_ in scores if id_ in rows]
     order: dict[str, tuple[Row, float]] = {}
     for row in ranked:
         if row.id not in order:

@@ -19,6 +19,15 @@ from services.runtime.roots import printable
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""
 
+VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
+GENERATED = frozenset(
+    {
+        "node_modules", "bower_components", "__pycache__", ".venv", ".eggs", ".mypy_cache", ".pytest_cache", ".tox",
+        ".nox", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".gradle", ".terraform", ".next", ".nuxt",
+    }
+)  # fmt: skip
+"""Folders that tools make, and would make again."""
+
 
 MAX_WEIGHT = 16_384
 """Patterns, wildcards and slashes in one folder's files; what follows no person wrote, and it is not read."""

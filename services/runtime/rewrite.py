@@ -156,6 +156,9 @@ def told(path: str, field: str = "path") -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise OperationError(f"`{field}`: File not found: {path[:1000]}", field=field) from None
-    except (OSError, OutsideRoots, TooLarge, Contended) as error:
+    except (OSError, TooLarge) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise OperationError(f"`{field}`: {path[:1000]}: {why}", field=field) from None
+    except (OutsideRoots, Contended) as error:
+        # These name it.
+        raise OperationError(f"`{field}`: {error}", field=field) from None

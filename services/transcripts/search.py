@@ -47,7 +47,7 @@ PER_CONVERSATION = 8
 CHARS_PER_TOKEN = 4
 """Of English text and code, by every tokenizer in common use."""
 
-_OWN = ("root", "in", "of")
+_OWN = ("root", "in", "of", "expires")
 """What corpora keep for their filters alone."""
 
 _TURN_CHARS = 110

@@ -167,17 +167,18 @@ class _TooManySteps(Exception):
 
 
 _steps = threading.local()
-"""How many steps of a validation this thread may still make."""
+"""How many steps of a validation this thread may still make; without `left`, it makes none of ours."""
 
 
 def _counted(check: Callable[..., Any], own: int) -> Callable[..., Any]:
     """A keyword's check that takes from the steps what it costs."""
 
     def counted(validator: Validator, value: Any, instance: Any, schema: Any) -> Any:
-        several = [len(each) for each in (value, instance) if isinstance(each, list | dict)]
-        _steps.left = getattr(_steps, "left", MAX_STEPS) - own - sum(several) // 10
-        if _steps.left < 0:
-            raise _TooManySteps
+        if (left := getattr(_steps, "left", None)) is not None:
+            several = [len(each) for each in (value, instance) if isinstance(each, list | dict)]
+            _steps.left = left - own - sum(several) // 10
+            if _steps.left < 0:
+                raise _TooManySteps
         return check(validator, value, instance, schema)
 
     return counted
@@ -235,6 +236,8 @@ def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fau
         raise YamlError(Code.INVALID_PARAMS, message) from None
     except RecursionError:
         raise YamlError(Code.INVALID_PARAMS, "schema: its references never end for this document") from None
+    finally:
+        del _steps.left
     faults = [_located(tree, document, fault) for fault in found]
     return sorted(faults, key=lambda fault: (fault.line, fault.column, fault.message))
 

@@ -345,6 +345,35 @@ async def changing(at: Place) -> None:
     await at.in_step()
 
 
+async def texts(at: Place) -> None:
+    path, found = f"{at.checkout}/notes/todo.txt", re.compile("^import (os|re)$", re.MULTILINE)
+    made = await at("write-file", path=path, content="one\r\ntwo\r\n")
+    assert made["created"]
+    await at.refused("write-file", path=path, content="three")
+    read = await at("read-file", path=path)
+    assert (read["text"], read["line_ends"], read["hash"]) == ("one\ntwo\n", "crlf", made["hash"])
+    edited = await at("edit-file", path=path, if_match=read["hash"], edits=[{"old": "two", "new": "2"}])
+    assert "+2" in edited["diff"]
+    assert content_of(path) == b"one\r\n2\r\n"
+    await at.refused("edit-file", path=path, if_match=read["hash"], edits=[{"old": "2", "new": "two"}])
+    over = await at("write-file", path=path, content="new", if_match=edited["hash"])
+    back = f"{path}.back"
+    await at("restore-files", items=[{"trashId": over["trash_id"], "to": back}])
+    assert (content_of(path), content_of(back)) == (b"new", b"one\r\n2\r\n")
+    await at.in_step()
+    lines = await at("grep-files", pattern=found.pattern, path=at.checkout, glob="*.py", limit=9_999)
+    sources = [each for each in at.files(at.checkout) if each.endswith(".py") and "/." not in each[len(at.checkout) :]]
+    counts = {each: len(found.findall(content_of(each).decode())) for each in sources}
+    assert {each["path"]: len(each["matches"]) for each in lines["files"]} == {k: n for k, n in counts.items() if n}
+    for tool, more in (("read-file", {}), ("write-file", {"content": ""}), ("grep-files", {"pattern": "x"})):
+        assert "outside the roots" in await at.refused(tool, path="/etc/passwd", **more)
+
+
+def content_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 def test_every_tool_agrees_with_the_disk(kernel: RunningKernel, transport: str) -> None:
     folder = f"{kernel.status()['roots'][0]}/{transport}"
@@ -353,7 +382,17 @@ def test_every_tool_agrees_with_the_disk(kernel: RunningKernel, transport: str) 
         with anyio.fail_after(120):
             async with Client(target_of(kernel, transport), mode="legacy") as client:
                 at = Place(client, folder, transport)
-                for family in (indexing, reading, sets, queries, sources_and_plans, classifying, space, changing):
+                for family in (
+                    indexing,
+                    reading,
+                    sets,
+                    queries,
+                    sources_and_plans,
+                    classifying,
+                    space,
+                    changing,
+                    texts,
+                ):
                     await family(at)
                 listed = {tool.name for tool in (await client.list_tools()).tools}
                 assert listed - at.called == set()

@@ -45,6 +45,9 @@ class AddResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped: Annotated[int, Meta(description="Links and special files, which are not stored")]
     snapshot_id: Annotated[str, Meta(description="Of a directory")] | None
     text_waiting: Annotated[int, Meta(description="Contents whose text is still being extracted")]
+    ignored: Annotated[
+        dict[str, int], Meta(description="Of a directory: folders left out by name, as .git and node_modules; how many")
+    ] = {}
     without_text: Annotated[list[str], Meta(description="Which have no text, or not all, and why (the first 100)")] = []
 
 
@@ -74,7 +77,10 @@ class DocumentsAdd(Params[AddResult], frozen=True, kw_only=True):
         list[Glob], Meta(max_length=256, description="Of a directory: only files that match a glob")
     ] = []
     exclude: Annotated[list[Glob], Meta(max_length=256, description="Of a directory: no files that match a glob")] = []
-    no_ignore: Annotated[bool, Meta(description="Of a directory: also what .gitignore and .ignore leave out")] = False
+    no_ignore: Annotated[
+        bool,
+        Meta(description="Of a directory: also what .gitignore and .ignore leave out, and node_modules and the like"),
+    ] = False
     snapshot_label: Annotated[str, Meta(max_length=256, description="Of a directory: its label")] | None = None
     session: SessionToAdd | None = None
 

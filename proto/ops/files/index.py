@@ -36,6 +36,7 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     duration_ms: int | None = None
     skipped: Annotated[bool, Meta(description="Whether the index was young enough to be left as it is")] = False
     skip_reason: str | None = None
+    ignored: Annotated[list[str], Meta(description="Patterns of the settings; what they name is left out")] = []
     problem_count: Annotated[int, Meta(description="Directories and files that could not be read")] = 0
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 

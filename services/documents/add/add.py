@@ -48,8 +48,11 @@ GIVE_WAY_S = 30.0
 class Adding:
     """Everything that an `add` needs; one for the service."""
 
-    def __init__(self, store: Store, codec: Codec, trainer: Trainer, roots: Roots) -> None:
+    def __init__(
+        self, store: Store, codec: Codec, trainer: Trainer, roots: Roots, *, takes_generated: bool = False
+    ) -> None:
         self.store = store
+        self.takes_generated = takes_generated
         self.codec = codec
         self.trainer = trainer
         self.roots = roots
@@ -166,7 +169,8 @@ async def add_directory(
             lambda db: snapshots.take(db, walk.directory, label, given.collection, pipeline.listing)
         )
     progress, name = pipeline.progress, os.path.basename(walk.directory)
-    return progress.answer(walk.directory, name, skipped=walk.skipped, snapshot=snapshot), progress
+    answer = progress.answer(walk.directory, name, skipped=walk.skipped, snapshot=snapshot, ignored=walk.ignored)
+    return answer, progress
 
 
 async def add_changes(adding: Adding, walk: Walk, given: Given) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import apsw
 
@@ -38,13 +39,15 @@ class Progress:
         self.failed += reasons[: MAX_FAILED - len(self.failed)]
 
     def answer(
-        self, path: str, name: str, hash_: str | None = None, *, skipped: int = 0, snapshot: str | None = None
-    ) -> AddResult:
+        self, path: str, name: str, hash_: str | None = None, *, skipped: int = 0, snapshot: str | None = None,
+        ignored: Mapping[str, int] = MappingProxyType({}),
+    ) -> AddResult:  # fmt: skip
         return AddResult(
             hash=hash_, path=path, name=name, size=self.size, is_new=bool(self.objects), documents_added=self.added,
             documents_updated=self.updated, documents_unchanged=self.unchanged,
             files=self.added + self.updated + self.unchanged, bytes_stored=self.stored, failed=self.failed,
             failed_count=self.failed_count, skipped=skipped, snapshot_id=snapshot, text_waiting=0,
+            ignored=dict(sorted(ignored.items())),
         )  # fmt: skip
 
 

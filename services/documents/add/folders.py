@@ -1,21 +1,21 @@
 """Files and directories below the roots, by their real paths; and the files of a directory as an `add` takes them:
-ignore files honoured, version control and links left out.
+ignore files honoured, version control, links and what tools make left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from proto.errors import InvalidParams, OperationError
 from services.documents.store import globs
-from services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_from
+from services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_from
 from services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
 
-VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
 MAX_IGNORE_BYTES = 1024 * 1024
 
 
@@ -29,7 +29,10 @@ class Walk:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     honour_ignores: bool = True
+    takes_generated: bool = False
     skipped: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
+    """By name, folders that were left out whatever the ignore files say, or since these say nothing of them."""
     failed: list[str] = field(default_factory=list)
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
@@ -57,12 +60,7 @@ class Walk:
                     if entry.is_symlink():
                         self.skipped += 1
                     elif entry.is_dir(follow_symlinks=False):
-                        if (
-                            self.recursive
-                            and entry.name not in VERSION_CONTROL
-                            and not (rules and rules.ignores(path, is_folder=True))
-                            and not (excluded and excluded("/" + path))
-                        ):
+                        if self.recursive and self._enters(path, entry.name, rules, excluded):
                             folders.append((path + "/", rules))
                     elif not entry.is_file(follow_symlinks=False):
                         self.skipped += 1
@@ -79,6 +77,16 @@ class Walk:
                 except OSError as error:
                     self.failed.append(f"{printable(entry.path)}: {error.strerror}")
             pending += reversed(folders)
+
+    def _enters(self, path: str, name: str, rules: IgnoreRules | None, excluded: Callable[[str], bool] | None) -> bool:
+        if excluded and excluded("/" + path):
+            return False
+        is_ignored = rules.verdict(path, is_folder=True) if rules else None
+        is_generated = name in GENERATED and self.honour_ignores and not self.takes_generated
+        if name in VERSION_CONTROL or (is_generated and is_ignored is None):
+            self.ignored[name] += 1
+            return False
+        return not is_ignored
 
     def _above(self) -> IgnoreRules | None:
         """The rules of the folders above, up to where the repository begins; git ignores by those too."""

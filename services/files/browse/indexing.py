@@ -60,6 +60,7 @@ class Indexing:
             duration_ms=int((time.monotonic() - began) * 1000),
             skipped=ended.skipped,
             skip_reason=ended.skip_reason,
+            ignored=self._core.settings.ignore,
             problem_count=ended.problem_count,
             problems=ended.problems,
         )

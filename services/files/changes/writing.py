@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,21 +66,21 @@ class Writing:
                 self._undo(noted)
             raise
         if noted is not None:
-            self._finish(noted)
+            self._finish(noted, [noted.path])
         return done, None if noted is None else noted.trash_id
 
-    def create(self, path: str, content: bytes) -> list[str]:
-        """Make a file at a clean real path where nothing is, with the directories that lead to it; answers what is to
-        be scanned.  Raises as `runtime.rewrite.create`."""
-        made = next((each for each in _down_to(path) if not os.path.lexists(paths.to_os(each))), path)
-        noted = self._begin(made, "edit", 0)
+    def create(self, path: str, content: bytes) -> None:
+        """Make a file at a clean real path where nothing is, with the directories that lead to it.  Raises as
+        `runtime.rewrite.create`."""
+        made = [each for each in _down_to(path) if not os.path.lexists(paths.to_os(each))] or [path]
+        noted = self._begin(made[0], "edit", 0)
         try:
             rewrite.create(paths.to_os(path), self._roots.all, content)
         except BaseException:
             # Directories may have been made.
-            self._finish(noted)
+            self._finish(noted, made)
             raise
-        return self._finish(noted)
+        self._finish(noted, made)
 
     def _begin(self, path: str, kind: str, size: int) -> _Noted:
         trash_id = None
@@ -103,16 +104,17 @@ class Writing:
         status = os.stat(done.path, follow_symlinks=False)
         with disk.open_at(str(self._trash), disk.O_READ_FOLDER) as folder:
             create_file(folder, str(trash_id), done.before)
-            with contextlib.suppress(PermissionError):
-                os.chown(str(trash_id), status.st_uid, status.st_gid, dir_fd=folder)
-            os.chmod(str(trash_id), status.st_mode & 0o7777, dir_fd=folder)
+            with disk.open_at(str(trash_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, folder) as kept:
+                with contextlib.suppress(PermissionError):
+                    os.fchown(kept, status.st_uid, status.st_gid)
+                os.fchmod(kept, stat.S_IMODE(status.st_mode))
 
-    def _finish(self, noted: _Noted) -> list[str]:
-        """The file is written: the index follows; answers what is to be scanned."""
+    def _finish(self, noted: _Noted, made: Sequence[str]) -> None:
+        """The file is written: the index follows, down through the directories that were made."""
         with self._database.transaction() as db:
-            must_scan = self._follow.seen(db, noted.path)
+            for path in made:
+                self._follow.seen(db, path)
             db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
-        return [noted.path] if must_scan else []
 
     def _undo(self, noted: _Noted) -> None:
         """The file was not written."""

@@ -195,8 +195,9 @@ def write_note(trash: Path, id_: int, note: Note) -> None:
 
 def remove_note(trash: Path, id_: int) -> None:
     """The item is not in the trash any more. A note without its item says nothing, so a failure does not matter."""
-    with contextlib.suppress(OSError):
-        (trash / f"{id_}.json").unlink()
+    for name in (f"{id_}.json", f"{id_}.json.new"):
+        with contextlib.suppress(OSError):
+            (trash / name).unlink()
 
 
 def _fill_trash(db: apsw.Connection, trash: Path) -> None:

@@ -76,13 +76,9 @@ class TextTools(Family):
 
     @handles(ops.WriteFile)
     async def write_file(self, params: ops.WriteFile, ctx: Context) -> ops.Written:
-        written, scan = await trio.to_thread.run_sync(self._write, params, limiter=self._few)
-        with trio.CancelScope(shield=True):
-            for path in scan:
-                await self._core.jobs.scan(path)
-        return written
+        return await trio.to_thread.run_sync(self._write, params, limiter=self._few)
 
-    def _write(self, params: ops.WriteFile) -> tuple[ops.Written, list[str]]:
+    def _write(self, params: ops.WriteFile) -> ops.Written:
         try:
             content = params.content.encode()
         except UnicodeEncodeError:
@@ -93,10 +89,10 @@ class TextTools(Family):
             if not os.path.lexists(paths.to_os(path)):
                 check_match(b"", params.if_match)
                 with contextlib.suppress(FileExistsError):
-                    scan = self._writing.create(path, content)
+                    self._writing.create(path, content)
                     self._tell(path)
-                    return structs.replace(written, created=True), scan
-            return self._replace(path, content, written, params), []
+                    return structs.replace(written, created=True)
+            return self._replace(path, content, written, params)
 
     def _replace(self, path: str, content: bytes, written: ops.Written, params: ops.WriteFile) -> ops.Written:
         if os.path.isdir(paths.to_os(path)):

@@ -35,6 +35,9 @@ MOST_READ = 5000
 ALIKE = 0.8
 """Cosine of notes that may be near-duplicates; what the words say then decides."""
 
+GROUP_NOTES = 20
+"""Near-duplicates that are named of one group."""
+
 QUOTED = 20
 """Gaps whose nearest sentences are looked for, and for how long the model may compare them."""
 QUOTES_WAIT_S = 5.0
@@ -179,7 +182,7 @@ class Discovery:
                 ops.DuplicateGroup(
                     notes=[
                         ops.DuplicateNote(id=id_, path=node.place.path)
-                        for id_ in duplicates.linked_first(db, ids)[: params.limit]
+                        for id_ in duplicates.linked_first(db, ids)[:GROUP_NOTES]
                         if (node := nodes.find(db, id_)) is not None
                     ],
                     size=len(ids),

@@ -61,17 +61,17 @@ def with_front_matter(text: str, merge: Merge) -> str:
     line_break = break_of(text)
     head, body = split(text)
     mark = MARK if head.startswith(MARK) else ""
-    lines: list[str] = LINE.findall(head.removeprefix(mark))
-    if not lines:
-        made = _broken(_ended(merge(""), "\n"), line_break)
-        return f"{mark}---{line_break}{made}---{line_break}{body}" if made.strip() else text
-    inner = "".join(lines[1:-1])
+    first, *inside, last = LINE.findall(head.removeprefix(mark)) or (f"---{line_break}", f"---{line_break}")
+    inner = "".join(inside)
     merged = merge(inner)
+    if len(merged) > frontmatter.MAX_CHARS:
+        said = f"`front_matter`: {len(merged)} characters, more than the {frontmatter.MAX_CHARS} that are read as such"
+        raise InvalidParams(said, field="front_matter")
     if merged == inner:
         return text
     if merged.strip() in ("", "{}"):
         return mark + body
-    return mark + lines[0] + _ended(merged, line_break) + lines[-1] + body
+    return mark + first + _ended(merged if inner else _broken(merged, line_break), line_break) + last + body
 
 
 def flat(text: str) -> str:

@@ -18,15 +18,17 @@ from tests.in_process import Bench, services_in_process
 
 
 @contextlib.asynccontextmanager
-async def documents(folder: Path, others: Mapping[str, OpenService] | None = None) -> AsyncIterator[Bench]:
+async def documents(
+    folder: Path, others: Mapping[str, OpenService] | None = None, **settings: object
+) -> AsyncIterator[Bench]:
     """The service with its data in `folder/data` and the root `folder/root`."""
     root = folder / "root"
-    root.mkdir(exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     async with services_in_process(
         {"decode": decode.open_service, **(others or {}), "documents": open_service},
         folder / "data",
         roots=[root],
-        settings={"decode": {"memory_limit_bytes": 0}},
+        settings={"decode": {"memory_limit_bytes": 0}, "documents": settings},
     ) as bench:
         yield bench
 

@@ -155,6 +155,22 @@ async def test_a_directory_is_added_by_its_rules(tmp_path: Path) -> None:
         assert shallow.files == 3
 
 
+async def test_what_tools_make_is_left_out_which_is_told_and_can_be_switched_off(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    kept = {"a.py": "a", "kept/.linckiaignore": "!node_modules/\n", "kept/node_modules/k.js": "k"}
+    made = {"node_modules/x/y.js": "y", "src/node_modules/z.js": "z", "src/__pycache__/c.pyc": "c", ".venv/p.py": "p"}
+    tree(root, {**kept, **made, ".git/config": "g"})
+    async with documents(tmp_path) as bench:
+        answer = await bench.call(DocumentsAdd(path=str(root)))
+        assert {one.path.removeprefix(f"{root}/") for one in await listed(bench)} == set(kept)
+        assert answer.ignored == {".git": 1, ".venv": 1, "__pycache__": 1, "node_modules": 2}
+        whole = await bench.call(DocumentsAdd(path=str(root), no_ignore=True))
+        assert (whole.files, whole.ignored) == (len(kept) + len(made), {".git": 1})
+    async with documents(tmp_path / "other", default_ignores=False) as bench:
+        tree(tmp_path / "other/root", made)
+        assert (await bench.call(DocumentsAdd(path=str(tmp_path / "other/root")))).files == len(made)
+
+
 async def test_only_what_is_below_a_root_can_be_added(tmp_path: Path) -> None:
     outside = tmp_path / "secret.txt"
     outside.write_text("secret")

@@ -57,6 +57,7 @@ def test_one_place_changes_and_every_other_byte_stays(
         ({"replace": Replacement("zebra", "x")}, "does not occur"),
         ({"section": SectionText("Twoo", "x")}, "did you mean Two"),
         ({"section": SectionText("Nine > Ten", "x", create=True)}, "a section 'Nine'"),
+        ({"front_matter": {"a": "x" * 70_000}}, "more than the 65536"),
         ({}, "say what to change"),
     ],
 )

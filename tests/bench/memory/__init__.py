@@ -1,0 +1,1 @@
+"""Memory against plain search over the conversations that it was taken from."""

@@ -1,0 +1,16 @@
+"""A short run of `tests.faults.text_kills`: what is killed while it edits and writes leaves no torn file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+
+def test_what_is_killed_while_it_writes_leaves_whole_files_an_index_in_step_and_the_trash() -> None:
+    command = [sys.executable, "-m", "tests.faults.text_kills", "--kills", "30"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    said = json.loads(done.stdout)
+    assert said["wrong"] == []
+    assert said["kept in the trash"] > 0
