@@ -204,7 +204,7 @@ class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
     """State of the notes: how many are known, wait to be indexed, or were left out and why; links that lead nowhere
     (broken), and notes that nothing links to (orphans)."""
 
-    limit: Annotated[int, Meta(ge=0, le=1000, description="Of broken links, and of orphans")] = 10
+    limit: Annotated[int, Meta(ge=0, le=1000, description="Links and orphans listed")] = 10
 
 
 class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,8 +253,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("find_gaps", deadline_s=120)
 class FindGaps(Params[list[Gap]], frozen=True, kw_only=True):
-    """Find notes that are similar in meaning and not linked: links to add, each with its reason. Over all pairs; most
-    similar first. The same text: find_duplicate_notes; broken links: knowledge_status."""
+    """Find notes that are similar in meaning and not linked: links to add, with reasons. The same text:
+    find_duplicate_notes; broken links: knowledge_status."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Pairs to answer at most")] = 10
     threshold: Annotated[float, Meta(ge=0, le=1, description="Least similarity")] = 0.8

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from proto.errors import InvalidParams
-from proto.operation import OPERATOR, Family, Params, Role, detail
+from proto.operation import OPERATOR, Family, Params, Role
 from proto.ops.retrieve import Filter, Score
 
 SERVICE = COLLECTION = "memory"
@@ -18,10 +19,10 @@ operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 USER, SESSION, PROJECT = "user", "session", "project:"
 
-MemoryId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$", description="Id")]
-_PLACE = r"^(user|session(:\S.{0,127})?|project:\S.{0,255})$"
-Scope = Annotated[str, Meta(pattern=_PLACE, description="user, session, project:NAME")]
-OneScope = Annotated[Annotated[str, Meta(pattern=_PLACE)], detail("user, session, project:NAME")]
+MemoryId = Annotated[str, Meta(max_length=64, description="Id")]
+_SCOPE = re.compile(r"user|session(:\S.{0,127})?|project:\S.{0,255}")
+Scope = Annotated[str, Meta(max_length=264, description="user, session, project:NAME")]
+OneScope = Annotated[str, Meta(max_length=264, description="Scope")]
 Statement = Annotated[str, Meta(min_length=1, max_length=2000, description="A plain statement")]
 Tags = Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=16, description="Tags")]
 Source = Annotated[str, Meta(max_length=1024, description="Turn's hash, path or URL")]
@@ -85,6 +86,7 @@ class Remember(Params[Remembered], frozen=True, kw_only=True):
 
     def check(self) -> None:
         _require_text(self.text)
+        _require_scope(self.scope)
 
 
 class Recalled(Memory, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,6 +118,7 @@ class Recall(Params[RecallResult], frozen=True, kw_only=True):
     include_expired: IncludeExpired = False
 
     def check(self) -> None:
+        _require_scope(self.scope)
         if not self.query.strip():
             raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
 
@@ -158,6 +161,7 @@ class Forget(Params[Forgotten], frozen=True, kw_only=True):
     confirm: Annotated[bool, Meta(description="Confirm")] = False
 
     def check(self) -> None:
+        _require_scope(self.scope)
         if (self.id is None) == (self.scope is None):
             raise InvalidParams("give either `id`, or `scope` with `query`", field="id")
 
@@ -177,7 +181,12 @@ class ListMemories(Params[MemoryList], frozen=True, kw_only=True):
     scope: OneScope | None = None
     include_expired: IncludeExpired = False
     limit: Annotated[int, Meta(ge=1, le=1000, description="Limit")] = 50
-    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next_cursor`")] = ""
+    cursor: Annotated[str, Meta(max_length=64, description="`next_cursor`")] = ""
+
+    def check(self) -> None:
+        _require_scope(self.scope)
+        if self.cursor and not re.fullmatch("[0-9]{1,18}", self.cursor):
+            raise InvalidParams("parameter `cursor`: give the `next_cursor` of the answer before", field="cursor")
 
 
 # For `linckia export` and `import`
@@ -232,6 +241,12 @@ class MemoryImport(Params[RestoredMemories], frozen=True, kw_only=True):
 
     memories: Annotated[list[CarriedMemory], Meta(max_length=1000)]
 
+    def check(self) -> None:
+        for one in self.memories:
+            _require_scope(one.scope)
+            if not re.fullmatch("[0-9a-f]{12}", one.id):
+                raise InvalidParams(f"{one.id!r} is no id of a memory: 12 of the digits 0-9 and a-f", field="memories")
+
 
 def found_by(client: str, now_s: float | None) -> list[Filter]:
     """What a search of the collection looks at for a client in this MCP session ('': in none): what belongs to no
@@ -243,3 +258,9 @@ def found_by(client: str, now_s: float | None) -> list[Filter]:
 def _require_text(text: str) -> None:
     if not any(char.isalnum() for char in text):
         raise InvalidParams("parameter `text` says nothing; give one plain statement", field="text")
+
+
+def _require_scope(scope: str | None) -> None:
+    if scope is not None and not _SCOPE.fullmatch(scope):
+        right = "give user, session, session:LABEL or project:NAME"
+        raise InvalidParams(f"parameter `scope`: {scope[:80]!r} is no scope; {right}", field="scope")

@@ -60,7 +60,7 @@ class Finding:
             rows = store.of_ids(db, list(scores))
             others = {id_: store.conflicting(db, row.number, now_ns=now_ns) for id_, row in rows.items()}
             order = arranged(scores, rows, others)[: params.limit]
-            return [ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=score) for row, score in order]
+            return [ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order]
 
         memories = await self._database.read(read)
         return ops.RecallResult(

@@ -199,7 +199,7 @@ def answer(db: apsw.Connection, row: Row, merged: ops.Other | None, now_ns: int,
         scope=row.scope,
         merged_with=merged,
         conflicts_with=[other.other for other in store.conflicting(db, row.number, now_ns=now_ns)],
-        expires=times.rfc3339_or_none(row.expires_ns) or "",
+        expires="" if row.expires_ns is None else store.instant(row.expires_ns),
         degraded=degraded,
     )
 

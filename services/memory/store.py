@@ -68,6 +68,11 @@ SCHEMA = Schema(version=1, tables=_TABLES)
 _COLUMNS = "number, id, scope, owner, place, text, tags, at_ns, expires_ns"
 
 
+def instant(at_ns: int) -> str:
+    """RFC 3339, to the second."""
+    return times.rfc3339(at_ns // times.NS * times.NS)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A memory as it is kept."""
@@ -87,7 +92,7 @@ class Row:
 
     @property
     def other(self) -> ops.Other:
-        return ops.Other(id=self.id, text=self.text, at=times.rfc3339(self.at_ns))
+        return ops.Other(id=self.id, text=self.text, at=instant(self.at_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +196,24 @@ def purge(db: apsw.Connection, before_ns: int) -> None:
 
 def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
     """As it is answered."""
+    told = sayings(db, row.number, SHOWN_SAYINGS)
     said = [
         ops.Said(
-            at=times.rfc3339(one.at_ns), text="" if one.text == row.text else one.text, source=one.source,
+            at=instant(one.at_ns), text="" if one.text == row.text else one.text, source=one.source,
             session=one.session, client=one.client,
         )
-        for one in sayings(db, row.number, SHOWN_SAYINGS)
+        for one in told
     ]  # fmt: skip
+    # Once, and nothing is known of it but its time, which is told anyway.
+    is_bare = len(told) == 1 and not (told[0].source or told[0].session or told[0].client)
     return ops.Memory(
         id=row.id,
         text=row.text,
         scope=row.scope,
-        at=times.rfc3339(row.at_ns),
+        at=instant(row.at_ns),
         tags=row.tags,
-        expires=times.rfc3339_or_none(row.expires_ns) or "",
+        expires="" if row.expires_ns is None else instant(row.expires_ns),
         expired=row.has_expired(now_ns),
         conflicts_with=[other.id for other in conflicting(db, row.number, now_ns=now_ns)],
-        said=said,
+        said=[] if is_bare else said,
     )

@@ -41,24 +41,16 @@ def telling(
     return told
 
 
-def best_of_groups(
-    fused: Mapping[int, float], group_of: Mapping[int, int], second: float = 0.0
-) -> list[tuple[int, float]]:
-    """The best item of each group, best first; items that are gone by now are left out.
-
-    Args:
-        second: share of its second item's score, where that is positive, that a group has beyond its best's.
-    """
-    best: dict[int, tuple[int, float]] = {}
-    more: dict[int, float] = {}
+def best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> list[tuple[int, float]]:
+    """The best item of each group, best first; items that are gone by now are left out."""
+    best: list[tuple[int, float]] = []
+    seen: set[int] = set()
     for item_id, score in sorted(fused.items(), key=lambda pair: (-pair[1], pair[0])):
         group = group_of.get(item_id)
-        if group is not None and group not in best:
-            best[group] = item_id, score
-        elif group is not None:
-            more.setdefault(group, second * max(0.0, score))
-    found = ((item_id, score + more.get(group, 0.0)) for group, (item_id, score) in best.items())
-    return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+        if group is not None and group not in seen:
+            seen.add(group)
+            best.append((item_id, score))
+    return best
 
 
 def beginnings(db: apsw.Connection, ids: Sequence[int], chars: int) -> list[str]:

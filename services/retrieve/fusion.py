@@ -28,10 +28,6 @@ STANDS_OUT = 3.5
 far as it holds the words of the query, and counts for meaning too: a name, a code, a mark that hardly anything else
 holds means nothing to the model, and what is nearest to it is so by chance."""
 
-SECOND = 0.2
-"""Share of its second piece's fused score that a group has beyond its best's: two pieces that match say more than one,
-and a text that was cut in two is not worth less than a whole one."""
-
 _MARKS = re.compile(r"[(){}\[\]=;<>_]")
 CODE_MARKS = 0.05
 """Share of a text's characters from which on it is code: prose has under .02 of them, functions .06 and more."""

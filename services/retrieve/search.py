@@ -225,8 +225,7 @@ class _Search:
                 looked_again = True
                 self._search_words_again(db, depth)
                 continue
-            both = self.lexical is not None and self.vector is not None and self.params.fusion.method == "weighted"
-            best = best_of_groups(fused, groups, fusion.SECOND if both else 0.0)
+            best = best_of_groups(fused, groups)
             full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
             if len(best) >= self.params.limit or not full or depth >= MAX_CANDIDATES:
                 break

@@ -20,7 +20,14 @@ import numpy as np
 import trio
 
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, pack
-from proto.ops.knowledge import ClusterDocuments, ExploreLinks, FindGaps, KnowledgeStatus
+from proto.ops.knowledge import (
+    ClusterDocuments,
+    ClusterMethod,
+    ExploreLinks,
+    FindDuplicateNotes,
+    FindGaps,
+    KnowledgeStatus,
+)
 from proto.ops.retrieve import RetrieveStatus
 from services.knowledge.main import open_service as open_knowledge
 from services.llm.main import open_service as open_llm
@@ -114,8 +121,14 @@ async def measure(folder: Path, notes: int) -> None:
         close = await bench.call(ExploreLinks(id="n0", relation="similar"))
         print(f"explore_links similar {(time.perf_counter() - began) * 1000:.1f} ms ({len(close)})")
         began = time.perf_counter()
+        clusters = await bench.call(ClusterDocuments(method=ClusterMethod.KMEANS))
+        print(f"cluster_documents by kmeans {(time.perf_counter() - began):.2f} s ({len(clusters.clusters)} clusters)")
+        began = time.perf_counter()
         clusters = await bench.call(ClusterDocuments())
         print(f"cluster_documents {(time.perf_counter() - began):.2f} s ({len(clusters.clusters)} clusters)")
+        began = time.perf_counter()
+        same = await bench.call(FindDuplicateNotes())
+        print(f"find_duplicate_notes {(time.perf_counter() - began):.2f} s ({len(same.groups) + same.more} groups)")
         await bench.stop("knowledge")
 
 

@@ -1,50 +1,39 @@
 """How well `retrieve` finds: nDCG@10 and Recall@100 by words, by meaning, by both, and by both put in order by a
 reranker, on labelled sets in BEIR layout, beside what was published for the same sets.
 
-    scripts/bench retrieval_quality [SET…] [--code] [--cross-encoder FOLDER]
+    scripts/bench retrieval_quality [SET…] [--code] [--as notes] [--cross-encoder FOLDER]
 
-Given are sets, or folders of sets.  The real collection, index, fusion, rerankers and models, in this process, without
-the kernel.  nDCG is computed with linear gains, as BEIR's tool (pytrec_eval) does.  Beside the sets' own queries, some
-documents are asked for by a word that one or two of them have, as a name or a code is: printed is how often these come
-first, and how often among the first 20.  How sure hits say they are is printed beside how many are right.  Ends
-with 1 where a rule is broken: both together are never worse than the better half by more than 0.005 (of the rare words:
-0.05), both of two documents with a word come first, and no reranker that costs more than that is on by default.
+Given are sets, or folders of sets; their documents are put whole, or cut as those of notes or of stored documents are.
+The real collection, index, fusion, rerankers and models, in this process, without the kernel.  nDCG is computed with
+linear gains, as BEIR's tool (pytrec_eval) does.  Beside the sets' own queries, some documents are asked for by a word
+that one or two of them have, as a name or a code is: printed is how often these come first, and how often among the
+first 20.  How sure hits say they are is printed beside how many are right.  Ends with 1 where a rule is broken: both
+together are never worse than the better half by more than 0.005 (of the rare words: 0.05), both of two documents with a
+word come first, and no reranker that costs more than that is on by default.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import functools
 import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import trio
 
-from proto.operation import Params
-from proto.ops.embed import (
-    EmbedMaxSim,
-    EmbedModel,
-    EmbedModelParams,
-    EmbedResult,
-    EmbedTexts,
-    MaxSimResult,
-    TextKind,
-    pack,
-)
-from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from proto.ops.embed import EmbedModel, EmbedModelParams
 from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
+from services.documents.text.passages import passages
 from services.embed.backends import Backend
-from services.embed.encoder import LateInteraction, LatePair
-from services.embed.main import Loaded, Settings, load
-from services.rerank import main as cross_encoder
+from services.knowledge.ingest.index import PATH_SEPARATOR, group_of
+from services.knowledge.notes.files import Place
+from services.knowledge.notes.markdown import parse
 from services.retrieve.collection import Collection
 from services.retrieve.main import Settings as RetrieveSettings
 from services.retrieve.outbox import VectorFeed
@@ -52,7 +41,9 @@ from services.retrieve.patience import Patience
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import search
 from services.runtime.models.device import Precision
+from services.runtime.models.measure import measure as measure_of
 from tests.bench import _code_set
+from tests.bench._models import InProcessEmbedder, InProcessRerankers
 from tests.bench._trials import RARE_WORDS, TWICE_WORDS, Calibration, words_of
 
 WORDS, MEANING, BOTH = "words", "meaning", "weighted"
@@ -63,6 +54,7 @@ METHODS = {
     BOTH: Fusion(method="weighted"),
 }
 DEPTH = 100
+MEASURE = measure_of({})
 RERANKED = 50
 """Candidates that a reranker reads, as searches of notes have it."""
 
@@ -117,90 +109,43 @@ def judgements(folder: Path) -> dict[str, dict[str, int]]:
     return found
 
 
-class InProcessEmbedder:
-    """The embedding model, called as the service would be."""
-
-    def __init__(self, precision: Precision = Precision.AUTO, backend: Backend = Backend.AUTO) -> None:
-        self.model: Loaded = load(Settings(precision=precision, backend=backend), "cpu", Path(tempfile.gettempdir()))
-
-    def embed(self, params: EmbedTexts) -> EmbedResult:
-        tokens = self.model.tokenizer.encode(params.texts, params.kind)
-        order = sorted(range(len(tokens.ids)), key=lambda index: len(tokens.ids[index]))
-        vectors = np.empty((len(order), self.model.encoder.width), dtype=np.float32)
-        for some in batches(order, [len(ids) for ids in tokens.ids], 2048):
-            vectors[some] = self.model.encoder.compute([tokens.ids[index] for index in some])
-        return EmbedResult(vectors=pack(vectors), fingerprint=self.model.fingerprint)
-
-    async def passages(self, params: EmbedTexts) -> EmbedResult:
-        return await trio.to_thread.run_sync(self.embed, params)
-
-    async def query(self, params: EmbedTexts, timeout_s: float) -> EmbedResult:
-        return await trio.to_thread.run_sync(self.embed, params)
-
-    def max_sim(self, params: EmbedMaxSim) -> MaxSimResult:
-        query = self.model.tokenizer.encode([params.query], TextKind.QUERY).ids[0]
-        texts = self.model.tokenizer.encode(params.texts, TextKind.PASSAGE).ids
-        late = LateInteraction(self.model.encoder)
-        return MaxSimResult(scores=late.compute([LatePair(query, ids) for ids in texts])[:, 0].tolist())
-
-
-class InProcessRerankers:
-    """`embed` and `rerank` as a search calls them to have its candidates put in order."""
-
-    def __init__(self, embedder: InProcessEmbedder, model: str) -> None:
-        self._embedder = embedder
-        self.cross: cross_encoder.Loaded | None = cross_encoder.load(cross_encoder.Settings(model=model), "cpu")
-
-    @property
-    def name(self) -> str:
-        return "none" if self.cross is None else self.cross.files.name
-
-    async def __call__(self, params: Params[Any], *, timeout_s: float | None = None) -> Any:
-        return await trio.to_thread.run_sync(self._answer, params)
-
-    def _answer(self, params: Params[Any]) -> MaxSimResult | RerankModel | RerankResult:
-        if isinstance(params, EmbedMaxSim):
-            return self._embedder.max_sim(params)
-        if self.cross is None:
-            return RerankModel(available=False)
-        if isinstance(params, RerankModelParams):
-            return RerankModel(
-                available=True, model=self.name, max_tokens=self.cross.files.max_tokens, tokens_per_s=1e9, device="cpu"
-            )  # fmt: skip
-        assert isinstance(params, RerankPairs)
-        scores = self.cross.encoder.compute(self.cross.tokenizer.encode(params.query, params.texts).pairs)[:, 0]
-        order = np.argsort(-scores, kind="stable")
-        return RerankResult(
-            ranked=[Ranked(index=int(index), score=float(scores[index])) for index in order], model=self.name
-        )
-
-
-def batches(order: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """`order` cut where the lengths add up to more than `budget`."""
-    batch: list[int] = []
-    spent = 0
-    for index in order:
-        if batch and spent + lengths[index] > budget:
-            yield batch
-            batch, spent = [], 0
-        batch.append(index)
-        spent += lengths[index]
-    if batch:
-        yield batch
-
-
 async def unasked(params: EmbedModelParams) -> EmbedModel:
     raise AssertionError("the vectors name their model")
 
 
-async def fill(collection: Collection, documents: Sequence[Document], embedder: InProcessEmbedder) -> None:
+def whole(each: Document) -> Group:
+    """One piece, of which the model reads the beginning."""
+    return Group(id=each.id, title=each.title, items=[Item(key="0", text=each.text)])
+
+
+def as_note(each: Document) -> Group:
+    """The pieces of a note."""
+    place = Place("/", f"{each.id}.md")
+    return group_of(each.id, place, 0.0, parse(f"# {each.title}\n\n{each.text}\n", place, MEASURE))
+
+
+def as_document(each: Document) -> Group:
+    """The pieces of a stored text; of one without a title, of Python."""
+    text, mime = (f"{each.title}\n\n{each.text}\n", "text/plain") if each.title else (each.text, "text/x-python")
+    items = [
+        Item(key=str(number), text=piece.text, heading=PATH_SEPARATOR.join(piece.path))
+        for number, piece in enumerate(passages(text, mime, each.id, MEASURE))
+    ]
+    return Group(id=each.id, title=each.id, items=items)
+
+
+SHAPES = {"whole": whole, "notes": as_note, "documents": as_document}
+
+
+async def fill(
+    collection: Collection,
+    documents: Sequence[Document],
+    embedder: InProcessEmbedder,
+    shape: Callable[[Document], Group],
+) -> None:
     """Put all documents and give them their vectors."""
     for start in range(0, len(documents), 512):
-        groups = [
-            Group(id=each.id, title=each.title, items=[Item(key="0", text=each.text)])
-            for each in documents[start : start + 512]
-        ]
-        await collection.put(groups)
+        await collection.put([shape(each) for each in documents[start : start + 512]])
     feed = VectorFeed(collection, embedder.passages, unasked)
     while due := await feed.take():
         await feed.deliver(due)
@@ -236,12 +181,33 @@ async def places_of(
     return places
 
 
+async def alone(
+    words: Mapping[str, list[str]], most: int, collection: Collection, embedder: InProcessEmbedder
+) -> dict[str, list[str]]:
+    """`most` of the words, of those that no other document has in any form that the index takes for the same."""
+    found: dict[str, list[str]] = {}
+    for word, ids in words.items():
+        if len(found) == most:
+            break
+        asked = RetrieveSearch(collection=collection.name, query=word, limit=SHOWN, fusion=METHODS[WORDS])
+        result = await search(collection, asked, embedder.query, Patience(60.0), lambda: None)
+        if {hit.group for hit in result.hits} == set(ids):
+            found[word] = ids
+    return found
+
+
 async def measure(
-    folder: Path, embedder: InProcessEmbedder, rerankers: InProcessRerankers, work: Path, most: int | None
+    folder: Path,
+    embedder: InProcessEmbedder,
+    rerankers: InProcessRerankers,
+    work: Path,
+    shape: Callable[[Document], Group],
+    most: int | None,
 ) -> list[str]:
     """Print the figures of one set; answers the rules that it breaks.
 
     Args:
+        shape: how a document is put.
         most: queries that are reranked; None: all.
     """
     documents = [msgspec.json.decode(line, type=Document) for line in (folder / "corpus.jsonl").open()]
@@ -252,7 +218,7 @@ async def measure(
     await collection.load()
     await collection.words.check()
     started = time.perf_counter()
-    await fill(collection, documents, embedder)
+    await fill(collection, documents, embedder, shape)
     print(
         f"\n{folder.name}: {len(documents)} documents put and embedded in {time.perf_counter() - started:.1f} s, "
         f"{len(queries)} queries"
@@ -299,7 +265,10 @@ async def measure(
     }
     print(*(f"  {line}" for line in calibration.table()), sep="\n")
     texts = {each.id: f"{each.title} {each.text}" for each in documents}
-    rare, twice = words_of(texts, 1, RARE_WORDS), words_of(texts, 2, TWICE_WORDS)
+    rare, twice = [
+        await alone(words_of(texts, holders, 4 * most_words), most_words, collection, embedder)
+        for holders, most_words in ((1, RARE_WORDS), (2, TWICE_WORDS))
+    ]
     first = {name: await places_of(rare, name, collection, embedder) for name in (WORDS, MEANING, BOTH)}
     both = await places_of(twice, BOTH, collection, embedder)
     # Here a reranker takes the time it needs: its worth is asked for, not this machine's speed.
@@ -369,18 +338,17 @@ def sets(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-async def run(
-    folders: Sequence[Path], keep: Path | None, embedder: InProcessEmbedder, cross: str, most: int | None, *, code: bool
-) -> int:
-    """Measure each folder, and the set of code where asked for; the databases stay in `keep`, where given.  Answers the
-    status to end with."""
-    rerankers = InProcessRerankers(embedder, cross)
+async def run(options: argparse.Namespace) -> int:
+    """Measure each set that is asked for; answers the status to end with."""
+    embedder = InProcessEmbedder(options.precision, options.backend)
+    rerankers = InProcessRerankers(embedder, options.cross_encoder)
     print(f"{embedder.model.files.name}, {embedder.model.encoder.precision}; cross-encoder: {rerankers.name}")
     broken: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
-        made = [_code_set.write(Path(temporary) / "functions")] if code else []
-        for folder in [*sets(folders), *made]:
-            broken += await measure(folder, embedder, rerankers, keep or Path(temporary), most)
+        made = [_code_set.write(Path(temporary) / "functions")] if options.code else []
+        for folder in [*sets(options.folders), *made]:
+            work, shape = options.keep or Path(temporary), SHAPES[options.shape]
+            broken += await measure(folder, embedder, rerankers, work, shape, options.reranked)
     return 1 if broken else 0
 
 
@@ -389,19 +357,18 @@ if __name__ == "__main__":
     parser.add_argument(
         "folders", nargs="*", type=Path, help="sets (corpus.jsonl, queries.jsonl, qrels/test.tsv), or folders of them"
     )
-    parser.add_argument("--keep", type=Path, help="a folder for the databases, so that a second run embeds nothing")
     parser.add_argument("--code", action="store_true", help="also a set of this interpreter's own functions")
+    parser.add_argument("--as", dest="shape", choices=list(SHAPES), default="whole", help="how documents are put")
+    parser.add_argument("--keep", type=Path, help="a folder for the databases, so that a second run embeds nothing")
     parser.add_argument("--precision", type=Precision, choices=list(Precision), default=Precision.AUTO)
     parser.add_argument("--backend", type=Backend, choices=list(Backend), default=Backend.AUTO)
     parser.add_argument("--cross-encoder", default="auto", help="as the setting `model` of [services.rerank]")
     parser.add_argument("--reranked", type=int, help="queries of each set that are reranked: the first; by default all")
-    options = parser.parse_args()
-    if options.reranked is not None and options.reranked < 1:
-        parser.error("--reranked: at least 1")
-    if not options.folders and not options.code:
+    wanted = parser.parse_args()
+    if not wanted.folders and not wanted.code:
         parser.error("name a set, or say --code")
-    if options.keep is not None:
-        options.keep.mkdir(parents=True, exist_ok=True)
-    ours = InProcessEmbedder(options.precision, options.backend)
-    wanted = functools.partial(run, code=options.code)
-    sys.exit(trio.run(wanted, options.folders, options.keep, ours, options.cross_encoder, options.reranked))
+    if wanted.reranked is not None and wanted.reranked < 1:
+        parser.error("--reranked: at least 1")
+    if wanted.keep is not None:
+        wanted.keep.mkdir(parents=True, exist_ok=True)
+    sys.exit(trio.run(run, wanted))

@@ -14,6 +14,7 @@ NAMES: dict[str, Any] = {
     "tags": ["stripes"], "date_range": "last year", "texts": ["zebra"], "jobId": "1", "steps": [{"op": "describe"}],
     "parent": "zebras", "child": "zebras", "metric": "size", "field": "name", "value": "note.md", "preferences": {},
     "url": "http://localhost/zebra", "body": "{}", "collection": "zebras",
+    "text": "zebra", "content": "zebra",
 }  # fmt: skip
 """Values of required parameters, whichever operation has them."""
 
@@ -73,6 +74,11 @@ def special(root: str) -> dict[str, dict[str, Any]]:
         "collection_search": {"collection": "zebras", "query": "zebra"},
         "collection_delete": {"collection": "zebras", "ids": ["a"]},
         "transcript_ingest": {"provider": "openai", "request": {}, "response": {}},
+        "write_note": {"path": f"{root}/written.md", "content": "zebra"},
+        "edit_note": {"path": f"{root}/note.md", "append": "zebra"},
+        "rename_note": {"path": f"{root}/note.md", "to": f"{root}/renamed.md", "dry_run": True},
+        "update_memory": {"id": "0" * 12, "text": "zebra"},
+        "forget": {"id": "0" * 12},
         "session": {},
     }  # fmt: skip
 

@@ -27,6 +27,8 @@ from services.runtime.roots import OutsideRoots, Roots
 FIRST_READ = 1 << 17
 """Bytes that are asked for at once: all of most files."""
 WINDOW = 1 << 24
+MAX_LINE = 1 << 26
+"""Bytes; a longer line is looked through in parts."""
 SHOWN = 500
 """Bytes of a line that are answered."""
 _LEAD = 120
@@ -271,8 +273,12 @@ def _windows(descriptor: int, data: bytes, context: int) -> Iterator[Window]:
             yield Window(data, start, len(data), line)
             return
         end = _back(data, len(data), context + 1)
-        if end <= start:
+        if end <= start and len(data) - start <= MAX_LINE:
             # One line, which goes on.
+            continue
+        if end <= start:
+            yield Window(data, start, len(data), line)
+            data, start = b"", 0
             continue
         yield Window(data, start, end, line)
         line += data.count(b"\n", start, end)

@@ -35,6 +35,9 @@ _COMMON = 3
 
 _SENTENCE = re.compile(r"\S.*?(?:[.!?][\"')\]]*(?=\s|$)|[。！？]|$)")  # noqa: RUF001  # full-width marks
 _MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+(?:\[[ xX]\]\s+)?|>\s*")
+_POINTER = re.compile(r"(?:see|cf\.|siehe|vgl\.) ", re.IGNORECASE)
+"""How a sentence begins that only leads elsewhere."""
+
 _NO_PROSE = ("#", "|", "<", "===", "---", ":::", "[tag")
 _FENCES = ("```", "~~~")
 
@@ -82,7 +85,7 @@ def _of(paragraph: Sequence[Sentence]) -> Iterator[Sentence]:
         text += f"{line} "
     for match in _SENTENCE.finditer(text.rstrip()):
         said = plain(match[0])
-        if (_LEAST_CHARS if said.isascii() else _DENSE_LEAST_CHARS) <= len(said):
+        if (_LEAST_CHARS if said.isascii() else _DENSE_LEAST_CHARS) <= len(said) and not _POINTER.match(said):
             yield Sentence(max(number for at, number in begins if at <= match.start()), said)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from msgspec import structs
 
 from proto.errors import InvalidParams
-from proto.ops.files.text import GrepFiles, GrepFound
+from proto.ops.files.text import GrepFiles, GrepFound, GrepPart, Piece
 from services.files.index.comparing import open_service as open_compare
 from services.files.main import open_service
-from services.files.text import searching, walking
+from services.files.text import grep, searching, walking
 from services.runtime.ignore_files import rules_from
 from tests.in_process import Bench, services_in_process
 from tests.unit.files.rig import files_service
@@ -172,6 +173,55 @@ async def test_another_process_finds_what_this_one_does(tmp_path: Path, monkeypa
         await bench.stop("files")
     assert found[0] == found[1]
     assert sum(len(file.matches) for file in found[0].files) == found[0].searched == 400
+
+
+async def test_a_line_that_is_too_long_for_memory_is_looked_through_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("FIRST_READ", 16), ("WINDOW", 32), ("MAX_LINE", 64)):
+        monkeypatch.setattr(searching, name, size)
+    root = tmp_path / "root"
+    put(root, {"a.txt": "x" * 1_000 + " needle " + "y" * 1_000 + "\nneedle\n"})
+    longest = 0
+    windows = searching._windows
+
+    def watched(descriptor: int, head: bytes, context: int) -> Iterator[searching.Window]:
+        nonlocal longest
+        for window in windows(descriptor, head, context):
+            longest = max(longest, len(window.data))
+            yield window
+
+    monkeypatch.setattr(searching, "_windows", watched)
+    async with files_service(tmp_path / "data", root) as bench:
+        found = await bench.call(GrepFiles(pattern="needle"))
+        assert found.files[0].matches[-1].line == 2
+        assert longest < 150
+
+
+async def test_a_search_that_takes_too_long_says_so_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    put(root, {f"{n:02}.txt": "needle\n" for n in range(40)})
+    monkeypatch.setattr(walking, "FIRST_FILES", 8)
+    real = searching.search
+
+    def endless(roots: Any, how: Any, piece: Piece, most: int, go_on: Callable[[], None] | None = None) -> GrepPart:
+        while piece[0][1][0] == "24.txt":
+            assert go_on is not None
+            go_on()
+        return real(roots, how, piece, most, go_on)
+
+    async with files_service(tmp_path / "data", root) as bench:
+        with monkeypatch.context() as patch:
+            patch.setattr(grep, "search", endless)
+            patch.setattr(grep, "TIME_LIMIT_S", 0.3)
+            first = await bench.call(GrepFiles(pattern="needle"))
+        assert first.truncated == "time"
+        rest = await bench.call(GrepFiles(pattern="needle", cursor=first.next_cursor))
+        assert rest.truncated == ""
+        both = [below(file.path, root) for file in (*first.files, *rest.files)]
+        assert both == [f"{n:02}.txt" for n in range(40)]
 
 
 async def called(bench: Bench, params: GrepFiles) -> GrepFound:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.candidates import best_of_groups
 from services.retrieve.fusion import CODE, PROSE, normalised, reciprocal_rank, standardised, vector_weight, weighted
 
 scores = st.dictionaries(st.integers(0, 30), st.floats(-50, 50), max_size=20)
@@ -77,10 +76,3 @@ def test_standard_scores_of_equals_are_0() -> None:
     assert standardised({1: 4.0, 2: 4.0}) == {1: 0.0, 2: 0.0}
     assert standardised({}) == {}
     assert (normalised([4.0, 2.0, 3.0]), normalised([4.0]), normalised([])) == ([1.0, 0.0, 0.5], [1.0], [])
-
-
-def test_a_group_of_two_pieces_that_match_is_before_one_of_a_single_piece_as_good() -> None:
-    fused = {1: 2.0, 2: 2.0, 3: 1.0, 4: -3.0, 5: 1.9, 6: 5.0}
-    groups = {1: 10, 2: 20, 3: 20, 4: 10, 5: 30}
-    assert best_of_groups(fused, groups) == [(1, 2.0), (2, 2.0), (5, 1.9)]
-    assert best_of_groups(fused, groups, 0.2) == [(2, 2.2), (1, 2.0), (5, 1.9)]

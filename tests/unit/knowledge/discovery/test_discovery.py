@@ -24,6 +24,7 @@ from services.runtime.handlers import Context, handles
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, write
 
 ZEBRA = "The striped zebra grazes beside quagga herds near water holes in the long dry season."
+SOUP = "Tomatoes simmer with basil in the saucepan until they are soft, and are then passed through a sieve."
 OTHER = "In the long dry season quagga herds and the striped zebra look for water holes to graze near."
 THIRD = "Water holes matter: near them, herds such as the quagga and the striped zebra graze in a long dry season."
 FOURTH = "A long dry season: herds graze near water holes, the quagga beside the striped zebra."
@@ -84,8 +85,11 @@ async def test_notes_that_say_the_same_are_no_gap_but_duplicates(tmp_path: Path)
         assert 0.8 <= group.share < 1
         (group,) = (await bench.call(FindDuplicateNotes(threshold=1.0))).groups
         assert ([note.id for note in group.notes], group.share) == (["one", "copies-one"], 1.0)
+        write(root, "soup.md", f"# Soup\n\n{SOUP}\n")
+        write(root, "soup-again.md", f"# Soup\n\n{SOUP}\n")
+        await settled(bench, 10)
         few = await bench.call(FindDuplicateNotes(limit=1))
-        assert ([note.id for note in few.groups[0].notes], few.groups[0].size) == (["edited"], 3)
+        assert ([each.id for each in few.groups[0].notes], few.more) == (["soup", "soup-again"], 1)
         pairs = await gap_pairs(bench, threshold=0.3)
         assert {"told-otherwise"} <= {id_ for pair in pairs for id_ in pair}
         same = {"one", "copies-one", "edited"}
