@@ -235,7 +235,8 @@ def within(found: Sequence[TranscriptHit], max_tokens: int) -> list[TranscriptHi
         room = left - frame - 2 * len(hit.preview)
         if room < 0 and kept:
             break
-        own = hit.preview if room >= 0 else cut(hit.preview, max(0, left - frame) // 2)
+        # In a long conversation the hashes of its turns alone are more than that, and the hit is what was asked for.
+        own = hit.preview if room >= 0 else cut(hit.preview, max(left // 4, (left - frame) // 2))
         lineage: list[LineageTurn] = []
         room = max(0, room)
         for turn in reversed(hit.lineage[:-1]):

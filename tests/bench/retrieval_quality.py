@@ -181,6 +181,21 @@ async def places_of(
     return places
 
 
+async def alone(
+    words: Mapping[str, list[str]], most: int, collection: Collection, embedder: InProcessEmbedder
+) -> dict[str, list[str]]:
+    """`most` of the words, of those that no other document has in any form that the index takes for the same."""
+    found: dict[str, list[str]] = {}
+    for word, ids in words.items():
+        if len(found) == most:
+            break
+        asked = RetrieveSearch(collection=collection.name, query=word, limit=SHOWN, fusion=METHODS[WORDS])
+        result = await search(collection, asked, embedder.query, Patience(60.0), lambda: None)
+        if {hit.group for hit in result.hits} == set(ids):
+            found[word] = ids
+    return found
+
+
 async def measure(
     folder: Path,
     embedder: InProcessEmbedder,
@@ -250,7 +265,10 @@ async def measure(
     }
     print(*(f"  {line}" for line in calibration.table()), sep="\n")
     texts = {each.id: f"{each.title} {each.text}" for each in documents}
-    rare, twice = words_of(texts, 1, RARE_WORDS), words_of(texts, 2, TWICE_WORDS)
+    rare, twice = [
+        await alone(words_of(texts, holders, 4 * most_words), most_words, collection, embedder)
+        for holders, most_words in ((1, RARE_WORDS), (2, TWICE_WORDS))
+    ]
     first = {name: await places_of(rare, name, collection, embedder) for name in (WORDS, MEANING, BOTH)}
     both = await places_of(twice, BOTH, collection, embedder)
     # Here a reranker takes the time it needs: its worth is asked for, not this machine's speed.

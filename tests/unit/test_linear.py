@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from services.decode.code.symbols import parse as parse_code
+from services.decode.text.reading import text_of
 from services.documents.store import globs
-from services.documents.text.passages import passages, plain
+from services.documents.text.passages import passages
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import split
 from services.knowledge.notes.links import pointers
@@ -22,11 +23,13 @@ from services.retrieve.terms import terms
 from services.runtime import ignore_files, literals
 from services.runtime.ignore_files import gitignore
 from services.runtime.models.measure import ROUGH
+from services.runtime.text.html import plain
 from services.runtime.text.markdown import outline
 from services.transcripts.passages import Stripper
 from services.transcripts.redaction import Redactor
 from services.yaml import schema
 from tests.unit.costs import MOST, growth
+from tests.unit.documents import formats
 
 
 class Case(NamedTuple):
@@ -65,7 +68,26 @@ def _validated(pattern: str) -> Callable[[str], None]:
     return check
 
 
+def _document(begin: str = "") -> Callable[[str], object]:
+    return lambda text: text_of((begin + text).encode(), 600.0)
+
+
+def _word(text: str) -> None:
+    text_of(formats.docx(text), 600.0)
+
+
+_PARTS = "Content-Type: multipart/mixed; boundary=x\n\n"
+
 CASES = {
+    "mails in a box": Case(_document(), times("From a\n\n"), 2000),
+    "heads of mail": Case(_document("A: b\n"), times("A: b\n"), 8000),
+    "parts of mail": Case(_document(_PARTS), times("--x\n\na\n"), 3000),
+    "parts of mail that do not end": Case(_document(_PARTS), times("--x--\n"), 8000),
+    "a head of mail": Case(_document("Subject: "), times("=?a?q?b?= "), 8000),
+    "paragraphs of Word": Case(_word, times("<w:p><w:t>a</w:t></w:p>"), 20_000),
+    "cells of Word": Case(_word, times("<w:tr><w:tc><w:p>"), 8000),
+    "headings of HTML": Case(plain, times("<h1>"), 20_000),
+    "headings of blanks": Case(plain, times("<h1>" + " " * 60), 20_000),
     **{
         f"redaction: {name}": Case(_redact, make, size)
         for name, make, size in (

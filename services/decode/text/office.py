@@ -110,7 +110,8 @@ def _open_document(name: str, attributes: Attributes) -> str | None:
     if name == "h":
         level = attributes.get(":outline-level", "1")
         return f"{'#' * (min(max(int(level), 1), 6) if level.isdecimal() and len(level) < 3 else 1)} "
-    return {"list-item": "- ", "notes": "Notes: "}.get(name)
+    # Of a slide, what comes first is its title.
+    return {"list-item": "- ", "page": "# ", "notes": "Notes: "}.get(name)
 
 
 _OPEN_DOCUMENT: Final = Dialect(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import apsw
 import trio
@@ -39,7 +39,8 @@ GROUP_NOTES = 20
 """Near-duplicates that are named of one group."""
 
 QUOTED = 20
-"""Gaps whose nearest sentences are looked for, and for how long the model may compare them."""
+"""Gaps whose nearest sentences are looked for, and for how long the model may compare them. As many are read at least,
+so that what many notes say word for word is known."""
 QUOTES_WAIT_S = 5.0
 
 SEARCHED_CHARS = 8192
@@ -49,6 +50,7 @@ LABEL_NOTES, LABEL_NOTES_EACH = 300, 10
 """Files that are read to label all clusters, and one; the titles and tags of all notes are in the database."""
 
 Contents = dict[str, gaps.Content | None]
+Known = dict[str, duplicates.Runs]
 
 
 class Discovery:
@@ -64,63 +66,82 @@ class Discovery:
     @handles(ops.FindGaps)
     async def find_gaps(self, params: ops.FindGaps, ctx: Context) -> list[ops.Gap]:
         wanted = max(FIRST_PAIRS, 4 * params.limit)
-        contents: Contents = {}
+        known: Known = {}
         while True:
             asked = RetrievePairs(collection=COLLECTION, threshold=params.threshold, limit=wanted)
             compared = await ctx.call(asked)
             pairs = await self._database.read(functools.partial(gaps.without_links, pairs=compared.pairs))
-            pairs = await self._distinct(pairs, params.limit, contents)
+            pairs = await self._distinct(pairs, max(params.limit, QUOTED), known)
             complete = len(pairs) >= params.limit or not compared.more
             if complete or wanted >= MOST_PAIRS:
                 break
             wanted = min(MOST_PAIRS, 8 * wanted)
         await self._check_whole(ctx, bool(pairs), compared.vectors_waiting, complete)
-        plain = await self._explained(pairs, contents, ctx)
+        ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second))
+        there = await self._database.read(lambda db: {id_: nodes.find(db, id_) for id_ in ids})
+        contents, said = await trio.to_thread.run_sync(self._contents, pairs, there, limiter=self._working)
+        pairs = pairs[: params.limit]
+        plain = await self._explained(pairs, contents, said[: params.limit], ctx)
         return await self._refiner.linked(pairs, plain, contents, ctx)
 
-    async def _distinct(self, pairs: Sequence[Pair], limit: int, contents: Contents) -> list[Pair]:
-        """The first of `pairs` of which one note does not say what the other says; reads them into `contents`."""
+    async def _distinct(self, pairs: Sequence[Pair], limit: int, known: Known) -> list[Pair]:
+        """The first of `pairs` of which one note does not say what the other says."""
         kept: list[Pair] = []
         for start in range(0, len(pairs), READ_PAIRS):
-            some = pairs[start : start + READ_PAIRS] if len(kept) < limit else []
-            await self._read((id_ for pair in some for id_ in (pair.first, pair.second)), contents)
-            kept += [p for p in some if not gaps.are_same(contents.get(p.first), contents.get(p.second))]
+            some = pairs[start : start + READ_PAIRS]
+            alike = await self._likenesses(some, known)
+            kept += [pair for pair, share in zip(some, alike, strict=True) if share < duplicates.SAME]
+            if len(kept) >= limit:
+                break
         return kept[:limit]
 
-    async def _read(self, ids: Iterable[str], contents: Contents) -> None:
-        """Read notes that are not in `contents` into it; no more than `MOST_READ` in all."""
-        missing = [id_ for id_ in dict.fromkeys(ids) if id_ not in contents][: MOST_READ - len(contents)]
-        there = await self._database.read(lambda db: {id_: nodes.find(db, id_) for id_ in missing})
+    async def _likenesses(self, pairs: Sequence[Pair], known: Known) -> list[float]:
+        """How much of their texts each two share; reads those that are not `known` yet, up to `MOST_READ` in all.
 
-        def read() -> None:
-            for id_, node in there.items():
+        Of what cannot be read, or is more than that, 0.
+        """
+        ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second) if id_ not in known)
+        missing = list(ids)[: MOST_READ - len(known)]
+        there = await self._database.read(lambda db: [nodes.find(db, id_) for id_ in missing])
+
+        def compare() -> list[float]:
+            for id_, node in zip(missing, there, strict=True):
                 trio.from_thread.check_cancelled()
-                contents[id_] = None if node is None else gaps.content(node.place, self._ingest.roots)
+                known[id_] = frozenset() if node is None else duplicates.runs_of(node.place, self._ingest.roots)
+            none: duplicates.Runs = frozenset()
+            return [duplicates.likeness(known.get(pair.first, none), known.get(pair.second, none)) for pair in pairs]
 
-        await trio.to_thread.run_sync(read, limiter=self._working)
+        return await trio.to_thread.run_sync(compare, limiter=self._working)
 
-    async def _explained(self, pairs: Sequence[Pair], contents: Contents, ctx: Context) -> list[ops.Gap]:
-        """The gaps with their reasons, which quote the nearest sentences of the first ones."""
+    def _contents(
+        self, pairs: Sequence[Pair], there: Mapping[str, nodes.Node | None]
+    ) -> tuple[Contents, list[gaps.Compared]]:
+        """The notes of these pairs, and of the first pairs the sentences to be compared. Blocks on the disk."""
+        contents: Contents = {}
+        for id_, node in there.items():
+            trio.from_thread.check_cancelled()
+            contents[id_] = None if node is None else gaps.content(node.place, self._ingest.roots)
         common = sentences.commonplaces(each.sentences for each in contents.values() if each is not None)
-        texts = dict.fromkeys(
-            each.text
-            for pair in pairs[:QUOTED]
-            for own in gaps.compared(contents.get(pair.first), contents.get(pair.second), common)
-            for each in own
-        )
+        said = [gaps.compared(contents[pair.first], contents[pair.second], common) for pair in pairs[:QUOTED]]
+        return contents, [*said, *([([], [])] * (len(pairs) - len(said)))]
+
+    async def _explained(
+        self, pairs: Sequence[Pair], contents: Contents, said: Sequence[gaps.Compared], ctx: Context
+    ) -> list[ops.Gap]:
+        """The gaps with their reasons, which quote the nearest sentences."""
+        texts = list(dict.fromkeys(each.text for both in said for own in both for each in own))
         vectors: sentences.Vectors = {}
         try:
             if texts:
-                found = await ctx.call(EmbedTexts(texts=list(texts)), timeout_s=QUOTES_WAIT_S)
-                vectors = sentences.unpacked(list(texts), found)
+                vectors = sentences.unpacked(texts, await ctx.call(EmbedTexts(texts=texts), timeout_s=QUOTES_WAIT_S))
         except LinckiaError as error:
             ctx.log("warning", f"find_gaps: sentences are compared by their words: {error.failure.message}")
 
         def explain() -> list[ops.Gap]:
             made: list[ops.Gap] = []
-            for pair in pairs:
+            for pair, both in zip(pairs, said, strict=True):
                 trio.from_thread.check_cancelled()
-                made.append(gaps.gap(pair, contents.get(pair.first), contents.get(pair.second), vectors, common))
+                made.append(gaps.gap(pair, contents[pair.first], contents[pair.second], both, vectors))
             return made
 
         return await trio.to_thread.run_sync(explain, limiter=self._working)
@@ -161,20 +182,15 @@ class Discovery:
                 found.join(same[0], other, 1.0)
         asked = RetrievePairs(collection=COLLECTION, threshold=ALIKE, limit=MOST_PAIRS)
         compared = await ctx.call(asked)
-        contents: Contents = {}
+        known: Known = {}
         for start in range(0, len(compared.pairs), READ_PAIRS):
             some = [p for p in compared.pairs[start : start + READ_PAIRS] if found.of(p.first) != found.of(p.second)]
-            await self._read((id_ for pair in some for id_ in (pair.first, pair.second)), contents)
-            for pair in some:
-                first, second = contents.get(pair.first), contents.get(pair.second)
-                if first is None or second is None:
-                    continue
-                share = duplicates.likeness(first.runs, second.runs)
+            for pair, share in zip(some, await self._likenesses(some, known), strict=True):
                 if share >= params.threshold:
                     found.join(pair.first, pair.second, share)
         lacking = self._lacking(compared.vectors_waiting)
-        if compared.more or len(contents) >= MOST_READ:
-            lacking.append(f"only {len(contents)} notes, of the most similar pairs, were compared word by word")
+        if compared.more or len(known) >= MOST_READ:
+            lacking.append(f"only {len(known)} notes, of the most similar pairs, were compared word by word")
         groups = found.all()
 
         def listed(db: apsw.Connection) -> list[ops.DuplicateGroup]:

@@ -16,7 +16,6 @@ from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
-from services.knowledge.search.duplicates import SAME, Runs, likeness, runs
 from services.knowledge.search.sentences import Sentence, Vectors, chosen, nearest, sentences
 from services.knowledge.search.words import count_words, shared, without_addresses
 from services.runtime.models.measure import ROUGH
@@ -48,7 +47,6 @@ class Content:
     headings: tuple[str, ...]
     words: Counter[str]
     text: str
-    runs: Runs
     sentences: tuple[Sentence, ...]
 
 
@@ -62,37 +60,28 @@ def content(place: Place, roots: Roots) -> Content | None:
         heading for section in note.sections for part in section.parts for heading in part.path if heading != note.title
     )
     body = "\n".join(section.text for section in note.sections)
-    said = tuple(sentences(note.sections))
+    words = count_words(without_addresses(body))
     return Content(
-        note.title,
-        note.tags,
-        tuple(headings),
-        count_words(without_addresses(body)),
-        " ".join(body.split()),
-        runs(body),
-        said,
+        note.title, note.tags, tuple(headings), words, " ".join(body.split()), tuple(sentences(note.sections))
     )
 
 
-def are_same(first: Content | None, second: Content | None) -> bool:
-    """Whether one says what the other says."""
-    return first is not None and second is not None and likeness(first.runs, second.runs) >= SAME
+Compared = tuple[list[Sentence], list[Sentence]]
+"""The sentences of two notes among which the nearest two are looked for."""
 
 
-def compared(
-    first: Content | None, second: Content | None, left_out: frozenset[str]
-) -> tuple[list[Sentence], list[Sentence]]:
-    """The sentences of both among which the nearest two are looked for; none of `left_out`."""
+def compared(first: Content | None, second: Content | None, left_out: frozenset[str]) -> Compared:
+    """Without those of `left_out`."""
     if first is None or second is None:
         return [], []
     one, other = ([each for each in content.sentences if each.text not in left_out] for content in (first, second))
     return chosen(one, first.words, second.words), chosen(other, second.words, first.words)
 
 
-def gap(pair: Pair, first: Content | None, second: Content | None, vectors: Vectors, left_out: frozenset[str]) -> Gap:
+def gap(pair: Pair, first: Content | None, second: Content | None, said: Compared, vectors: Vectors) -> Gap:
     """The pair with the link that its ids suggest, from the later or dependent note to the other."""
     source, target, kind = suggestion(pair.first, pair.second)
-    found = nearest(*compared(first, second, left_out), vectors)
+    found = nearest(*said, vectors)
     why = _reason(first, second)
     if found is not None:
         there, here = dict(zip((pair.first, pair.second), found, strict=True)), (source, target)

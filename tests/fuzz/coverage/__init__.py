@@ -15,7 +15,7 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 
-TARGETS = ("frames", "jsonrpc", "http", "yaml", "references", "uris", "transcripts", "patterns", "notes")
+TARGETS = ("frames", "jsonrpc", "http", "yaml", "references", "uris", "transcripts", "patterns", "notes", "documents")
 
 
 def corpus(target: str) -> list[bytes]:

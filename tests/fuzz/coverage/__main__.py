@@ -40,6 +40,7 @@ MODULES = {
     "uris": ("proto.surfaces", "proto.validation", "services.fetch", "services.front.transport.access"),
     "transcripts": ("services.transcripts",),
     "patterns": ("services.runtime", "services.documents", "services.files.query", "services.yaml.schema"),
+    "documents": ("services.decode.text", "services.runtime.text.html"),
     "notes": ("services.knowledge.notes", "services.documents.text", "services.retrieve.terms"),
 }
 """What is instrumented, by target: it must be known before anything is imported."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from proto.errors import InvalidParams
-from services.documents.text.passages import passages, plain
+from services.documents.text.passages import passages
 from services.knowledge.notes.dates import date_range
 from services.knowledge.notes.files import Place, decode
 from services.knowledge.notes.markdown import parse
 from services.knowledge.notes.tags import checked, tagged
 from services.retrieve.terms import query_terms, terms
 from services.runtime.models.measure import ROUGH
+from services.runtime.text.html import plain
 from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted
 

@@ -121,6 +121,17 @@ def odt(manifest: str = "") -> bytes:
     })  # fmt: skip
 
 
+def odp() -> bytes:
+    slides = "".join(
+        f"<draw:page draw:name='page{text}'><text:p>{text}</text:p><text:p>more</text:p>"
+        f"<presentation:notes><text:p>say {text}</text:p></presentation:notes></draw:page>"
+        for text in "ab"
+    )
+    names = "xmlns:draw='urn:draw' xmlns:presentation='urn:presentation'"
+    body = f"<office:document-content {D} {names}>{slides}</office:document-content>"
+    return zipped({"mimetype": "application/vnd.oasis.opendocument.presentation", "content.xml": body})
+
+
 def epub(**more: str) -> bytes:
     chapter = "<html><head><style>p {}</style></head><body><h1>One</h1><p>It was wet &amp; dark.</p></body></html>"
     return zipped({
@@ -186,6 +197,7 @@ KINDS: dict[str, tuple[bytes, str]] = {
     ),
     "budget.xlsx": (xlsx(), "# Budget\n\npump | 12.5 | 2026-03-04\n | 3\n\n"),
     "text.odt": (odt(), "# Kapitel eins\n\nDer Seestern wächst\n\n- Punkt\n\nx | y\n"),
+    "slides.odp": (odp(), "# a\n\nmore\n\nNotes: say a\n\n# b\n\nmore\n\nNotes: say b\n\n"),
     "reef.epub": (epub(), "# The reef\n\nA. Diver\n\n# One\n\nIt was wet & dark.\n\n"),
     "study.ipynb": (
         notebook(),

@@ -19,9 +19,12 @@ from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from services.decode import main as decode
 from services.decode.text import archive, writer
 from services.decode.text.reading import text_of
+from services.documents.text.passages import passages
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.models.measure import ROUGH
 from services.runtime.text import cutting
+from services.runtime.text.html import plain
 from tests.unit.documents import formats
 from tests.unit.documents.rig import documents, tree, until
 from tests.unit.documents.test_texts import pdf
@@ -38,6 +41,16 @@ def test_the_text_of_each_kind_has_its_headings_and_rows(name: str) -> None:
     assert made.text is not None
     assert made.text.startswith(begins)
     assert "secret" not in made.text
+
+
+def test_headings_and_tables_of_html_are_kept() -> None:
+    page = (
+        "<head><title>Reefs</title><style>h1 {}</style></head><h1 class=x>\n Corals</h1><p>grow<br>slowly</p>"
+        "<template><h2>no</h2></template><h3>Sums</h3><table><tr><th>a</th><th>b</th></tr><tr><td>1</td></tr></table>"
+    )
+    assert plain(page) == "# Reefs\n\n# Corals\n\ngrow\nslowly\n\n### Sums\n\na | b | \n\n1 |"
+    (passage,) = passages(page, "text/html; charset=utf-8", "reefs.html", ROUGH)
+    assert [part.path for part in passage.parts] == [("Reefs",), ("Corals",), ("Corals", "Sums")]
 
 
 def test_mail_names_what_is_attached_and_reads_what_it_can() -> None:

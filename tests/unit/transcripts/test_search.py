@@ -173,6 +173,9 @@ async def test_an_answer_is_no_longer_than_it_may_be(tmp_path: Path) -> None:
         for hit in short.results:
             assert hit.depth == len(hit.lineage)
             assert hit.preview.startswith("starfish")
+        # All hashes of a long conversation are there, and more than fits; the turn that was found is told all the same.
+        (longest,) = (await bench.call(TranscriptsSearch(query="starfish 9", max_tokens=100))).results
+        assert longest.preview.startswith("starfish")
 
 
 async def test_turns_are_found_again_after_either_side_died(tmp_path: Path) -> None:

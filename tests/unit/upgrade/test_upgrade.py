@@ -15,6 +15,7 @@ import pytest
 
 from kernel import VERSION, data_format
 from kernel.control.address import CannotHold
+from proto.ops.decode import DOCUMENT_TYPES
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from proto.ops.files.plans import PlanExecute, PlanList
@@ -70,6 +71,25 @@ async def test_documents_of_version_1_are_read_changed_and_deleted(tmp_path: Pat
     assert (version_of(packs), version_of(copy)) == (3, 1)
     with contextlib.closing(apsw.Connection(str(copy))) as db:
         assert db.execute("SELECT name FROM document").fetchall() == [("note.md",)]
+
+
+def test_documents_that_no_text_was_read_of_before_wait_for_it() -> None:
+    packs = documents_schema.PACKS
+    kinds = {
+        DOCUMENT_TYPES[".docx"]: documents_schema.TEXT_NONE,
+        DOCUMENT_TYPES[".ipynb"]: documents_schema.TEXT_OWN,
+        "text/plain": documents_schema.TEXT_OWN,
+        "application/zip": documents_schema.TEXT_NONE,
+    }
+    with contextlib.closing(apsw.Connection(":memory:")) as db:
+        packs.apply(db)
+        db.pragma("user_version", 2)
+        insert = "INSERT INTO object(hash, size, chunked, mime, is_text, text_state) VALUES(?, 1, 0, ?, 0, ?)"
+        db.executemany(insert, ((mime.encode(), mime, state) for mime, state in kinds.items())).fetchall()
+        packs.apply(db)
+        query = "SELECT mime FROM object WHERE text_state=? ORDER BY id"
+        waiting = [mime for (mime,) in db.execute(query, (documents_schema.TEXT_WAITING,))]
+    assert waiting == [DOCUMENT_TYPES[".docx"], DOCUMENT_TYPES[".ipynb"]]
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from proto.ops.embed import EmbedResult, pack
 from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
-from services.knowledge.search import communities, gaps, labels
+from services.knowledge.search import communities, duplicates, gaps, labels
 from services.knowledge.search.sentences import Sentence, commonplaces, nearest, sentences, unpacked
 from services.runtime.models.measure import ROUGH
 
@@ -78,13 +79,26 @@ def test_vectors_come_back_by_their_texts() -> None:
 def test_what_several_notes_say_word_for_word_is_no_topic() -> None:
     form = "Ask the owners of this page whenever you find that something is missing."
     contents = [
-        gaps.Content("t", (), (), Counter(), "", frozenset(), (Sentence(1, form), Sentence(2, f"Of {n}.")))
-        for n in range(3)
+        gaps.Content("t", (), (), Counter(), "", (Sentence(1, form), Sentence(2, f"Of {n}."))) for n in range(3)
     ]
     common = commonplaces(each.sentences for each in contents)
     assert common == {form}
     one, other = gaps.compared(contents[0], contents[1], common)
     assert ([each.line for each in one], [each.line for each in other]) == ([2], [2])
+
+
+def test_likeness_is_the_share_of_the_runs_of_words_of_long_texts_too() -> None:
+    short = "one two three four five six seven eight nine ten"
+    assert duplicates.likeness(duplicates.runs(short), duplicates.runs(short.upper().replace(" ", "\n"))) == 1
+    assert duplicates.likeness(duplicates.runs(short), duplicates.runs(short.replace("ten", "zehn"))) == pytest.approx(
+        7 / 8
+    )
+    assert duplicates.likeness(duplicates.runs("a b"), duplicates.runs("a b")) == 1
+    assert duplicates.likeness(duplicates.runs(""), duplicates.runs("")) == 0
+    words = [f"w{n}" for n in range(20_000)]
+    half = [*words[:10_000], *(f"v{n}" for n in range(10_000))]
+    assert abs(duplicates.likeness(duplicates.runs(" ".join(words)), duplicates.runs(" ".join(half))) - 0.5) < 0.1
+    assert duplicates.likeness(duplicates.runs(" ".join(words)), duplicates.runs(short)) == 0
 
 
 def test_labels_are_what_most_notes_of_a_cluster_have_and_written_as_they_do() -> None:
