@@ -148,6 +148,7 @@ def main() -> int:
         own = trio.run(begin)
         wrong, kept = torment(own, root, given.kills, given.seed)
         count = len(kept)
+        (own / "trash").mkdir(exist_ok=True)
         wrong += trio.run(audit, data, root, own / "trash", kept)
     print(json.dumps({"kills": given.kills, "kept in the trash": count, "wrong": wrong[:20]}))
     return 1 if wrong else 0
