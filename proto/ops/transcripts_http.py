@@ -12,15 +12,8 @@ from msgspec import Raw
 
 from proto.http import Answer, Call, Endpoint, HttpError
 from proto.operation import Route, operation_of
-from proto.ops.transcripts import (
-    SERVICE,
-    STATUSES,
-    IngestResult,
-    Problem,
-    TranscriptHistories,
-    TranscriptIngest,
-    TranscriptsSearch,
-)
+from proto.ops.transcripts import SERVICE, STATUSES, TranscriptHistories, TranscriptsSearch
+from proto.ops.transcripts_intake import IngestResult, Problem, TranscriptIngest
 
 
 class IngestRequest(Endpoint, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.transcripts import ImportState, TranscriptImport
+from proto.ops.transcripts_intake import ImportState, TranscriptImport
 from proto.ops.watch import Change, ChangeKind, EntryKind
 from proto.records import SUFFIXES, Part, parts
 from services.runtime.follower import Follower

@@ -14,7 +14,7 @@ import apsw
 import msgspec
 import trio
 
-from proto.ops.transcripts import ImportResult, ImportState, TranscriptImport, TranscriptImportState
+from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import forest

@@ -18,13 +18,7 @@ import trio
 import zstandard
 from msgspec import Meta
 
-from proto.ops.transcripts import (
-    MAX_BODY_BYTES,
-    IngestResult,
-    Problem,
-    TranscriptIngest,
-    TranscriptRecord,
-)
+from proto.ops.transcripts_intake import MAX_BODY_BYTES, IngestResult, Problem, TranscriptIngest, TranscriptRecord
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import forest

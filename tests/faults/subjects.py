@@ -23,7 +23,8 @@ from proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
 from proto.ops.media import MediaInspect
 from proto.ops.memory import ListMemories, Remember
 from proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
-from proto.ops.transcripts import TranscriptHistories, TranscriptIngest
+from proto.ops.transcripts import TranscriptHistories
+from proto.ops.transcripts_intake import TranscriptIngest
 from proto.ops.watch import WatchStatus, WatchSubscribe
 from services.decode.main import open_service as open_decode
 from services.documents.main import open_service as open_documents

@@ -22,7 +22,8 @@ import trio
 
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, pack
 from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import TranscriptIngest, TranscriptsSearch
+from proto.ops.transcripts import TranscriptsSearch
+from proto.ops.transcripts_intake import TranscriptIngest
 from services.embed import main as embed
 from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers

@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from proto.ops.transcripts import TranscriptIngest, TranscriptRecord
+from proto.ops.transcripts_intake import TranscriptIngest, TranscriptRecord
 from services.runtime.database import Database
 from services.transcripts.importing import LAYOUTS, _layout, detect
 from services.transcripts.ingest import Ingest, _exchange, decoded

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proto.ops.transcripts import IngestResult, TranscriptIngest
+from proto.ops.transcripts_intake import IngestResult, TranscriptIngest
 from services.retrieve import main as retrieve
 from services.transcripts import main as transcripts
 from tests.in_process import Bench, services_in_process

@@ -14,7 +14,7 @@ import pytest
 CHILD = """
 import json, sys, trio
 from pathlib import Path
-from proto.ops.transcripts import TranscriptIngest
+from proto.ops.transcripts_intake import TranscriptIngest
 from services.transcripts.ingest import Ingest
 from services.transcripts.passages import Stripper
 from services.transcripts.redaction import Redactor

@@ -13,7 +13,8 @@ import pytest
 import zstandard
 
 from proto import bounds
-from proto.ops.transcripts import Problem, TranscriptHistories, TranscriptRecord
+from proto.ops.transcripts import TranscriptHistories
+from proto.ops.transcripts_intake import Problem, TranscriptRecord
 from services.transcripts import ingest
 from services.transcripts.providers.wire import MESSAGES, Unreadable, decode
 from tests.unit.transcripts.rig import payload, serving, user

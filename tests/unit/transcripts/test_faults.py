@@ -16,11 +16,11 @@ from proto.ops.transcripts import (
     TranscriptCheckout,
     TranscriptDelete,
     TranscriptHistory,
-    TranscriptIngest,
     TranscriptSearchResult,
     TranscriptsSearch,
     TranscriptStats,
 )
+from proto.ops.transcripts_intake import TranscriptIngest
 from services.runtime.storage import DiskFull
 from services.transcripts.database import open_database
 from services.transcripts.ingest import Ingest

@@ -12,16 +12,13 @@ import trio
 
 from proto.ops.transcripts import (
     Histories,
-    ImportResult,
-    ImportState,
     TranscriptCheckout,
     TranscriptHistories,
-    TranscriptImport,
-    TranscriptImportState,
     TranscriptNode,
     TranscriptsSearch,
     TranscriptStats,
 )
+from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from tests.in_process import Bench
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 

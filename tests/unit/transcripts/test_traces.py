@@ -16,10 +16,10 @@ from proto.ops.transcripts import (
     TranscriptDelete,
     TranscriptHistories,
     TranscriptHistory,
-    TranscriptImport,
     TranscriptNode,
     TranscriptsSearch,
 )
+from proto.ops.transcripts_intake import TranscriptImport
 from services.retrieve import main as retrieve
 from services.transcripts import main as transcripts
 from tests.in_process import services_in_process

@@ -21,7 +21,8 @@ from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from proto.ops.files.plans import PlanExecute, PlanList
 from proto.ops.files.queries import QueryList
 from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
-from proto.ops.transcripts import TranscriptHistories, TranscriptImport, TranscriptList
+from proto.ops.transcripts import TranscriptHistories, TranscriptList
+from proto.ops.transcripts_intake import TranscriptImport
 from services.documents.store import schema as documents_schema
 from services.files.store import schema as files_schema
 from services.files.store.database import open_database as open_files
