@@ -7,7 +7,7 @@ cannot come to differ in what a result or a failure says.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from mcp_types import INVALID_PARAMS
 from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
 from proto.json_types import JsonObject
+from proto.near import did_you_mean
 from proto.operation import Operation, Params
 from proto.surfaces.surface import Surface, caches
 from services.front.composite.answer import Composed
@@ -145,6 +146,7 @@ def resource_result(operation: Operation[object], uri: str, value: object) -> Js
     return {"contents": [content]}
 
 
-def unknown_tool(name: str) -> MCPError:
-    """For a tool that is not there, or not on this surface."""
-    return MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name}", data={"tool": name})
+def unknown_tool(name: str, known: Iterable[str]) -> MCPError:
+    """For a tool that is not there, or not among those `known` on this surface."""
+    message = f"Unknown tool: {name}{did_you_mean(name, known)}"
+    return MCPError(code=INVALID_PARAMS, message=message, data={"tool": name})

@@ -187,7 +187,7 @@ class SurfaceServer:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.tools.get(params.name)
         if operation is None:
-            raise calls.unknown_tool(params.name)
+            raise calls.unknown_tool(params.name, self.surface.tools)
         try:
             parsed = operation.parse(params.arguments or {})
             value = await self._perform(ctx, operation, parsed, params.request_state)
