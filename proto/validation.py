@@ -193,7 +193,8 @@ def _invalid(tp: type[msgspec.Struct], message: str) -> InvalidParams:
             text += f"; there are: {', '.join(allowed)}"
     elif match := _PATTERN.match(text):
         # A regular expression tells people nothing; the description of what has to match it does.
-        nodes = (node for node in _schemas_at(tp, path) if node.get("pattern") == match["pattern"])
+        pattern = match["pattern"].replace(r"\\", "\\")
+        nodes = (node for node in _schemas_at(tp, path) if node.get("pattern") == pattern)
         told = (node.get("description") for node in nodes)
         text = next((f"not of the form that is expected: {form}" for form in told if form), text)
     text = _short(_TYPES.sub(_as_json_says, text[0].lower() + text[1:]))

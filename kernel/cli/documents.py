@@ -33,7 +33,7 @@ def add(arguments: argparse.Namespace) -> int:
             answers.append(answer)
             if not arguments.json:
                 print(added(answer, time.monotonic() - began))
-            for reason in (*answer["failed"], *(f"no text: {each}" for each in answer["without_text"])):
+            for reason in (*answer["failed"], *(f"text of {each}" for each in answer["without_text"])):
                 complain(reason)
     if arguments.json:
         show_json(answers)

@@ -168,7 +168,7 @@ def handlers_of(
 ) -> Handlers:
     """The operations, a family after the other."""
     indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
-    writing = Writing(core.tree, core.roots, core.env.data_dir)
+    writing = Writing(core.tree, core.roots, core.env.data_dir, changes.owe)
     return Handlers(
         indexing,
         reading,

@@ -44,6 +44,15 @@ _SMALL = frozenset(
 )  # fmt: skip
 
 
+_DIRECTIONS = frozenset(
+    (
+        "over", "than", "before", "after", "to", "into", "from", "instead", "rather", "under", "above", "below",
+        "behind", "als", "vor", "nach", "statt", "lieber", "über", "unter", "zu", "von", "hinter",
+    )
+)  # fmt: skip
+"""Of what stands on both sides of such a word, the order is what is said."""
+
+
 class Relation(enum.Enum):
     """What a statement is to an earlier one."""
 
@@ -56,6 +65,7 @@ class Parts(NamedTuple):
     """A statement as it is compared: its words without small ones, which of them are names, its numbers."""
 
     folded: str
+    order: tuple[str, ...]
     words: frozenset[str]
     names: frozenset[str]
     numbers: frozenset[str]
@@ -89,7 +99,9 @@ def parts(text: str) -> Parts:
                 names.append(low)
         words.append(low)
     numbers = frozenset(word for word in words if word[0].isdigit())
-    return Parts(fold(text), frozenset(words), frozenset(names), numbers, negated, words[0] if words else "")
+    return Parts(
+        fold(text), tuple(words), frozenset(words), frozenset(names), numbers, negated, words[0] if words else ""
+    )
 
 
 def relation(one: str, other: str, cosine: float | None = None) -> Relation:
@@ -97,6 +109,8 @@ def relation(one: str, other: str, cosine: float | None = None) -> Relation:
     a, b = parts(one), parts(other)
     if a.folded == b.folded:
         return Relation.SAME
+    if a.words == b.words and a.order != b.order and not _DIRECTIONS.isdisjoint(a.folded.split()):
+        return Relation.CONFLICT
     only_a, only_b = a.words - b.words, b.words - a.words
     if a.subject in only_a and b.subject in only_b:
         return Relation.OTHER

@@ -362,17 +362,19 @@ class _Search:
 
     def _hit(self, candidates: Candidates, item_id: int, score: float, lexical: float | None) -> Hit:
         item = candidates.found[item_id]
+        cosine = candidates.cosines.get(item_id)
         return Hit(
             group=item.group,
             key=item.key,
-            score=score,
+            # More digits are read by a model and say nothing.
+            score=round(score, 6),
             title=item.title,
             heading=item.heading,
             text=item.text,
             group_metadata=item.group_metadata,
             item_metadata=item.item_metadata,
             lexical=lexical,
-            vector=candidates.cosines.get(item_id),
+            vector=None if cosine is None else round(cosine, 4),
             rerank=self.reranked.get(item_id),
             matched=candidates.held.get(item_id, []),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from pathspec import GitIgnoreSpec
 from pathspec._backends.re2._base import RE2_OPTIONS  # no public name; the release is pinned
 
 from services.runtime.linear import BadPattern, searching
-from services.runtime.roots import printable
+from services.runtime.roots import OutsideRoots, Roots, printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""
@@ -29,6 +30,7 @@ GENERATED = frozenset(
 """Folders that tools make, and would make again."""
 
 
+MAX_BYTES = 1 << 20
 MAX_WEIGHT = 16_384
 """Patterns, wildcards and slashes in one folder's files; what follows no person wrote, and it is not read."""
 
@@ -75,6 +77,16 @@ class IgnoreRules:
                 return verdict
             rules = rules.above
         return None
+
+
+def texts_of(roots: Roots, folder: str, names: Iterable[str]) -> list[str]:
+    """What the ignore files of these names in a folder say; one that cannot be read ignores nothing."""
+    texts: list[str] = []
+    for name in names:
+        path = os.path.join(folder, name)
+        with suppress(OSError, OutsideRoots), open(roots.open(path)[0], "rb") as file:
+            texts.append(file.read(MAX_BYTES).decode("utf-8", "replace"))
+    return texts
 
 
 def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lead: str = "") -> IgnoreRules:

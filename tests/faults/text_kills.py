@@ -55,7 +55,9 @@ def generation_of(data: bytes) -> int:
 def change_forever(data: Path, root: Path, acknowledged: int) -> None:
     """The life of a process that is to be killed."""
     database = open_database(data / "files.db")
-    writing = Writing(Tree(database, Invalidations(), None), FileRoots(Roots([root])), data)
+    tree = Tree(database, Invalidations(), None)
+    # What it owes is noted, and is healed at the next start.
+    writing = Writing(tree, FileRoots(Roots([root])), data, lambda intent: None)
     path = str(root / "file.txt")
     generation = generation_of(Path(path).read_bytes())
     while True:
@@ -146,6 +148,7 @@ def main() -> int:
         own = trio.run(begin)
         wrong, kept = torment(own, root, given.kills, given.seed)
         count = len(kept)
+        (own / "trash").mkdir(exist_ok=True)
         wrong += trio.run(audit, data, root, own / "trash", kept)
     print(json.dumps({"kills": given.kills, "kept in the trash": count, "wrong": wrong[:20]}))
     return 1 if wrong else 0

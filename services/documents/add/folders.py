@@ -4,7 +4,6 @@ ignore files honoured, version control, links and what tools make left out.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,10 +12,8 @@ from pathlib import Path
 
 from proto.errors import InvalidParams, OperationError
 from services.documents.store import globs
-from services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_from
-from services.runtime.roots import OutsideRoots, Roots, is_text_name, printable
-
-MAX_IGNORE_BYTES = 1024 * 1024
+from services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_from, texts_of
+from services.runtime.roots import Roots, is_text_name, printable
 
 
 @dataclass(slots=True)
@@ -105,11 +102,8 @@ class Walk:
     def _rules(
         self, folder: str, names: Collection[str], above: IgnoreRules | None, prefix: int, lead: str = ""
     ) -> IgnoreRules | None:
-        """The rules above and those of the folder's own ignore files; one that cannot be read ignores nothing."""
-        texts: list[str] = []
-        for path in (os.path.join(folder, name) for name in IGNORE_FILES if name in names):
-            with contextlib.suppress(OSError, OutsideRoots), open(self.roots.open(path)[0], "rb") as file:
-                texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
+        """The rules above and those of the folder's own ignore files."""
+        texts = texts_of(self.roots, folder, [name for name in IGNORE_FILES if name in names])
         return rules_from(texts, above, prefix, lead) if texts else above
 
 

@@ -122,9 +122,14 @@ class Changes:
                     chunk[0].scan += self._heal_what_is_left()
                 raise
 
+    def owe(self, intent: int) -> None:
+        """The index is to follow this change, before the next one."""
+        self._left.append(intent)
+
     def _heal_what_is_left(self) -> list[str]:
-        scan = self.heal(self._left)
-        self._left = []
+        left = list(self._left)
+        scan = self.heal(left)
+        del self._left[: len(left)]
         return scan
 
     def _open(self, item: Item, stack: contextlib.ExitStack) -> Opened:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import astuple
 
+from proto.errors import LinckiaError
 from services.files import paths
 from services.files.changes import disk
 from services.files.changes.following import Follow
@@ -35,7 +36,12 @@ class _Noted:
 class Writing:
     """Writes; blocks. Several may write at once, of one file one after the other."""
 
-    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path) -> None:
+    def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path, owe: Callable[[int], None]) -> None:
+        """
+        Args:
+            owe: told of a change that was noted, and that the index could not follow.
+        """
+        self._owe = owe
         self._database = tree.database
         self._roots = roots
         self._follow = Follow(tree)
@@ -110,21 +116,28 @@ class Writing:
                 os.fchmod(kept, stat.S_IMODE(status.st_mode))
 
     def _finish(self, noted: _Noted, made: Sequence[str]) -> None:
-        """The file is written: the index follows, down through the directories that were made."""
-        with self._database.transaction() as db:
-            for path in made:
-                self._follow.seen(db, path)
-            db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+        """The file is written: the index follows, down through the directories that were made; later, where it has no
+        room now, for what is written is not to be said to have failed."""
+        try:
+            with self._database.transaction() as db:
+                for path in made:
+                    self._follow.seen(db, path)
+                db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+        except LinckiaError:
+            self._owe(noted.intent)
 
     def _undo(self, noted: _Noted) -> None:
         """The file was not written."""
         if noted.trash_id is not None:
             (self._trash / str(noted.trash_id)).unlink(missing_ok=True)
-        with self._database.transaction() as db:
-            if noted.trash_id is not None:
-                db.execute("DELETE FROM trash WHERE id = ?", (noted.trash_id,))
-                remove_note(self._trash, noted.trash_id)
-            db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+        try:
+            with self._database.transaction() as db:
+                if noted.trash_id is not None:
+                    db.execute("DELETE FROM trash WHERE id = ?", (noted.trash_id,))
+                    remove_note(self._trash, noted.trash_id)
+                db.execute("DELETE FROM intent WHERE id = ?", (noted.intent,))
+        except LinckiaError:
+            self._owe(noted.intent)
 
 
 def _down_to(path: str) -> list[str]:

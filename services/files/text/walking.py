@@ -20,10 +20,9 @@ from proto.errors import InvalidParams
 from proto.ops.files.text import Piece
 from services.files import paths
 from services.files.index.listing import without_files
-from services.runtime.ignore_files import IgnoreRules, gitignore, rules_from
+from services.runtime.ignore_files import IgnoreRules, gitignore, rules_from, texts_of
 from services.runtime.roots import OutsideRoots, Roots, printable
 
-MAX_IGNORE_BYTES = 1 << 20
 OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
 """In rising order of precedence."""
 GIT_FILES = (".git/info/exclude", ".gitignore")
@@ -214,17 +213,10 @@ class Walk:
         if ".git" in names:
             # A repository's rules end where another begins.
             git, in_repository = None, True
-        read = functools.partial(self._texts, paths.to_os(paths.as_folder(folder)))
+        read = functools.partial(texts_of, self._roots, paths.to_os(folder))
         if texts := read([name for name in OWN_FILES if name in names]):
             own = rules_from(texts, own, prefix, lead)
         wanted = [name for name in GIT_FILES if name.partition("/")[0] in names]
         if in_repository and (texts := read(wanted)):
             git = rules_from(texts, git, prefix, lead)
         return _Rules(own, git, in_repository)
-
-    def _texts(self, folder: str, names: Sequence[str]) -> list[str]:
-        texts: list[str] = []
-        for name in names:
-            with contextlib.suppress(OSError, OutsideRoots), open(self._roots.open(folder + name)[0], "rb") as file:
-                texts.append(file.read(MAX_IGNORE_BYTES).decode("utf-8", "replace"))
-        return texts

@@ -147,6 +147,6 @@ def resource_result(operation: Operation[object], uri: str, value: object) -> Js
 
 
 def unknown_tool(name: str, known: Iterable[str]) -> MCPError:
-    """For a tool that is not there, or not among those `known` on this surface."""
+    """For a tool that is not there, or not on this surface."""
     message = f"Unknown tool: {name}{did_you_mean(name, known)}"
     return MCPError(code=INVALID_PARAMS, message=message, data={"tool": name})

@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from kernel.config import Http
+from proto import grants
+from proto.grants import Grant
 from proto.operation import Access, Params, operation, operation_of
 from proto.ops import Table
 from proto.ops.front import ScratchpadContent, ScratchpadList, ScratchpadListing, ScratchpadRead
@@ -20,6 +22,7 @@ from services.front import scratchpad
 from services.front.gateway import Gateway
 from services.front.protocol.fast_path import FastPath
 from services.front.scratchpad import Scratchpads
+from services.front.transport.request import name_of
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front import httpwire
 from tests.unit.front.httpwire import HttpWire, served
@@ -278,3 +281,18 @@ def test_preview_of_a_text_is_its_beginning_and_its_headings() -> None:
     rows = [{"source_id": "a", "target_id": "b" * 90, "similarity": 0.91234567, "reason": "…"}]
     assert list(scratchpad.preview_lines(rows, None)) == ["1 result", f"- a | {'b' * 90} | 0.9123"]
     assert json.dumps(list(scratchpad.preview_lines({"n": 1}, None))) == '["{\\"n\\":1}\\u2026"]'
+
+
+def test_clients_without_a_session_are_told_apart_by_token_and_else_by_address() -> None:
+    here, there = ({"type": "http", "client": (address, 1)} for address in ("127.0.0.1", "127.0.0.2"))
+    names = {name_of(here), name_of(there)}
+    assert len(names) == 2
+    for name in ("a", "b"):
+        before = grants.current.set(Grant(name))
+        try:
+            assert name_of(here) == name_of(there)
+            names.add(name_of(here))
+        finally:
+            grants.current.reset(before)
+    assert len(names) == 4
+    assert {len(name) for name in names} == {24}

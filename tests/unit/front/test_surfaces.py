@@ -100,13 +100,6 @@ async def test_a_tool_of_another_surface_is_unknown_also_when_called(modern: boo
         assert dispatcher.calls == []
 
 
-async def test_a_tool_that_is_not_there_names_those_that_may_be_meant() -> None:
-    async with gateway_in_process() as (gateway, _), connected(gateway, "all") as wire:
-        await wire.initialize()
-        await wire.call("t_strin", {})
-        assert (await wire.receive())["error"]["message"].startswith("Unknown tool: t_strin; did you mean t_string")
-
-
 @pytest.mark.parametrize(
     ("uri", "found"),
     [

@@ -26,6 +26,9 @@ SAME, CONFLICT, OTHER = Relation.SAME, Relation.CONFLICT, Relation.OTHER
         ("User lives in Berlin", "User lives in Berlin with two cats", 0.88, OTHER),
         ("User lives in Berlin", "The user's home is in Berlin", 0.87, OTHER),
         ("Die API hat ein Limit von 100", "Die API hat kein Limit von 100", None, CONFLICT),
+        ("The user prefers tabs over spaces", "The user prefers spaces over tabs", 0.98, CONFLICT),
+        ("Deploy from staging to production", "Deploy from production to staging", None, CONFLICT),
+        ("The user likes tea and coffee", "The user likes coffee and tea", None, SAME),
         ("会议在周二", "会议在周二。", None, SAME),
     ],
 )
