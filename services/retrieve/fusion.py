@@ -28,6 +28,10 @@ STANDS_OUT = 3.5
 far as it holds the words of the query, and counts for meaning too: a name, a code, a mark that hardly anything else
 holds means nothing to the model, and what is nearest to it is so by chance."""
 
+FEW, WHOLE, SURELY = 12, 0.95, 3.5
+"""Where so few pieces hold a word of the query at all, one that holds (nearly) all of what its words say stands out by
+that, however much more often, or in its title, another holds them."""
+
 _MARKS = re.compile(r"[(){}\[\]=;<>_]")
 CODE_MARKS = 0.05
 """Share of a text's characters from which on it is code: prose has under .02 of them, functions .06 and more."""
@@ -55,10 +59,16 @@ def weighted(
     words = standardised({item: by_words.get(item, 0.0) for item in (*by_words, *cosines)})
     meaning = standardised(cosines)
     beyond = {item: score - STANDS_OUT for item, score in words.items() if score > STANDS_OUT}
-    for item, share in shares(list(beyond)).items() if beyond else ():
-        words[item] = STANDS_OUT + share * beyond[item]
-        if item in meaning:
-            meaning[item] = max(meaning[item], share * beyond[item])
+    asked = list(dict.fromkeys((*beyond, *(by_words if len(by_words) <= FEW else ()))))
+    for item, share in shares(asked).items() if asked else ():
+        more = share * beyond.get(item, 0.0)
+        if len(by_words) <= FEW and share >= WHOLE:
+            # Among those, the better by words is still the first.
+            more = max(more, SURELY + words[item] / 100)
+        if more:
+            words[item] = STANDS_OUT + more
+            if item in meaning:
+                meaning[item] = max(meaning[item], more)
     return {
         item: weight * (meaning[item] if item in meaning else max(0.0, score)) + (1 - weight) * score
         for item, score in words.items()

@@ -106,7 +106,7 @@ def _form(forms: Counter[str]) -> str:
     """How a word is written: an acronym or a name as it is, any other one small."""
     small = sum(count for form, count in forms.items() if form.islower())
     best = min(forms, key=lambda form: (-forms[form], form))
-    is_name = best[1:] != best[1:].lower() or (not small and forms[best] >= 2 * _WITHIN_WEIGHT)
+    is_name = best[1:] != best[1:].lower() or (not small and forms[best] > _WITHIN_WEIGHT)
     if is_name:
         return best
     return min((form.lower() for form in forms), key=lambda form: (-forms[form], len(form), form))

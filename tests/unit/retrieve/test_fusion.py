@@ -25,7 +25,7 @@ def test_every_item_has_a_score(words: dict[int, float], cosines: dict[int, floa
 
 
 def test_weighted_is_the_weighted_sum_of_standard_scores() -> None:
-    fused = weighted([(1, 3.0), (2, 1.0)], {1: 0.2, 2: 0.4}, 0.75)
+    fused = weighted([(1, 3.0), (2, 1.0)], {1: 0.2, 2: 0.4}, 0.75, lambda items: dict.fromkeys(items, 0.5))
     assert fused == pytest.approx({1: 0.25 - 0.75, 2: -0.25 + 0.75})
 
 
@@ -35,6 +35,20 @@ def test_both_of_two_that_hold_a_rare_word_are_before_all_that_are_near() -> Non
     assert sorted(fused, key=lambda item: -fused[item])[:2] == [3, 7]
     fused = weighted([(3, 9.0), (7, 8.5)], cosines, CODE)
     assert set(sorted(fused, key=lambda item: -fused[item])[:2]) == {3, 7}
+
+
+@pytest.mark.parametrize("weight", [PROSE, CODE])
+def test_the_second_of_two_that_alone_hold_all_words_is_second_though_it_holds_them_far_less(weight: float) -> None:
+    cosines = {item: 0.2 + item / 200 for item in range(100)} | {98: 0.9, 99: 0.95}
+    # The first holds them in its title, and in several pieces.
+    words = [(3, 11.8), (4, 11.0), (5, 10.2), (6, 9.9), (7, 5.2), (8, 5.0)]
+    fused = weighted(words, cosines, weight, lambda items: {item: 0.4 if item == 8 else 1.0 for item in items})
+    best = sorted(fused, key=lambda item: -fused[item])
+    assert best[:5] == [3, 4, 5, 6, 7]
+    assert best[5] == 99
+    # Where more than a few hold them, no word is rare.
+    many = weighted([*words, *((item, 4.0) for item in range(10, 40))], cosines, weight)
+    assert fused[7] > many[7]
 
 
 def test_vectors_decide_more_of_code_unless_the_words_match_well() -> None:
