@@ -3,7 +3,7 @@ otherwise."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,9 @@ from proto.operation import Params, detail
 from proto.ops.knowledge import tool
 
 MAX_CHARS = 16 * 1024 * 1024
+
+ONE_NOTE: dict[str, Any] = {"anyOf": [{"required": ["path"]}, {"required": ["id"]}]}
+"""A note is named by its path or by its id."""
 
 Text = Annotated[str, Meta(max_length=MAX_CHARS)]
 NotePath = Annotated[Annotated[str, Meta(max_length=4096)], detail("The file, absolute or below a root")]
@@ -66,6 +69,8 @@ class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
     """Edit parts of a note: replace, section, prepend, append, front_matter, in this order, all or none. Tags:
     inject_tags."""
 
+    rules: ClassVar[dict[str, Any]] = ONE_NOTE
+
     path: NotePath = ""
     id: NoteId = ""
     replace: Replacement | None = None
@@ -99,6 +104,8 @@ class NoteRenamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 @tool.write("rename_note", idempotent=False, deadline_s=120)
 class RenameNote(Params[NoteRenamed], frozen=True, kw_only=True):
     """Rename or move a note, and the links to it in other notes. Other files: rename-files."""
+
+    rules: ClassVar[dict[str, Any]] = ONE_NOTE
 
     to: Annotated[str, Meta(min_length=1, max_length=4096, description="File name, or path below its root")]
     path: NotePath = ""

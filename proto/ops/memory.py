@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -127,6 +127,8 @@ class Recall(Params[RecallResult], frozen=True, kw_only=True):
 class UpdateMemory(Params[Remembered], frozen=True, kw_only=True):
     """Correct a memory's text, tags or expiry."""
 
+    rules: ClassVar[dict[str, Any]] = {"anyOf": [{"required": [name]} for name in ("text", "tags", "expires")]}
+
     id: MemoryId
     text: Statement | None = None
     tags: Tags | None = None
@@ -154,6 +156,8 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Forget(Params[Forgotten], frozen=True, kw_only=True):
     """Memory: delete what is remembered: one, or with `confirm` (else listed) all of a scope that has the words of
     `query`."""
+
+    rules: ClassVar[dict[str, Any]] = {"anyOf": [{"required": ["id"]}, {"required": ["scope"]}]}
 
     id: MemoryId | None = None
     scope: OneScope | None = None

@@ -43,7 +43,15 @@ _EXAMPLES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-ONE_OF: dict[str, dict[str, Any]] = {"collection_search": {"query": "x"}, "collection_delete": {"ids": ["x"]}}
+ONE_OF: dict[str, dict[str, Any]] = {
+    "collection_search": {"query": "x"},
+    "collection_delete": {"ids": ["x"]},
+    "edit-file": {"edits": [{"old": "x", "new": "y"}]},
+    "edit_note": {"id": "x", "append": "x"},
+    "rename_note": {"id": "x"},
+    "update_memory": {"text": "x"},
+    "forget": {"id": "x"},
+}
 """Of operations that take one of several parameters, one of them."""
 
 

@@ -122,6 +122,15 @@ WORKLOADS = {
             lambda n, result: result["accepted"] == 1 and len(result["head_hash"]) == 64,
         ),
         Workload(
+            "memory",
+            # Once more is merged with what says the same, so that a repeated call has the same answer.
+            lambda n: (
+                "remember",
+                {"text": f"Drawer {n % NOTES} holds letter {n % NOTES}", "scope": f"project:{n % NOTES}"},
+            ),
+            lambda n, result: result["scope"] == f"project:{n % NOTES}" and "conflicts_with" not in result,
+        ),
+        Workload(
             "rerank",
             lambda n: ("rerank_model", {}),
             # Most machines have no such model, and then that is the right answer.
