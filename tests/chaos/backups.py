@@ -12,11 +12,10 @@ from typing import Any
 
 import trio
 
-from kernel.cli.carry.export import set_names
 from kernel.control.client import CallFailed, Client
 from tests.chaos.load import Worker, turns_of
 from tests.chaos.record import Record
-from tests.chaos.system import System
+from tests.chaos.system import System, kept_by
 from tests.system.running import REPOSITORY
 
 EVERY_S = 10.0
@@ -73,7 +72,7 @@ class Backups:
         # Tags are in files of the user's.
         writes = [(what, when) for worker in workers for what, when in worker.writes.items() if what[0] != "tag"]
         with Client(restored) as client:
-            there |= set(set_names(client))
+            there |= kept_by(client)
             for (kind, name), _ in writes:
                 if kind == "document" and _has(client, name):
                     there.add(name)

@@ -40,6 +40,8 @@ def make_folder(root: Path, workers: int) -> None:
     for which in range(workers):
         (root / f"worker-{which}.yaml").write_text("# kept\nvalue: start\n")
         (root / f"tagged-{which}.md").write_text(f"# Tagged {which}\n\nTags come here.\n")
+        (root / f"text-{which}.txt").write_text("start\nkept\n")
+        (root / f"note-written-{which}.md").write_text("# Written\n\nstart\n")
         (root / "moved" / str(which)).mkdir(parents=True)
         (root / "moved" / str(which) / "at-0.txt").write_text(f"the file of {which}\n")
     (root / "probe.yaml").write_text("value: start\n")
@@ -56,7 +58,11 @@ class Worker:
     record: Record
     chance: random.Random
     yaml: set[str] = field(default_factory=lambda: {"start"})
+    text: set[str] = field(default_factory=lambda: {"start"})
+    note: set[str] = field(default_factory=lambda: {"start"})
     tags: list[str] = field(default_factory=list)
+    memories: list[str] = field(default_factory=list)
+    maybe_memories: list[str] = field(default_factory=list)
     documents: dict[str, str] = field(default_factory=dict)
     """Content by hash."""
     maybe_documents: list[str] = field(default_factory=list)
@@ -76,7 +82,7 @@ class Worker:
         steps = [
             (4, self.echo), (3, self.set_value), (3, self.get_value), (3, self.add_document), (2, self.get_document),
             (1, self.tag), (2, self.read_note), (2, self.search), (1, self.neighbours), (1, self.make_set),
-            (1, self.move), (1, self.status),
+            (1, self.move), (1, self.status), (1, self.edit_file), (1, self.write_note), (1, self.remember),
         ]  # fmt: skip
         if isinstance(self.client, HttpClient):
             steps += [(4, self.ingest), (1, self.embed)]
@@ -195,6 +201,29 @@ class Worker:
         elif not said.not_done_for_sure:
             self.maybe_tags.append(tag)
 
+    async def edit_file(self) -> None:
+        value = f"v{self.number}"
+        edits = [{"lines": "1", "new": value}]
+        path = str(self.root / f"text-{self.which}.txt")
+        _settle(self.text, value, await self.call("edit-file", repeatable=False, path=path, edits=edits))
+
+    async def write_note(self) -> None:
+        value = f"v{self.number}"
+        path = f"note-written-{self.which}.md"
+        content = f"# Written\n\n{value}\n"
+        _settle(self.note, value, await self.call("write_note", path=path, content=content, overwrite=True))
+
+    async def remember(self) -> None:
+        # Of two statements about different subjects neither contradicts the other.
+        text, begun = f"subject{self.which}x{self.number} lives at place{self.chance.getrandbits(40):x}", time.time()
+        said = await self.call("remember", text=text, scope=f"project:{self.which}")
+        self.check(said, said.ok and "conflicts_with" not in said.result, text)
+        self.wrote("memory", text, begun, said)
+        if said.ok:
+            self.memories.append(text)
+        elif not said.not_done_for_sure:
+            self.maybe_memories.append(text)
+
     async def make_set(self) -> None:
         name, begun = f"set-{self.which}-{self.number}", time.time()
         said = await self.call("resource-set-create", repeatable=False, name=name)
@@ -239,12 +268,22 @@ class Worker:
 
     # ---- the comparison at the end --------------------------------------------------------------------------------
 
-    async def compare(self, client: Client, sets: Container[str], *, news_s: float = NEWS_S) -> None:
-        """Look for all that was acknowledged; `sets` are the resource sets there are.  A quiet system answers all."""
+    async def compare(self, client: Client, kept: Container[str], *, news_s: float = NEWS_S) -> None:
+        """Look for all that was acknowledged; `kept` are the names of resource sets and the memories that there are.  A
+        quiet system answers all."""
         lost = self.record.lost
         text = (self.root / f"worker-{self.which}.yaml").read_text()
         if text not in {f"# kept\nvalue: {value}\n" for value in self.yaml}:
             lost.append(f"worker-{self.which}.yaml is {text!r}, not {sorted(self.yaml)}")
+        for name, begins, ends, values in (
+            (f"text-{self.which}.txt", "", "\nkept\n", self.text),
+            (f"note-written-{self.which}.md", "# Written\n\n", "\n", self.note),
+        ):
+            there = (self.root / name).read_text()
+            if there not in {f"{begins}{value}{ends}" for value in values}:
+                lost.append(f"{name} is {there!r}, not {sorted(values)}")
+        lost += [f"memory {text!r}" for text in self.memories if text not in kept]
+        self._settle(text in kept for text in self.maybe_memories)
         tagged = (self.root / f"tagged-{self.which}.md").read_text()
         lost += [f"{tag} of tagged-{self.which}.md" for tag in self.tags if tag not in tagged]
         self._settle(tag in tagged for tag in self.maybe_tags)
@@ -255,9 +294,9 @@ class Worker:
         self._settle([(await self._document(client, sha)).ok for sha in self.maybe_documents])
         if [n for n in self.places if self._moved(n).exists()] == []:
             lost.append(f"the file of {self.which}, which is at none of {sorted(self.places)}")
-        lost += [f"resource set {name}" for name in self.sets if name not in sets]
-        self._settle(name in sets for name in self.maybe_sets)
-        done = {("set", name) for _, name in self.refused if name in sets}
+        lost += [f"resource set {name}" for name in self.sets if name not in kept]
+        self._settle(name in kept for name in self.maybe_sets)
+        done = {(kind, name) for kind, name in self.refused if kind in ("set", "memory") and name in kept}
         done |= {("tag", name) for _, name in self.refused if f"{name}\n" in tagged}
         documents = [name for kind, name in self.refused if kind == "document"][:REFUSED]
         done |= {("document", name) for name in documents if (await self._document(client, name)).ok}
@@ -282,6 +321,14 @@ class Worker:
     def _settle(self, done: Iterable[bool]) -> None:
         """Whether what may have executed had."""
         self.record.maybe.update("done" if each else "not done" for each in done)
+
+
+def _settle(values: set[str], value: str, said: Said) -> None:
+    """What a file may hold after a write: this, or one of what it may have held."""
+    if said.ok:
+        values.clear()
+    if said.ok or not said.not_done_for_sure:
+        values.add(value)
 
 
 def turns_of(data: Path) -> list[str]:

@@ -107,9 +107,9 @@ async def storm(
             further.append("whole again: never" if whole is None else f"whole again {whole:.1f} s after the last call")
             indexed = await system.indexed(within_s=QUIET_S)
             further.append("indexed: never" if indexed is None else f"indexed {indexed:.1f} s after that")
-            sets = await trio.to_thread.run_sync(system.sets)
+            kept = await trio.to_thread.run_sync(system.kept)
             for worker in workers:
-                await worker.compare(load.http[0], sets)
+                await worker.compare(load.http[0], kept)
             further.append(f"compared within {record.at_s - record.lasted_s:.1f} s")
             further += [f"before: {before}", f"after: {system.measures()}, {system.starts - 1} kernels later"]
             further.append(await load.leave(record))

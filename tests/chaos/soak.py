@@ -92,9 +92,9 @@ async def soak(folder: Path, chance: random.Random, seconds: float, every_s: flo
                     growth.points["calls: p99 ms"].append((at, quantile(record.took_s[seen:], 0.99) * 1000))
                 stop.set()
             record.lasted_s = record.at_s
-            sets = await trio.to_thread.run_sync(system.sets)
+            kept = await trio.to_thread.run_sync(system.kept)
             for worker in load.workers:
-                await worker.compare(load.stdio[0], sets)
+                await worker.compare(load.stdio[0], kept)
             await load.leave(record)
             nursery.cancel_scope.cancel()
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import trio
 
+from kernel.cli.carry import memory
 from kernel.cli.carry.export import set_names
 from kernel.control.client import Client, ControlError
 from tests.chaos.clock import Clock
@@ -144,10 +145,10 @@ class System:
             await trio.sleep(0.1)
         return None
 
-    def sets(self) -> set[str]:
-        """The names of all resource sets."""
+    def kept(self) -> set[str]:
+        """The names of all resource sets, and all memories."""
         with Client(self.data) as client:
-            return set(set_names(client))
+            return kept_by(client)
 
     def measures(self) -> str:
         """The kernel's memory, descriptors and threads."""
@@ -170,3 +171,8 @@ class System:
             self.process.kill()
             self.process.wait()
             return None
+
+
+def kept_by(client: Client) -> set[str]:
+    """The names of all resource sets, and all memories."""
+    return {*set_names(client), *(one["text"] for one in memory.rows(client))}

@@ -32,7 +32,7 @@ class Defective:
         self._defect = defect
         self._calls = 0
         self._documents: dict[str, str] = {}
-        self.sets: list[str] = []
+        self.kept: list[str] = []
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, repeatable: bool = True) -> Said:
         self._calls += 1
@@ -63,8 +63,14 @@ class Defective:
             case "execute":
                 text = arguments["operations"][0]["params"]["content"]
                 self._documents[hashlib.sha256(text.encode()).hexdigest()] = text
+            case "edit-file":
+                Path(arguments["path"]).write_text(f"{arguments['edits'][0]['new']}\nkept\n")
+            case "write_note":
+                (self._root / arguments["path"]).write_text(arguments["content"])
+            case "remember":
+                self.kept.append(arguments["text"])
             case "resource-set-create":
-                self.sets.append(arguments["name"])
+                self.kept.append(arguments["name"])
             case "move-files":
                 (move,) = arguments["moves"]
                 if Path(move["from"]).exists():
@@ -93,19 +99,19 @@ async def under_load(root: Path, defect: str) -> Record:
     worker = Worker(0, client, root, record, random.Random(1))
     for step in (
         worker.set_value, worker.get_value, worker.add_document, worker.get_document, worker.tag, worker.make_set,
-        worker.move,
+        worker.move, worker.edit_file, worker.write_note, worker.remember,
     ) * STEPS:  # fmt: skip
         worker.number += 1
         await step()
     asked = Defective(root, "") if defect == "hangs" else client
-    await worker.compare(asked, client.sets, news_s=0)
+    await worker.compare(asked, client.kept, news_s=0)
     return record
 
 
 async def test_a_system_without_a_defect_is_found_in_order(tmp_path: Path) -> None:
     record = await under_load(tmp_path, "")
     assert not record.failed, report(record, ())
-    assert record.acknowledged == 5 * STEPS
+    assert record.acknowledged == 8 * STEPS
     assert not record.maybe
 
 

@@ -13,10 +13,11 @@ from proto.json_types import JsonObject
 
 def export(client: Client, folder: Path) -> str:
     """Write all of them; answers in words how many that is."""
-    return f"{write(folder / 'memories.jsonl', _rows(client))} memories"
+    return f"{write(folder / 'memories.jsonl', rows(client))} memories"
 
 
-def _rows(client: Client) -> Iterator[JsonObject]:
+def rows(client: Client) -> Iterator[JsonObject]:
+    """All memories, as an export has them."""
     after = 0
     while (page := patiently(client, "memory_export", {"after": after}))["memories"]:
         after = page["next"]
