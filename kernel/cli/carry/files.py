@@ -30,7 +30,7 @@ def write(file: Path, values: Iterable[object]) -> int:
 
 
 def lines(file: Path) -> Iterator[Any]:
-    """The values of a file; none where it is not there.  Raises Failed."""
+    """The values of a file, whatever JSON holds; none where it is not there.  Raises Failed."""
     if not file.exists():
         return
     with file.open(encoding="utf-8") as text:

@@ -22,6 +22,7 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+            # The third is what `zipfile` raises at a version of the format that it does not know.
             raise NotDecoded(f"it is damaged: {error}") from None
         self._members = {info.filename: info for info in self._zip.infolist()}
         self._left = MAX_UNFOLDED_BYTES

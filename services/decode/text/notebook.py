@@ -21,6 +21,7 @@ class _Cell(msgspec.Struct):
     source: Lines = ""
     input: Lines = ""
     """Of code, until version 3 of the format."""
+    # Programs that write notebooks have outputs of their own forms.
     outputs: list[dict[str, Any]] = []
     level: int = 1
 
