@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from proto.errors import LinckiaError, OperationError
 from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, create_file, replace_file
@@ -58,9 +58,14 @@ def read_whole(path: str, roots: Roots, most: int = MAX_BYTES) -> bytes:
     """The bytes of a regular file. Raises OSError, OutsideRoots, Denied, TooLarge."""
     descriptor, status = roots.open(path)
     with open(descriptor, "rb") as file:
-        if status.st_size > most:
-            raise TooLarge(f"{status.st_size} bytes, more than the {most} that are read")
-        data = file.read(most + 1)
+        return bounded(file, status.st_size, most)
+
+
+def bounded(file: BinaryIO, size: int, most: int) -> bytes:
+    """All of an open file that had `size` bytes.  Raises OSError, TooLarge."""
+    if size > most:
+        raise TooLarge(f"{size} bytes, more than the {most} that are read")
+    data = file.read(most + 1)
     if len(data) > most:
         raise TooLarge(f"grew to more than {most} bytes while it was read")
     return data

@@ -74,11 +74,7 @@ def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
     now_ns = time.time_ns() if now_ns is None else now_ns
     descriptor, status = roots.open(path)
     with open(descriptor, "rb") as file:
-        if status.st_size > MAX_READ_BYTES:
-            raise TooLarge(f"{status.st_size} bytes, more than the {MAX_READ_BYTES} that are read")
-        data = file.read(MAX_READ_BYTES + 1)
-        if len(data) > MAX_READ_BYTES:
-            raise TooLarge(f"grew to more than {MAX_READ_BYTES} bytes while it was read")
+        data = rewrite.bounded(file, status.st_size, MAX_READ_BYTES)
         stamp = Stamp.of(status)
         after = Stamp.of(os.fstat(descriptor))
         return Content(data, stamp, stamp == after and now_ns - stamp.ctime_ns > RACY_NS)
