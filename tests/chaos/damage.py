@@ -25,7 +25,10 @@ from tests.system.running import REPOSITORY
 
 PAGE = 4096
 
-SOURCES = ("services/documents/packs.db", "services/transcripts/transcripts.db", "services/files/files.db")
+SOURCES = (
+    "services/documents/packs.db", "services/transcripts/transcripts.db", "services/files/files.db",
+    "services/memory/memory.db",
+)  # fmt: skip
 """What other data does not tell.  `files` keeps its sets in one with what can be made again."""
 
 REMEDY = ".recover"
@@ -100,6 +103,7 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
             ("transcript_histories", "transcripts.db"),
             ("transcript_stats", "transcripts.db"),
             ("resource-set-list", "files.db"),
+            ("list_memories", "memory.db"),
         ):
             try:
                 client.call(name, {}, timeout_s=30)
