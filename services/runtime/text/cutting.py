@@ -44,6 +44,8 @@ _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[
 _CHANGES = 0.25
 """From a small letter to a capital, or between letters and digits, for each character: of base64 0.4, of hexadecimal
 digits 0.5, of a name or a path less than 0.2."""
+_CHANGES_INSIDE = 0.18
+"""After a line of data: of one line of base64 in 300 it is below `_CHANGES` by chance."""
 
 _MARK = "…[{} characters of data left out]"
 _MARKED = re.compile(rf"[A-Za-z0-9+/=_-]{{{KEPT_CHARS}}}…\[\d+ characters of data left out\]")
@@ -123,11 +125,11 @@ def without_data(lines: Sequence[str]) -> tuple[list[str], int]:
     total = 0
     inside = False
     for line in lines:
-        left = 0
+        left, was_inside = 0, inside
 
-        def shorten(run: re.Match[str]) -> str:
+        def shorten(run: re.Match[str], was_inside: bool = was_inside) -> str:
             nonlocal left
-            if not _is_data(run[0]):
+            if not _is_data(run[0], _CHANGES_INSIDE if was_inside else _CHANGES):
                 return run[0]
             left += len(run[0])
             more = len(run[0]) - KEPT_CHARS
@@ -141,12 +143,12 @@ def without_data(lines: Sequence[str]) -> tuple[list[str], int]:
     return kept, total
 
 
-def _is_data(run: str) -> bool:
+def _is_data(run: str, changes: float) -> bool:
     sample = run[:2000]
     # A digest is something to be found.
     if len(run) <= KEPT_CHARS and _HEXADECIMAL.fullmatch(run):
         return False
-    return sample.isdigit() or len(_CHANGE.findall(sample)) >= _CHANGES * len(sample)
+    return sample.isdigit() or len(_CHANGE.findall(sample)) >= changes * len(sample)
 
 
 def _budget(title: str, measure: Measure, path: tuple[str, ...]) -> int:

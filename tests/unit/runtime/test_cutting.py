@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import random
-import secrets
 import textwrap
 
 import pytest
@@ -107,6 +106,16 @@ def test_all_pieces_of_a_text_stand_under_the_line_alone_at_its_top() -> None:
         assert {piece.path for piece in passages(text, mime, "n.txt", MEASURE)} <= {()}
 
 
+CHANCE = random.Random(7)
+
+
+def test_a_line_of_data_is_known_by_those_before_it() -> None:
+    few_changes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ" + "aB1cD2" * 3 + "klmnopqrstuvwxyzKLMNOPQRSTUVWXYZ"
+    data = base64.b64encode(random.Random(1).randbytes(57)).decode()
+    assert without_data([data, few_changes])[0][1] == ""
+    assert without_data([few_changes])[0] == [few_changes]
+
+
 def test_all_of_a_long_text_gets_vectors_and_of_a_table_some() -> None:
     code = "\n".join(f"def f{n}(a):\n    return a + {n}\n" for n in range(4000))
     count = len(passages(code, "text/x-python", "f.py", MEASURE))
@@ -118,9 +127,9 @@ def test_all_of_a_long_text_gets_vectors_and_of_a_table_some() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        base64.b64encode(secrets.token_bytes(3000)).decode(),
-        "\n".join(textwrap.wrap(base64.b64encode(secrets.token_bytes(3000)).decode(), 76)),
-        secrets.token_hex(2000),
+        base64.b64encode(CHANCE.randbytes(3000)).decode(),
+        "\n".join(textwrap.wrap(base64.b64encode(CHANCE.randbytes(3000)).decode(), 76)),
+        CHANCE.randbytes(2000).hex(),
         "3" * 2000,
     ],
     ids=["base64", "lines of base64", "hexadecimal", "digits"],
