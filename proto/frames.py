@@ -307,6 +307,7 @@ def written(body: bytes) -> Raw | None:
     return Raw(json)
 
 
+# Of whichever type the caller names, which no annotation says of all that msgspec takes.
 def read_body(body: bytes, tp: Any = Any) -> Any:
     """A result as a value of type `tp`, in whichever form it came.  Raises msgspec.DecodeError."""
     # `tp` may be a union, for whose values a signature has no name before TypeForm (PEP 747).

@@ -14,6 +14,7 @@ from proto.ops.knowledge import tool
 
 MAX_CHARS = 16 * 1024 * 1024
 
+# Keywords of JSON Schema, as `Params.rules` has them.
 ONE_NOTE: dict[str, Any] = {"anyOf": [{"required": ["path"]}, {"required": ["id"]}]}
 """A note is named by its path or by its id."""
 

@@ -21,7 +21,7 @@ def record(session: str, number: int, words: str = "") -> str:
     return json.dumps(
         {
             "type": spoken, "uuid": f"{session}-{number}", "parentUuid": f"{session}-{number - 1}" if number else None,
-            "sessionId": session, "cwd": "/work/garden", "timestamp": f"2026-01-01T00:00:{number % 60:02}Z",
+            "sessionId": session, "cwd": "/home/ann/garden", "timestamp": f"2026-01-01T00:00:{number % 60:02}Z",
             "message": message,
         }
     ) + "\n"  # fmt: skip

@@ -33,6 +33,7 @@ class _Sheet(msgspec.Struct):
 class _Notebook(msgspec.Struct):
     cells: list[_Cell] = []
     worksheets: list[_Sheet] = []
+    # As above; only the language is read of it.
     metadata: dict[str, Any] = {}
 
 

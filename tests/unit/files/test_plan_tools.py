@@ -1,0 +1,186 @@
+"""Plans that call tools: for each entry that matches, once, through a pause and the death of the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.ops.files.plans import (
+    ChainedOutcome,
+    MediaCondition,
+    PlanCreate,
+    PlanExecute,
+    PlanUpdate,
+    SelectionOutcome,
+    ToolOutcome,
+)
+from services.files.plans import executions as executing
+from services.files.plans import outcomes
+from tests.unit.files.planning import (
+    ENTRY,
+    Kernel,
+    ended,
+    executions,
+    folder,
+    make,
+    members,
+    until,
+    with_kernel,
+)
+from tests.unit.files.rig import index
+
+
+async def test_misses_of_a_plan_with_a_tool_cost_no_transaction_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    root.mkdir()
+    for n in range(300):
+        (root / f"{n:03}.{'jpg' if n % 50 == 7 else 'txt'}").touch()
+    noted = 0
+    note = executing._Execution._note
+
+    def counting(self: object, *arguments: object) -> None:
+        nonlocal noted
+        noted += 1
+        note(self, *arguments)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(executing._Execution, "_note", counting)
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+        wanted = MediaCondition(mediaType="image")
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], conditions=wanted, outcomes=[tool]))
+        await bench.call(PlanExecute(name="p"))
+        done = await ended(bench, "p")
+    assert (done.entries_processed, done.entries_matched, done.outcomes_applied) == (300, 6, 6)
+    assert sorted(str(given["name"]) for _, given in kernel.calls) == [f"{n:03}.jpg" for n in range(7, 300, 50)]
+    assert noted == 7
+
+
+async def test_entry_that_an_earlier_outcome_took_away_has_none(tmp_path: Path) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    root.mkdir()
+    for n in range(4):
+        (root / f"{n}.txt").touch()
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[tool]))
+        kernel.pause = trio.Event()
+        await bench.call(PlanExecute(name="p"))
+        await kernel.called()
+        left = {f"{n}.txt" for n in range(4)} - {str(kernel.calls[0][1]["name"])}
+        (root / (gone := max(left))).unlink()
+        await index(bench, root)
+        kernel.pause.set()
+        done = await ended(bench, "p")
+    assert (done.entries_processed, done.entries_matched) == (4, 3)
+    assert {given["name"] for _, given in kernel.calls[1:]} == left - {gone}
+
+
+async def test_active_again_a_plan_goes_on_where_its_pause_ended_it(tmp_path: Path) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    root.mkdir()
+    for n in range(6):
+        (root / f"{n}.txt").touch()
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[tool]))
+        kernel.pause = trio.Event()
+        started = await bench.call(PlanExecute(name="p"))
+        await kernel.called()
+        await bench.call(PlanUpdate(name="p", status="paused"))
+        assert (await executions(bench, "p"))[0].status == "cancelled"
+        kernel.pause = None
+        await bench.call(PlanUpdate(name="p", status="active"))
+        done = await ended(bench, "p")
+        assert (done.execution_id, done.status, done.entries_processed) == (started.execution_id, "completed", 6)
+        assert sorted(str(given["name"]) for _, given in kernel.calls) == [f"{n}.txt" for n in range(6)]
+        # What was under way may have been done; it is not repeated.
+        assert done.outcomes_failed == 1
+
+        follow = SelectionOutcome(selectionSetName="seen")
+        await bench.call(PlanCreate(name="q", mode="continuous", sources=[folder(root)], outcomes=[follow]))
+        await bench.call(PlanExecute(name="q"))
+        await bench.call(PlanUpdate(name="q", status="paused"))
+        (root / "missed.txt").touch()
+        await bench.call(PlanUpdate(name="q", status="active"))
+
+        async def told() -> bool:
+            return "missed.txt" in await members(bench, "seen")
+
+        await until(told)
+        assert [one.status for one in await executions(bench, "q")] == ["running", "cancelled"]
+
+
+async def test_tool_is_called_for_each_entry_with_what_the_entry_has(tmp_path: Path) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    make(root)
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        arguments = {
+            "path": "{{entry.path}}",
+            "note": "{{ entry.name }} has {{entry.size}}",
+            "sizes": ["{{entry.size}}"],
+        }
+        assert outcomes.filled(arguments, ENTRY, "arguments") == {
+            "path": "/in/a.txt",
+            "note": "a.txt has 7",
+            "sizes": [7],
+        }
+        kernel.fails = lambda given: str(given["path"]).endswith("c.jpg")
+        await bench.call(
+            PlanCreate(
+                name="p",
+                sources=[folder(root)],
+                conditions=MediaCondition(mediaType="image"),
+                outcomes=[
+                    ChainedOutcome(
+                        outcomes=[
+                            ToolOutcome(tool="inspect", arguments={"path": "{{entry.path}}"}),
+                            SelectionOutcome(selectionSetName="done"),
+                        ],
+                        stopOnError=True,
+                    )
+                ],
+            )
+        )
+        await bench.call(PlanExecute(name="p"))
+        done = await ended(bench, "p")
+        called = {str(given["path"]) for name, given in kernel.calls if name == "inspect"}
+        assert called == {f"{root}/a.jpg", f"{root}/b.png", f"{root}/in/c.jpg"}
+        assert len(kernel.calls) == 3
+        assert await members(bench, "done") == {"a.jpg", "b.png"}
+        assert (done.status, done.outcomes_applied, done.outcomes_failed) == ("completed", 4, 1)
+        assert "that one cannot be done" in (done.error or "")
+
+
+async def test_execution_goes_on_after_its_process_died_and_repeats_no_call(tmp_path: Path) -> None:
+    root, kernel = tmp_path / "root", Kernel()
+    root.mkdir()
+    for n in range(6):
+        (root / f"{n}.txt").touch()
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        await bench.call(
+            PlanCreate(
+                name="p",
+                sources=[folder(root)],
+                outcomes=[
+                    ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.path}}"}),
+                    SelectionOutcome(selectionSetName="seen"),
+                ],
+            )
+        )
+        kernel.pause = trio.Event()
+        started = await bench.call(PlanExecute(name="p"))
+        await kernel.called()
+        await bench.stop("files")
+        kernel.pause.set()
+        await bench.start("files")
+        done = await ended(bench, "p")
+        assert (done.execution_id, done.status) == (started.execution_id, "completed")
+        assert (done.entries_processed, done.entries_matched) == (6, 6)
+        assert len(kernel.calls) == len({str(given["name"]) for _, given in kernel.calls}) == 6
+        # What was under way may have been done; that is said.
+        assert done.outcomes_failed == 1
+        assert "it may have been done or not" in (done.error or "")
