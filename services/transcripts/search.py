@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import apsw
@@ -128,7 +128,7 @@ class Searching:
         if not found:
             kinds = {type(error) for error in errors}
             raise (kinds.pop() if len(kinds) == 1 else Unavailable)("; ".join(degraded), retry_after_ms=1000)
-        hits = [_hit(corpus, result.source, hit) for corpus, result in found.items() for hit in result.hits]
+        hits = merged(found)
         turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
         # The search may still hold what was deleted a moment ago.
         there: set[str] = set()
@@ -137,7 +137,6 @@ class Searching:
         except Damaged as error:
             degraded.append(f"transcripts: {error}")
         hits = [hit for hit in hits if hit.corpus is not Corpus.TRANSCRIPTS or hit.id in there]
-        hits.sort(key=lambda hit: (-hit.score, hit.corpus, hit.id))
         degraded += [f"{corpus.value}: {reason}" for corpus, result in found.items() for reason in result.degraded]
         kept = hits[: params.limit]
         best = max(found.values(), key=lambda result: result.best or 0.0)
@@ -172,6 +171,16 @@ def _written(params: TranscriptsSearch, told: list[TranscriptHit], degraded: lis
             note=found.note,
         )
     )  # fmt: skip
+
+
+def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
+    """The hits of all, best first; of those with one score the one that was further ahead in its own corpus."""
+    ranked = [
+        (rank, _hit(corpus, found[corpus].source, hit))
+        for corpus in sorted(found)
+        for rank, hit in enumerate(found[corpus].hits)
+    ]
+    return [hit for _, hit in sorted(ranked, key=lambda each: (-each[1].score, each[0]))]
 
 
 def filters(params: TranscriptsSearch) -> list[Filter]:
