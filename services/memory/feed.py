@@ -1,4 +1,4 @@
-"""Telling the search what is remembered: the feed of the outbox, see `services.runtime.search_feed`."""
+"""Telling the search what is remembered: the feed of the outbox, see `services.runtime.forgetting`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from proto.ops.retrieve import Group, Item
 from services.memory import store
 from services.memory.store import Row
 from services.runtime.database import Database
+from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment
-from services.runtime.search_feed import Due, ForgettingFeed
+from services.runtime.search_feed import Due
 from services.runtime.times import NS
 
 BATCH = 500

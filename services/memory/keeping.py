@@ -18,8 +18,8 @@ from services.memory.feed import MemoryFeed
 from services.memory.store import Place, Row, Saying
 from services.runtime import times
 from services.runtime.database import Database
+from services.runtime.forgetting import owe_scrub
 from services.runtime.handlers import Context, handles
-from services.runtime.search_feed import owe_scrub
 
 COMPARED = 20
 """Nearest memories that a new one is compared with; as many of the last ones, which the search may not know yet."""

@@ -1,4 +1,4 @@
-"""Telling the search what was said: the feed of the outbox, see `services.runtime.search_feed`.
+"""Telling the search what was said: the feed of the outbox, see `services.runtime.forgetting`.
 
 Every new node leaves its number in the table `outbox`, in the transaction that keeps it, and every deleted one its
 hash. Where the search holds another number of turns than it was told of (its folder was lost, or restored from a
@@ -11,8 +11,9 @@ import apsw
 
 from proto.ops.retrieve import Group, Item, RetrieveStatus
 from services.runtime.database import Database
+from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment
-from services.runtime.search_feed import Due, ForgettingFeed
+from services.runtime.search_feed import Due
 from services.transcripts import forest
 from services.transcripts.messages import calls_text, spoken_text
 from services.transcripts.passages import Stripper, pieces

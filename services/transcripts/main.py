@@ -16,9 +16,9 @@ from proto.errors import InvalidParams, OperationError
 from proto.frames import Written
 from proto.ops import transcripts as ops
 from services.runtime.database import Database
+from services.runtime.forgetting import owe_scrub
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.linear import BadPattern
-from services.runtime.search_feed import owe_scrub
 from services.transcripts import forest
 from services.transcripts.answers import checkout, history, written
 from services.transcripts.carrying import Carrying
