@@ -26,8 +26,7 @@ from proto.ops.documents.change import (
 )
 from proto.ops.documents.reading import pairs
 from services.documents import changing
-from services.documents.add.bulk import Progress
-from services.documents.add.intake import Taken
+from services.documents.add.intake import Progress, Taken
 from services.documents.parts import Parts
 from services.documents.store.incoming import Incoming
 from services.documents.store.rows import Given
