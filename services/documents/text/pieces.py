@@ -130,8 +130,8 @@ def terms(query: Query) -> frozenset[str]:
 def thinned(query: Query, rarity: Rarity) -> Query:
     """The same with fewer trigrams: of those that a match needs all of, the rarest."""
     parts = tuple(dict.fromkeys(thinned(part, rarity) for part in query.parts))
-    kept = sorted(query.trigrams, key=rarity)[:RAREST] if query.op == "and" else query.trigrams
-    return Query(query.op, frozenset(kept), parts)
+    ordered = sorted(query.trigrams, key=lambda one: (rarity(one), one))
+    return Query(query.op, frozenset(ordered[:RAREST] if query.op == "and" else ordered), parts)
 
 
 def _size(query: Query) -> int:
