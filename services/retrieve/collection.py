@@ -17,14 +17,15 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.frames import Backlog
-from proto.ops.retrieve import CollectionStatus, Group
-from services.retrieve import lexical, schema, store
+from proto.ops.retrieve import CollectionStatus, Group, Scrubbed
+from services.retrieve import lexical, schema, store, vector_store
 from services.retrieve.filters import Where
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.live_vectors import LiveVectors
 from services.retrieve.rate import Rate
 from services.retrieve.segment import DEFAULT_LIMITS, Limits
-from services.retrieve.store import Change, Found, Model, Waiting
+from services.retrieve.store import Change, Found
+from services.retrieve.vector_store import Model, Waiting
 from services.retrieve.word_index import FoundWords, WordIndex
 from services.runtime.database import Database, Kind, beside
 from services.runtime.outbox import Outbox
@@ -90,7 +91,7 @@ class Collection:
         """Another one stands for another database: ids of this one mean nothing in it."""
         self.refilling = ""
         """Why the collection is not full; empty where it is, for all that is known."""
-        self.progress = store.NONE
+        self.progress = vector_store.NONE
         """How far the vectors are, by the last count."""
         self.coming: Model | None = None
         """The model whose vectors are being made, while those of another are searched."""
@@ -99,7 +100,11 @@ class Collection:
         self.hurried: dict[str, None] = {}
         """Groups that were asked for or found while pieces of them had no vector: theirs come first."""
         try:
-            is_large, model = self._look(large_words)
+            try:
+                is_large, model = self._look(large_words)
+            except Unavailable:
+                # Damage was found just now, and the database begun again.
+                is_large, model = self._look(large_words)
         except BaseException:
             self._database.close()
             raise
@@ -118,24 +123,15 @@ class Collection:
 
     def _look(self, large_words: int | None) -> tuple[bool, Model | None]:
         """Learn what the database holds: whether so many items, and the model of its vectors."""
-
-        def look() -> tuple[bool, Model | None]:
-            # By the writer: a start need not wait for a reader.
-            with self._database.transaction() as db:
-                if not lexical.is_current(db):
-                    lexical.rebuild(db)
-                self.epoch = store.meta(db, "epoch") or ""
-                reason = store.meta(db, "refilling")
-                self.refilling = f"collection {self.name} {reason}" if reason else ""
-                self.progress = store.progress(db)
-                self.coming = store.coming_model(db)
-                return large_words is not None and store.has_items(db, large_words), store.current_model(db)
-
-        try:
-            return look()
-        except Unavailable:
-            # Damage was found just now, and the database begun again.
-            return look()
+        # By the writer: a start need not wait for a reader.
+        with self._database.transaction() as db:
+            if not lexical.is_current(db):
+                lexical.rebuild(db)
+            self.epoch = store.meta(db, "epoch") or ""
+            reason = store.meta(db, "refilling")
+            self.refilling = f"collection {self.name} {reason}" if reason else ""
+            self.progress, self.coming = vector_store.progress(db), vector_store.coming_model(db)
+            return large_words is not None and store.has_items(db, large_words), vector_store.current_model(db)
 
     @property
     def begun_again(self) -> bool:
@@ -213,13 +209,7 @@ class Collection:
             admit(db)
             return store.put(db, groups)
 
-        change = await self.write(put, self._follow)
-        if change.progress.waiting:
-            if not self.waiting:
-                self.rate.begin()
-            self.has_work.set()
-        self.progress = change.progress
-        return change
+        return await self._change(put)
 
     async def delete(self, ids: Sequence[str]) -> Change:
         """Remove groups in one transaction; found no more by any means when this returns."""
@@ -227,11 +217,24 @@ class Collection:
 
     async def delete_chosen(self, choose: Callable[[apsw.Connection], Sequence[str]]) -> Change:
         """The same with ids that are chosen in that transaction."""
-        change = await self.write(lambda db: store.delete(db, choose(db)), self._follow)
-        self.progress = change.progress
+        return await self._change(lambda db: store.delete(db, choose(db)))
+
+    async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> None:
+        """Keep vectors (float16 bytes) of that model."""
+        before = self.waiting
+        await self._change(lambda db: store.settle(db, fingerprint, done))
+        self.rate.add(max(0, before - self.waiting))
+
+    async def _change(self, work: Callable[[apsw.Connection], Change]) -> Change:
+        change = await self.write(work, self._follow)
+        before, self.progress = self.waiting, change.progress
+        if self.waiting and (change.rows or self.waiting > before):
+            if not before:
+                self.rate.begin()
+            self.has_work.set()
         return change
 
-    async def scrub(self) -> None:
+    async def scrub(self) -> Scrubbed:
         """Leave nothing of what was deleted in any file: text, words or vectors.
 
         Raises:
@@ -254,6 +257,7 @@ class Collection:
                 await trio.sleep(CHECKPOINT_PAUSE_S)
         if waiting.cancelled_caught:
             raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
+        return Scrubbed()
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
         """Have every item get a vector of this model; those of another one are searched until all are there."""
@@ -261,7 +265,7 @@ class Collection:
             return
 
         def adopt(db: apsw.Connection) -> apsw.Connection:
-            store.adopt_model(db, fingerprint, dimensions)
+            vector_store.adopt_model(db, fingerprint, dimensions)
             return db
 
         await self.write(adopt, self.follow_models)
@@ -277,8 +281,8 @@ class Collection:
 
     def follow_models(self, db: apsw.Connection) -> None:
         """What was committed a moment ago of whose vectors there are; in the writer's thread."""
-        self.coming, self.progress = store.coming_model(db), store.progress(db)
-        if (model := store.current_model(db)) != self.vectors.model:
+        self.coming, self.progress = vector_store.coming_model(db), vector_store.progress(db)
+        if (model := vector_store.current_model(db)) != self.vectors.model:
             self.vectors.load(db, model)
 
     async def switch(self) -> None:
@@ -286,17 +290,9 @@ class Collection:
         if self.coming is not None:
             await self.vectors.become(self, self.coming)
 
-    async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> int:
-        """Keep vectors (float16 bytes) of that model; answers how many are still to come."""
-        change = await self.write(lambda db: store.settle(db, fingerprint, done), self._follow)
-        came = self.waiting - change.progress.waiting
-        self.progress = change.progress
-        self.rate.add(max(0, came))
-        return self.waiting
-
     async def postpone(self, item: Waiting, until: float, error: str) -> None:
-        """See `store.postpone`."""
-        await self.write(lambda db: store.postpone(db, item, until, error))
+        """See `vector_store.postpone`."""
+        await self.write(lambda db: vector_store.postpone(db, item, until, error))
 
     async def filled(self) -> None:
         """The corpus has brought the collection in step with itself: it is no longer `refilling`."""
@@ -368,7 +364,7 @@ class Collection:
 
     async def count_waiting(self) -> int:
         """Items whose vector is still to come; `progress` holds the last count."""
-        self.progress = await self.read(store.progress)
+        self.progress = await self.read(vector_store.progress)
         return self.waiting
 
     async def status(self) -> CollectionStatus:
@@ -409,8 +405,6 @@ class Collection:
             return await self._transact(work, follow)
 
     async def _transact(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
-        if self.begun_again:
-            raise self._gone()
         result = await self._database.write(self._of_this_epoch(work), follow)
         self.vectors.changed()
         self.words.changed()
@@ -421,13 +415,10 @@ class Collection:
 
         def run(db: apsw.Connection) -> T:
             if self.begun_again:
-                raise self._gone()
+                raise Unavailable(f"collection {self.name} was damaged and is being begun again", retry_after_ms=100)
             return work(db)
 
         return run
-
-    def _gone(self) -> Unavailable:
-        return Unavailable(f"collection {self.name} was damaged and is being begun again", retry_after_ms=100)
 
     def _follow(self, change: Change) -> None:
         self.words.follow(change.rows, change.gone)

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import apsw
 import msgspec
 import numpy as np
 import trio
 
-from proto.durable import sync_folder
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops import collections as ops
 from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from services.retrieve import store
+from services.retrieve import store, vector_store
 from services.retrieve.collection import GIVEN, Collection
 from services.retrieve.filters import compile_filters
+from services.retrieve.opened import Collections
 from services.retrieve.own_documents import Documents, given_query, size_of, takes
-from services.retrieve.search import QueryCall
+from services.retrieve.queries import QueryCall
 from services.runtime.handlers import Context, handles
 from services.runtime.models.measure import Measure
 
@@ -54,20 +52,10 @@ class Quota(NamedTuple):
     bytes: int
 
 
-class Opener(Protocol):
-    """Opens collections by the names of their files, and removes them: `main.Collections`."""
-
-    async def find(self, name: str, *, make: bool = False) -> Collection | None: ...
-
-    def names(self) -> list[str]: ...
-
-    async def remove(self, name: str) -> bool: ...
-
-
 class OwnCollections:
     """The operations of `proto.ops.collections`."""
 
-    def __init__(self, opener: Opener, find: Find, quota: Quota, measure: Callable[[], Measure]) -> None:
+    def __init__(self, opener: Collections, find: Find, quota: Quota, measure: Callable[[], Measure]) -> None:
         self._documents = Documents(measure)
         self._opener = opener
         self._find = find
@@ -274,7 +262,7 @@ def _make(db: apsw.Connection, dimensions: int | None) -> int | None:
         return shape[0]
     if dimensions is not None:
         # In the same transaction: nothing may be put without it.
-        store.adopt_model(db, f"{GIVEN}{dimensions}", dimensions)
+        vector_store.adopt_model(db, f"{GIVEN}{dimensions}", dimensions)
     _remember(db, _SHAPE, dimensions or 0)
     _remember(db, _BYTES, 0)
     return dimensions
@@ -305,7 +293,7 @@ def _info(db: apsw.Connection, name: str) -> ops.CollectionInfo:
         dimensions=shape[0] if shape is not None else None,
         documents=_documents(db),
         bytes=_bytes(db),
-        vectors_waiting=store.progress(db).waiting,
+        vectors_waiting=vector_store.progress(db).waiting,
     )
 
 
@@ -354,17 +342,3 @@ def _document(db: apsw.Connection, id_: str, *, whole: bool) -> ops.Document:
         vector=vector,
         payload=msgspec.json.decode(metadata, type=store.Metadata),
     )
-
-
-def remove_files(folder: Path, name: str) -> bool:
-    """Remove a closed collection's files, its database last; whether there was one.  Blocks."""
-    database = folder / f"{name}.db"
-    for path in folder.glob(f"{name}.*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path != database:
-            path.unlink(missing_ok=True)
-    there = database.exists()
-    database.unlink(missing_ok=True)
-    sync_folder(folder)
-    return there

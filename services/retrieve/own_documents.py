@@ -20,7 +20,7 @@ from proto.ops.retrieve import Group, Item
 from services.retrieve import store
 from services.retrieve.collection import GIVEN
 from services.retrieve.filters import check_metadata
-from services.retrieve.search import QueryCall
+from services.retrieve.queries import QueryCall
 from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import bites
 
