@@ -7,8 +7,9 @@ and what is searched never part for longer than that.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,11 +60,9 @@ class Collection:
     one is to be opened in its place: `begun_again`.
 
     Args:
-        readers: shared by all collections: how many threads may read at once.
-        limits: when vectors become segments.
+        readers: of all collections.
         large_words: items from which tantivy is asked for words; None: never.
         on_rebuilt: called on trio's thread when the database was begun again.
-        kind: whether it can be fed again, or is the only copy of what clients gave.
 
     Raises:
         OperationError: the file cannot be opened, or the disk is full.
@@ -211,13 +210,9 @@ class Collection:
 
         return await self._change(put)
 
-    async def delete(self, ids: Sequence[str]) -> Change:
-        """Remove groups in one transaction; found no more by any means when this returns."""
-        return await self.delete_chosen(lambda _: ids)
-
-    async def delete_chosen(self, choose: Callable[[apsw.Connection], Sequence[str]]) -> Change:
-        """The same with ids that are chosen in that transaction."""
-        return await self._change(lambda db: store.delete(db, choose(db)))
+    async def delete(self, ids: Sequence[str] | Callable[[apsw.Connection], Sequence[str]]) -> Change:
+        """Remove groups, perhaps chosen in that transaction; found no more by any means when this returns."""
+        return await self._change(lambda db: store.delete(db, ids(db) if callable(ids) else ids))
 
     async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> None:
         """Keep vectors (float16 bytes) of that model."""
@@ -245,18 +240,14 @@ class Collection:
         if not await self.vectors.scrub(self, SCRUB_WAIT_S):
             raise Unavailable(f"the vectors of collection {self.name} are being rewritten", retry_after_ms=500)
         await self.write(lexical.merge)
-        with trio.move_on_after(SCRUB_WAIT_S) as waiting:
+        with _in_time(f"the words of collection {self.name} are being read"):
             await self.words.scrub()
-        if waiting.cancelled_caught:
-            raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
         for path in beside.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
-        with trio.move_on_after(SCRUB_WAIT_S) as waiting:
-            # A reader still needs the log; it ends, of which SQLite tells nothing.
+        with _in_time(f"collection {self.name} is being read"):
+            # A reader still needs it; it ends, of which SQLite tells nothing.
             while not await self._database.checkpoint():  # noqa: ASYNC110
                 await trio.sleep(CHECKPOINT_PAUSE_S)
-        if waiting.cancelled_caught:
-            raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
         return Scrubbed()
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
@@ -289,10 +280,6 @@ class Collection:
         """Search the vectors of the model that was coming: there are as many of them as there can be."""
         if self.coming is not None:
             await self.vectors.become(self, self.coming)
-
-    async def postpone(self, item: Waiting, until: float, error: str) -> None:
-        """See `vector_store.postpone`."""
-        await self.write(lambda db: vector_store.postpone(db, item, until, error))
 
     async def filled(self) -> None:
         """The corpus has brought the collection in step with itself: it is no longer `refilling`."""
@@ -350,7 +337,7 @@ class Collection:
         return await self.read(find)
 
     async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
-        """The items of these ids that are still there; all but the first `full` with their ids alone."""
+        """See `store.items`."""
         return await self.read(lambda db: store.items(db, ids, full))
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -423,3 +410,11 @@ class Collection:
     def _follow(self, change: Change) -> None:
         self.words.follow(change.rows, change.gone)
         self.vectors.follow(change)
+
+
+@contextlib.contextmanager
+def _in_time(otherwise: str) -> Iterator[None]:
+    with trio.move_on_after(SCRUB_WAIT_S) as waiting:
+        yield
+    if waiting.cancelled_caught:
+        raise Unavailable(otherwise, retry_after_ms=500)

@@ -2,10 +2,9 @@
 that came since.
 
 The vectors' truth are the rows of `vectors`; the segment that belongs to them stands in `meta`, so that one commit
-switches both. An id is never used twice and never changes its text, so a segment's vector is right exactly as long as
-the database has a vector of that id and model: what was removed or added since is the difference of two sets of ids,
-whether the process ended in between or the segment was written beside searches and writes. A segment that is missing,
-damaged or of another model is left out, and its vectors are read from the database again.
+switches both. An id is never used twice and never changes its text: what was removed or added since a segment was
+written is the difference of two sets of ids. One that is missing, damaged or of another model is left out, and its
+vectors are read from the database.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
@@ -42,7 +41,7 @@ times as its collection grows, and a million are searched in 7 ms and their tail
 RETRY_S = 30.0
 
 _KEY = "segments"
-_AT_ONCE, _LOADED_AT_ONCE = 500, 16_384
+_AT_ONCE = 16_384
 
 
 class VectorsLoading(Exception):
@@ -156,8 +155,8 @@ class LiveVectors:
             part.strike(np.setdiff1d(part.ids, ids, assume_unique=True))
             rest = ids[~part.holds(ids)]
         tail = FlatIndex(model.dimensions, len(rest))
-        for start in range(0, len(rest), _LOADED_AT_ONCE):
-            found, rows = _vectors_by_id(db, model, rest[start : start + _LOADED_AT_ONCE])
+        for start in range(0, len(rest), _AT_ONCE):
+            found, rows = _vectors_by_id(db, model, rest[start : start + _AT_ONCE])
             tail.add(found.tolist(), rows.astype(np.float32))
         self.index = VectorIndex(model, part, tail, self._limits)
 
@@ -195,7 +194,7 @@ class LiveVectors:
             try:
                 while await self.tend(collection):
                     pass
-            except (OSError, apsw.Error, LinckiaError) as error:
+            except (OSError, Damaged, apsw.Error, LinckiaError) as error:
                 report(str(error))
                 await trio.sleep(retry_s)
                 continue
@@ -300,14 +299,10 @@ def _vectors_by_id(
     db: apsw.Connection, model: Model, ids: ItemIds, table: str = vector_store.VECTORS
 ) -> tuple[ItemIds, HalfMatrix]:
     """Those of `ids` (sorted) that have a vector of `model` there, and the vectors."""
-    rows = [
-        row
-        for start in range(0, len(ids), _AT_ONCE)
-        for row in db.execute(
-            f"SELECT item_id, vector FROM {table} WHERE item_id IN (SELECT value FROM json_each(?)) AND +model_id = ? "
-            "ORDER BY item_id",
-            (json.dumps(ids[start : start + _AT_ONCE].tolist()), model.model_id),
-        )
-    ]
+    query = (
+        f"SELECT item_id, vector FROM {table} WHERE item_id IN (SELECT value FROM json_each(?)) AND +model_id = ? "
+        "ORDER BY item_id"
+    )
+    rows: list[Any] = db.execute(query, (json.dumps(ids.tolist()), model.model_id)).fetchall()
     matrix: HalfMatrix = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2")
     return np.array([row[0] for row in rows], dtype=np.int64), matrix.reshape(len(rows), model.dimensions)

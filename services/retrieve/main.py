@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import re
 from collections.abc import AsyncIterator, Awaitable
 from functools import partial
-from typing import TypeVar
 
 import trio
 
+from proto.ops import retrieve as ops
 from proto.ops.embed import EmbedResult, EmbedTexts
-from proto.ops.retrieve import (
-    CollectionEpoch,
-    CollectionStatus,
-    GroupIds,
-    Grouping,
-    Neighbours,
-    Pairs,
-    RetrieveClusters,
-    RetrieveDelete,
-    RetrieveEpoch,
-    RetrieveGroups,
-    RetrievePairs,
-    RetrievePut,
-    RetrieveScrub,
-    RetrieveSearch,
-    RetrieveSimilar,
-    RetrieveStatus,
-    Scrubbed,
-    SearchResult,
-    Written,
-)
 from services.retrieve import own, store
 from services.retrieve.collection import Collection
 from services.retrieve.neighbours import GroupNeighbours
@@ -44,10 +21,6 @@ from services.retrieve.store import Change
 from services.runtime.database import Kind
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.measure import measure
-
-_log = logging.getLogger("linckia.retrieve")
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
-T = TypeVar("T")
 
 
 class RetrieveService:
@@ -62,39 +35,39 @@ class RetrieveService:
         self._pace = Pace(settings.rerank_s)
         self._nearby: dict[str, GroupNeighbours] = {}
 
-    @handles(RetrievePut)
-    async def put(self, params: RetrievePut, ctx: Context) -> Written:
+    @handles(ops.RetrievePut)
+    async def put(self, params: ops.RetrievePut, ctx: Context) -> ops.Written:
         return await self._collections.ask(params.collection, lambda each: _written(each, each.put(params.groups)))
 
-    @handles(RetrieveDelete)
-    async def delete(self, params: RetrieveDelete, ctx: Context) -> Written:
+    @handles(ops.RetrieveDelete)
+    async def delete(self, params: ops.RetrieveDelete, ctx: Context) -> ops.Written:
         name = params.collection
-        return await self._collections.ask(name, lambda each: _written(each, each.delete(params.groups)), Written())
+        return await self._collections.ask(name, lambda each: _written(each, each.delete(params.groups)), ops.Written())
 
-    @handles(RetrieveScrub)
-    async def scrub(self, params: RetrieveScrub, ctx: Context) -> Scrubbed:
-        return await self._collections.ask(params.collection, Collection.scrub, Scrubbed())
+    @handles(ops.RetrieveScrub)
+    async def scrub(self, params: ops.RetrieveScrub, ctx: Context) -> ops.Scrubbed:
+        return await self._collections.ask(params.collection, Collection.scrub, ops.Scrubbed())
 
-    @handles(RetrieveEpoch)
-    async def epoch(self, params: RetrieveEpoch, ctx: Context) -> CollectionEpoch:
-        async def epoch(collection: Collection) -> CollectionEpoch:
+    @handles(ops.RetrieveEpoch)
+    async def epoch(self, params: ops.RetrieveEpoch, ctx: Context) -> ops.CollectionEpoch:
+        async def epoch(collection: Collection) -> ops.CollectionEpoch:
             if collection.epoch == params.filled:
                 await self._collections.filled(collection)
                 with trio.move_on_after(params.wait_s):
                     await collection.ended.wait()
             now = await self._collections.find(params.collection) or collection
-            return CollectionEpoch(epoch=now.epoch)
+            return ops.CollectionEpoch(epoch=now.epoch)
 
         return await self._collections.ask(params.collection, epoch)
 
-    @handles(RetrieveSearch)
-    async def search(self, params: RetrieveSearch, ctx: Context) -> SearchResult:
-        nothing = SearchResult(stages=["lexical"])
+    @handles(ops.RetrieveSearch)
+    async def search(self, params: ops.RetrieveSearch, ctx: Context) -> ops.SearchResult:
+        nothing = ops.SearchResult(stages=["lexical"])
         return await self._collections.ask(params.collection, lambda each: self.find(each, params, ctx), nothing)
 
     async def find(
-        self, collection: Collection, params: RetrieveSearch, ctx: Context, given: QueryCall | None = None
-    ) -> SearchResult:
+        self, collection: Collection, params: ops.RetrieveSearch, ctx: Context, given: QueryCall | None = None
+    ) -> ops.SearchResult:
         """Search one collection; with its query's vector `given`, nothing asks a model."""
 
         async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
@@ -114,35 +87,35 @@ class RetrieveService:
         collection.hurry(hit.group for hit in found.hits if hit.vector is None)
         return found
 
-    @handles(RetrieveStatus)
-    async def status(self, params: RetrieveStatus, ctx: Context) -> CollectionStatus:
+    @handles(ops.RetrieveStatus)
+    async def status(self, params: ops.RetrieveStatus, ctx: Context) -> ops.CollectionStatus:
         name = params.collection
-        return await self._collections.ask(name, Collection.status, CollectionStatus(collection=name))
+        return await self._collections.ask(name, Collection.status, ops.CollectionStatus(collection=name))
 
-    @handles(RetrieveGroups)
-    async def groups(self, params: RetrieveGroups, ctx: Context) -> GroupIds:
+    @handles(ops.RetrieveGroups)
+    async def groups(self, params: ops.RetrieveGroups, ctx: Context) -> ops.GroupIds:
         page = partial(store.group_ids, after=params.after, limit=params.limit)
-        return await self._collections.ask(params.collection, lambda each: each.read(page), GroupIds())
+        return await self._collections.ask(params.collection, lambda each: each.read(page), ops.GroupIds())
 
-    @handles(RetrieveSimilar)
-    async def similar(self, params: RetrieveSimilar, ctx: Context) -> Neighbours:
-        async def similar(collection: Collection) -> Neighbours:
+    @handles(ops.RetrieveSimilar)
+    async def similar(self, params: ops.RetrieveSimilar, ctx: Context) -> ops.Neighbours:
+        async def similar(collection: Collection) -> ops.Neighbours:
             found = await self._near(collection).similar(params.group, params.limit, params.threshold)
             if not found.has_vector:
                 collection.hurry([params.group])
             return found
 
-        return await self._collections.ask(params.collection, similar, Neighbours())
+        return await self._collections.ask(params.collection, similar, ops.Neighbours())
 
-    @handles(RetrievePairs)
-    async def pairs(self, params: RetrievePairs, ctx: Context) -> Pairs:
+    @handles(ops.RetrievePairs)
+    async def pairs(self, params: ops.RetrievePairs, ctx: Context) -> ops.Pairs:
         asked = (params.threshold, params.limit, params.nearest)
-        return await self._collections.ask(params.collection, lambda each: self._near(each).pairs(*asked), Pairs())
+        return await self._collections.ask(params.collection, lambda each: self._near(each).pairs(*asked), ops.Pairs())
 
-    @handles(RetrieveClusters)
-    async def clusters(self, params: RetrieveClusters, ctx: Context) -> Grouping:
+    @handles(ops.RetrieveClusters)
+    async def clusters(self, params: ops.RetrieveClusters, ctx: Context) -> ops.Grouping:
         return await self._collections.ask(
-            params.collection, lambda each: self._near(each).clusters(params), Grouping()
+            params.collection, lambda each: self._near(each).clusters(params), ops.Grouping()
         )
 
     def _near(self, collection: Collection) -> GroupNeighbours:
@@ -152,8 +125,8 @@ class RetrieveService:
         return found
 
 
-async def _written(collection: Collection, change: Awaitable[Change]) -> Written:
-    return Written(vectors_waiting=(await change).progress.waiting, epoch=collection.epoch)
+async def _written(collection: Collection, change: Awaitable[Change]) -> ops.Written:
+    return ops.Written(vectors_waiting=(await change).progress.waiting, epoch=collection.epoch)
 
 
 @contextlib.asynccontextmanager
@@ -169,9 +142,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     # Nothing but a call for one of them waits for these, and that opens it.
     env.background.start_soon(of_clients.open_all)
     service = RetrieveService(env, settings, collections)
-    quota = own.Quota(settings.collections, settings.collection_documents, settings.collection_bytes)
     try:
-        yield Handlers(service, own.OwnCollections(of_clients, service.find, quota, partial(measure, env.settings)))
+        yield Handlers(service, own.OwnCollections(of_clients, service.find, settings, partial(measure, env.settings)))
     finally:
         with trio.CancelScope(shield=True):
             await collections.close()

@@ -1,12 +1,10 @@
 """Which groups of a collection are near each other, exactly, by the stored vectors, and how they fall together.
 
 A group's vector is the mean of its items' vectors, made a unit vector: what the whole group is about, and not one
-passage that it shares with many others. The vectors come from the database, so that no index has a say in what is
-found; they are kept while the collection does not change.
+passage that it shares with many others. They come from the database, and are kept while the collection does not change.
 
-Products are made block by block in a worker thread: memory is bounded whatever the size of the collection, and between
-two blocks a call that was cancelled ends. The dice of k-means are always the same and ties end by the order of ids: the
-same vectors have the same clusters, so that an agent can come back to one.
+Products are made block by block in a worker thread: memory is bounded, and between two blocks a call that was cancelled
+ends. The same vectors have the same clusters, so that an agent can come back to one.
 """
 
 from __future__ import annotations

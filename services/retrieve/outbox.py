@@ -119,8 +119,9 @@ class VectorFeed(Feed[Due]):
                 await self._embed_and_keep(items[:half], fingerprint)
                 await self._embed_and_keep(items[half:], fingerprint)
                 return
-            pause_s = min(FIRST_POSTPONEMENT_S * 2.0 ** items[0].attempts, LONGEST_POSTPONEMENT_S)
-            await self._collection.postpone(items[0], self._now() + pause_s, error.failure.message)
+            (item,), reason = items, error.failure.message
+            until = self._now() + min(FIRST_POSTPONEMENT_S * 2.0**item.attempts, LONGEST_POSTPONEMENT_S)
+            await self._collection.write(lambda db: vector_store.postpone(db, item, until, reason))
             return
         result.vectors.check()
         vectors = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).reshape(result.vectors.shape)

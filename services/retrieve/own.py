@@ -8,11 +8,12 @@ is on disk. A collection of vectors has a model that nobody computes (`given:DIM
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import apsw
 import msgspec
@@ -25,8 +26,8 @@ from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
 from services.retrieve import store, vector_store
 from services.retrieve.collection import GIVEN, Collection
 from services.retrieve.filters import compile_filters
-from services.retrieve.opened import Collections
-from services.retrieve.own_documents import Documents, given_query, size_of, takes
+from services.retrieve.opened import Collections, Settings
+from services.retrieve.own_documents import given_query, groups_of, size_of, takes
 from services.retrieve.queries import QueryCall
 from services.runtime.handlers import Context, handles
 from services.runtime.models.measure import Measure
@@ -44,22 +45,15 @@ Find = Callable[[Collection, RetrieveSearch, Context, QueryCall | None], Awaitab
 """A search as the services have it; with the call that embeds the query, where that is another than usual."""
 
 
-class Quota(NamedTuple):
-    """What clients may store; documents and bytes are those of one collection."""
-
-    collections: int
-    documents: int
-    bytes: int
-
-
 class OwnCollections:
     """The operations of `proto.ops.collections`."""
 
-    def __init__(self, opener: Collections, find: Find, quota: Quota, measure: Callable[[], Measure]) -> None:
-        self._documents = Documents(measure)
+    def __init__(self, opener: Collections, find: Find, settings: Settings, measure: Callable[[], Measure]) -> None:
+        # At the first text: a tokenizer takes a moment and memory.
+        self._measure = functools.cache(measure)
         self._opener = opener
         self._find = find
-        self._quota = quota
+        self._settings = settings
         self._creating = trio.Lock()
         self._cutting = trio.CapacityLimiter(1)
         self._using: Counter[str] = Counter()
@@ -71,8 +65,8 @@ class OwnCollections:
         name = params.collection
         async with self._creating:
             there = self._opener.names()
-            if PREFIX + name not in there and len(there) >= self._quota.collections:
-                most = f"the quota is {self._quota.collections} (services.retrieve.collections)"
+            if PREFIX + name not in there and len(there) >= self._settings.collections:
+                most = f"the quota is {self._settings.collections} (services.retrieve.collections)"
                 raise OperationError(f"there are {len(there)} collections, and {most}; drop one that is not needed")
             async with self._in_use(name):
                 collection = await self._opener.find(PREFIX + name, make=True)
@@ -101,12 +95,13 @@ class OwnCollections:
                 found.append(
                     ops.CollectionInfo(collection=name, dimensions=None, documents=0, bytes=0, trouble=trouble)
                 )
-        quota = self._quota
+        quota = self._settings
+        quota = self._settings
         return ops.CollectionList(
             collections=found,
             most_collections=quota.collections,
-            most_documents=quota.documents,
-            most_bytes=quota.bytes,
+            most_documents=quota.collection_documents,
+            most_bytes=quota.collection_bytes,
         )
 
     @handles(ops.CollectionCount)
@@ -120,7 +115,7 @@ class OwnCollections:
     async def upsert(self, params: ops.CollectionUpsert, ctx: Context) -> ops.CollectionUpserted:
         async with self._opened(params.collection) as (collection, dimensions):
             groups = await trio.to_thread.run_sync(
-                self._documents.groups, params.documents, dimensions, limiter=self._cutting
+                groups_of, params.documents, dimensions, self._measure, limiter=self._cutting
             )
 
             counted: list[int] = []
@@ -140,8 +135,8 @@ class OwnCollections:
         documents = _documents(db) + len(ids) - replaced
         held = _bytes(db) - freed + sum(size_of(each, dimensions) for each in params.documents)
         for what, count, most in (
-            ("documents", documents, self._quota.documents),
-            ("bytes", held, self._quota.bytes),
+            ("documents", documents, self._settings.collection_documents),
+            ("bytes", held, self._settings.collection_bytes),
         ):
             if count > most:
                 setting = f"services.retrieve.collection_{what}"
@@ -205,7 +200,7 @@ class OwnCollections:
             return ids
 
         async with self._opened(params.collection) as (collection, _):
-            await collection.delete_chosen(choose)
+            await collection.delete(choose)
         return counted[-1]
 
     @handles(ops.CollectionDrop)

@@ -1,9 +1,8 @@
 """A segment: vectors that no longer change, searched by one-bit codes and rescored on their exact rows.
 
 Three files in a folder of their own: the item ids (sorted), the vectors as they lie in the database (float16, mapped
-into memory, not read), and FAISS's RaBitQ fast-scan codes. A search fetches several times more codes than it needs
-and ranks what it fetched by the exact vectors (RaBitQ: Gao and Long, SIGMOD 2024). Vectors that went are only struck
-out in memory: which those are follows from the database whenever a segment is opened.
+into memory), and FAISS's RaBitQ fast-scan codes (Gao and Long, SIGMOD 2024), of which a search fetches several times
+more than it needs. Vectors that went are struck out in memory: which those are follows from the database.
 
 It is written aside, synced and renamed, so that under its name it is whole; sizes and checksums, which the database
 keeps, are compared before FAISS reads a byte of it.
