@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench._wire import Caller, Http, Stdio
-from tests.system.running import running
+from tests.system.running import free_port, running
 
 IN_FLIGHT = 8
 ONE_BY_ONE_CALLS = 300
@@ -32,9 +32,7 @@ SETTLED_S = 8
 
 @contextlib.contextmanager
 def peer_http() -> Iterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, "-m", "tests.bench._peer", "http", str(port)])
     try:
         give_up = time.monotonic() + 30

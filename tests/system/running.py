@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -105,6 +106,14 @@ class RunningKernel:
     def log(self, name: str) -> str:
         path = self.data_dir / "logs" / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def polls(timeout_s: float) -> Iterator[None]:

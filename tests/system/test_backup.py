@@ -23,8 +23,8 @@ import trio
 from kernel.backup.stores import walk
 from kernel.control.client import CallFailed
 from tests.system.cli.clients import command as in_this_process
-from tests.system.ingesting import turn
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, polls, running
+from tests.system.workloads import turn
 
 SERVICES = ["transcripts", "documents", "files"]
 WRITERS = 10

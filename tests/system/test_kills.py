@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import trio
 
 from kernel.backup.stores import Keep, walk
 from kernel.control.client import CallFailed
+from tests.chaos.load import turns_of
 from tests.system.kills import assail
 from tests.system.running import Connection, RunningKernel, connection, polls, running
 from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
@@ -41,6 +43,13 @@ async def test_every_call_in_flight_is_answered_right_while_its_service_is_kille
     assert outcome.failed == []
     assert outcome.generations == 3, f"deaths: {kernel.service(service)['deaths']}; {kernel.log(service)[-2000:]}"
     assert outcome.answered > 32
+
+
+def test_turns_that_were_asked_again_after_a_death_are_kept_once(kernel: RunningKernel) -> None:
+    """Those of the kills above."""
+    there = Counter(turns_of(kernel.data_dir))
+    assert set(there.values()) == {1}
+    assert set(there) == {f"{said} {n}" for n in range(len(there) // 2) for said in ("question", "answer")}
 
 
 def test_what_standbys_prepare_behind_the_walls_goes_well(kernel: RunningKernel) -> None:

@@ -13,6 +13,7 @@ from tests.system.kills import Workload
 from tests.system.running import RunningKernel
 
 NOTES = 50
+TURNS = 500
 
 
 def make_folder(folder: Path) -> None:
@@ -37,13 +38,20 @@ def _vectors_have_shape(result: Any, shape: list[int]) -> bool:
     return bool(result["vectors"][1] == shape and not result["truncated"])
 
 
-def _turn(n: int) -> str:
-    turn = {
-        "provider": "openai",
-        "request": {"model": "m", "messages": [{"role": "user", "content": f"question {n}"}]},
-        "response": {"model": "m", "choices": [{"message": {"role": "assistant", "content": f"answer {n}"}}]},
-    }
-    return base64.b64encode(json.dumps(turn).encode()).decode()
+def turn(messages: list[Any], answer: str) -> bytes:
+    """A turn of chat completions, as it is posted."""
+    reply = {"role": "assistant", "content": answer}
+    return json.dumps(
+        {
+            "provider": "openai",
+            "request": {"model": "m", "messages": messages},
+            "response": {"model": "m", "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}]},
+        }
+    ).encode()
+
+
+def _numbered_turn(n: int) -> str:
+    return base64.b64encode(turn([{"role": "user", "content": f"question {n}"}], f"answer {n}")).decode()
 
 
 WORKLOADS = {
@@ -118,7 +126,7 @@ WORKLOADS = {
         Workload(
             "transcripts",
             # The same turn again is nothing new, so that a repeated call has the same answer.
-            lambda n: ("transcript_ingest", {"body": _turn(n % 500)}),
+            lambda n: ("transcript_ingest", {"body": _numbered_turn(n % TURNS)}),
             lambda n, result: result["accepted"] == 1 and len(result["head_hash"]) == 64,
         ),
         Workload(

@@ -2,7 +2,6 @@
 
 scripts/bench documents versions [FILES]   three successive versions of a source tree; the same of /usr/share/doc
 scripts/bench documents grep [DOCUMENTS]   regular expressions over as many stored documents, against ripgrep
-scripts/bench documents kills [POINTS]     kills at random points of add, directory add and garbage collection
 scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
 scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, grep, search and memory; waits so long
                                            for the vectors, and then until all is at rest, to show the memory again;
@@ -24,21 +23,17 @@ import tempfile
 import time
 from pathlib import Path
 
-import trio
-
 from tests.bench.documents.code import code
 from tests.bench.documents.grepping import grep
 from tests.bench.documents.manuals import Settings, manuals
 from tests.bench.documents.trees import kernel_alone
 from tests.bench.documents.versions import versions
-from tests.system.documents_kills import kill_at_random_points
-from tests.system.running import running
 from tests.system.test_documents import peaks, write_large
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench documents", description=__doc__)
-    parser.add_argument("what", choices=("versions", "grep", "kills", "large", "manuals", "code"), nargs="?",
+    parser.add_argument("what", choices=("versions", "grep", "large", "manuals", "code"), nargs="?",
                         default="versions")  # fmt: skip
     parser.add_argument("count", type=int, nargs="?")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=Path("/usr/share/doc"))
@@ -60,8 +55,6 @@ def main() -> None:
                 versions(folder, arguments.count or 32_000)
             case "grep":
                 grep(folder, arguments.count or 100_000)
-            case "kills":
-                kills(folder, arguments.count or 100)
             case "manuals":
                 wait_s = float(arguments.count or 20)
                 settings = Settings(arguments.backend, arguments.rest, arguments.tokens)
@@ -70,15 +63,6 @@ def main() -> None:
                 code(arguments.dir.resolve(), arguments.count or 50, arguments.seed)
             case _:
                 large(folder, arguments.count or 1024)
-
-
-def kills(folder: Path, points: int) -> None:
-    root = folder / "root"
-    root.mkdir(exist_ok=True)
-    with running(folder / "data", [root], all_ready=False) as kernel:
-        kernel.wait_ready("documents")
-        known = trio.run(kill_at_random_points, kernel, root, points)
-    print(f"{known.kills} kills at {points} points; {len(known.there)} acknowledged documents are there and whole")
 
 
 def large(folder: Path, mib: int) -> None:
