@@ -12,7 +12,6 @@ import random
 import re
 import signal
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,7 +23,7 @@ import numpy as np
 import trio
 
 from services.runtime.text.cutting import reading
-from tests.system.running import Connection, RunningKernel, connection
+from tests.system.running import Connection, RunningKernel, connection, wait_until
 
 VICTIMS = ("knowledge", "retrieve", "embed", "graph")
 SEARCHERS = 3
@@ -199,9 +198,7 @@ def audit(
     kernel.wait_ready()
     done = kernel.call("knowledge_ingest", {}, timeout_s=120)
     wrong = [] if (done["notes"], done["failed"]) == (notes, []) else [f"ingest ends with {done}"]
-    give_up = time.monotonic() + 60
-    while kernel.call("knowledge_status")["graph_pending"] and time.monotonic() < give_up:
-        time.sleep(0.05)
+    wait_until(lambda: not kernel.call("knowledge_status")["graph_pending"], 60)
     stats = kernel.call("graph_stats")
     if (stats["nodes"], stats["edges"]) != (notes, notes):
         wrong.append(f"the graph has {stats}")
@@ -212,8 +209,7 @@ def audit(
     if sorted(ids) != sorted(f"n{n}" for n in range(notes)):
         wrong.append(f"the search has {len(ids)} groups, not the notes")
     # A reranker that was late is left alone for some seconds, as the answers say.
-    while time.monotonic() < give_up and kernel.call("search_documents", {"query": "word0"})["metadata"]["degraded"]:
-        time.sleep(0.2)
+    wait_until(lambda: not kernel.call("search_documents", {"query": "word0"})["metadata"]["degraded"], 60)
     for n in random.Random(0).sample(range(notes), min(40, notes)):
         for word in (f"word{n}", f"edition{n}x{editions[n]}"):
             found = kernel.call("search_documents", {"query": word, "limit": CANDIDATES if reranks else 20})

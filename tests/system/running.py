@@ -12,15 +12,17 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
 from kernel import users
 from kernel.control.address import socket_path
 from kernel.control.client import Client, ControlError
+
+T = TypeVar("T")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -87,8 +89,7 @@ class RunningKernel:
         if self.service(name)["state"] == "resting":
             self.call("kernel_start", {"service": name})
         # Between two processes it has none.
-        found = (self.service(name)["pid"] for _ in polls(START_TIMEOUT_S))
-        pid: int = next(each for each in found if each is not None)
+        pid: int = wait_until(lambda: self.service(name)["pid"], START_TIMEOUT_S)
         os.kill(pid, number)
         if number in DEADLY:
             self._killed.add(pid)
@@ -126,6 +127,14 @@ def polls(timeout_s: float) -> Iterator[None]:
             return
         time.sleep(pause_s)
         pause_s = min(1.4 * pause_s, LONGEST_PAUSE_S)
+
+
+def wait_until(condition: Callable[[], T], timeout_s: float = 30, *, said: Callable[[], object] | None = None) -> T:
+    """What the condition answers once that is true. Raises AssertionError with what is `said` then, or was answered."""
+    for _ in polls(timeout_s):
+        if found := condition():
+            return found
+    raise AssertionError(f"not within {timeout_s} s: {said() if said is not None else found}")
 
 
 @contextlib.contextmanager

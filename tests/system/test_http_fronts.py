@@ -23,7 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.bench.flood import flood
 from tests.system.cli.clients import data_directory
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import RunningKernel, running, wait_until
 
 HTTP = ("--http", "127.0.0.1:0")
 
@@ -268,10 +268,7 @@ def test_what_one_front_is_told_the_other_knows(two_fronts: RunningKernel) -> No
     assert cached == 12
     assert wire.request("DELETE")[0] == 200
     # The other front hears of it a moment later.
-    for _ in polls(10):
-        if {wire.call("mcp.echo", message="a")[0] for _ in range(12)} == {404}:
-            return
-    raise AssertionError("the session goes on at a front")
+    wait_until(lambda: {wire.call("mcp.echo", message="a")[0] for _ in range(12)} == {404})
 
 
 def test_one_front_dies_and_the_other_goes_on_with_its_sessions(two_fronts: RunningKernel) -> None:

@@ -19,7 +19,8 @@ from kernel.backup.stores import Keep, walk
 from kernel.control.client import CallFailed
 from tests.chaos.load import turns_of
 from tests.system.kills import assail
-from tests.system.running import Connection, RunningKernel, connection, polls, running
+from tests.system.running import Connection, RunningKernel, connection, running, wait_until
+from tests.system.support.rig import is_alive
 from tests.system.workloads import WORKLOADS, make_folder, wait_for_folder
 
 
@@ -180,15 +181,4 @@ def test_no_process_outlives_a_killed_kernel(tmp_path: Path) -> None:
         pids = [service["pid"] for service in status["services"]] + [zygote["pid"] for zygote in status["zygotes"]]
         doomed.process.kill()
         doomed.process.wait()
-        for _ in polls(30):
-            if not (alive := [pid for pid in pids if _runs(pid)]):
-                return
-        raise AssertionError(f"still there: {alive}")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+        wait_until(lambda: not any(map(is_alive, pids)), said=lambda: list(filter(is_alive, pids)))

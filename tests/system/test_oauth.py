@@ -21,7 +21,7 @@ from pydantic import AnyUrl
 from kernel.audit import Entry, entries, files_of
 from tests.issuer import AUDIENCE, Issuer
 from tests.system.cli.clients import command, data_directory
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import RunningKernel, running, wait_until
 
 SETTINGS = """
 [http]
@@ -69,11 +69,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator
 def restart_front(kernel: RunningKernel) -> None:
     before = kernel.service("front")["generation"]
     kernel.call("kernel_restart", {"service": "front"})
-    for _ in polls(20):
-        now = kernel.service("front")
-        if now["generation"] > before and now["state"] == "ready":
-            return
-    raise AssertionError("the front did not come back")
+    wait_until(lambda: kernel.service("front")["generation"] > before)
+    kernel.wait_ready("front")
 
 
 @functools.cache
@@ -121,10 +118,8 @@ def test_a_scope_gives_what_the_settings_say_and_the_audit_log_names_the_subject
     assert is_done(ask(kernel, looking, **file))
     refused = ask(kernel, looking, **file, value="5")
     assert "may only read" in refused.text
-    for _ in polls(10):
-        if refusals(kernel, who="oauth:bob", outcome="forbidden") and refusals(kernel, who="oauth:ann", outcome="ok"):
-            return
-    raise AssertionError(refusals(kernel))
+    wait_until(lambda: refusals(kernel, who="oauth:bob", outcome="forbidden"), said=lambda: refusals(kernel))
+    wait_until(lambda: refusals(kernel, who="oauth:ann", outcome="ok"), said=lambda: refusals(kernel))
 
 
 def test_a_client_without_a_token_is_led_to_the_issuer(kernel: RunningKernel, issuer: Issuer) -> None:
@@ -191,9 +186,7 @@ def test_a_new_key_is_found_and_unknown_ones_do_not_reach_the_issuer(
     for number in range(30):
         assert ask(kernel, issuer.token("second", {"kid": f"none-{number}"})).status_code == 401
     assert issuer.read == before
-    for _ in polls(10):
-        if refusals(kernel, outcome="invalid_token"):
-            break
+    wait_until(lambda: refusals(kernel, outcome="invalid_token"))
     assert len(refusals(kernel, outcome="invalid_token")) < 10
 
 
@@ -206,10 +199,7 @@ def test_a_front_that_does_not_know_the_keys_says_to_come_again_while_the_issuer
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
     issuer.down = False
-    for _ in polls(20):
-        if is_done(answer := ask(kernel, issuer.token("first", scope="look"), **file)):
-            return
-    raise AssertionError(answer.text)
+    wait_until(lambda: is_done(ask(kernel, issuer.token("first", scope="look"), **file)))
 
 
 class Storage:
@@ -282,10 +272,10 @@ def test_the_flood_of_one_subject_leaves_another_ones_calls_alone(
     assert outcomes["overloaded"] > 0
     assert is_done(ask(kernel, modest, **file))
     assert HTTP.get(base(kernel) + "/health").status_code == 200
-    for _ in polls(10):
-        if {entry.outcome for entry in refusals(kernel, who="oauth:greedy")} == {"overloaded", "rate_limited"}:
-            return
-    raise AssertionError(refusals(kernel, who="oauth:greedy"))
+    wait_until(
+        lambda: {entry.outcome for entry in refusals(kernel, who="oauth:greedy")} == {"overloaded", "rate_limited"},
+        said=lambda: refusals(kernel, who="oauth:greedy"),
+    )
 
 
 def test_a_token_has_a_rate_of_its_own_and_the_kernels_own_has_none(

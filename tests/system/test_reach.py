@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernel.control.client import CallFailed
-from tests.system.running import REPOSITORY, RunningKernel, polls, running
+from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 SETTINGS = 'deny = ["{home}/vault", "*.pem"]\n\n[services.files]\ntrash = true\n'
 BROWSER = "server:\n  host: 127.0.0.1\n"
@@ -153,10 +153,7 @@ def test_what_comes_later_is_not_found_either(kernel: RunningKernel, home: Path)
 
 
 def until_notes(kernel: RunningKernel, count: int) -> None:
-    for _ in polls(30):
-        if kernel.call("knowledge_status")["notes"] == count:
-            return
-    raise AssertionError(kernel.call("knowledge_status"))
+    wait_until(lambda: kernel.call("knowledge_status")["notes"] == count, said=lambda: kernel.call("knowledge_status"))
 
 
 def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:

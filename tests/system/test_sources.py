@@ -7,18 +7,16 @@ import contextlib
 import json
 import random
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.system.running import REPOSITORY, RunningKernel, running
+from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 from tests.unit.files.rig import differences
 
-PATIENCE_S = 30.0
 """After which a test fails; nothing waits that long where all is well."""
 
 
@@ -35,14 +33,6 @@ def root(kernel: RunningKernel, tmp_path: Path) -> Path:
     folder = Path(kernel.status()["roots"][0]) / tmp_path.name
     folder.mkdir()
     return folder
-
-
-def until(check: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Ask again and again."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not check():
-        assert time.monotonic() < give_up, what()
-        time.sleep(0.02)
 
 
 def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
@@ -67,9 +57,13 @@ def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
     trio.run(run)
     assert min(kills.values()) >= 1
     data = kernel.data_dir / "services"
-    until(
+    wait_until(
         lambda: not differences(data, root),
-        lambda: (kernel.call("source-get", {"name": "storm"}), kernel.call("watch_status"), differences(data, root)),
+        said=lambda: (
+            kernel.call("source-get", {"name": "storm"}),
+            kernel.call("watch_status"),
+            differences(data, root),
+        ),
     )
     kernel.wait_ready("files")
     assert kernel.call("db-diagnose")["wrong_sums"] == 0
@@ -82,9 +76,9 @@ def test_plan_calls_operations_with_the_rights_of_a_client(kernel: RunningKernel
 
     def executed(plan: str) -> dict[str, Any]:
         kernel.call("plan-execute", {"name": plan})
-        until(
+        wait_until(
             lambda: kernel.call("plan-get", {"name": plan})["executions"][0]["status"] != "running",
-            lambda: json.dumps(kernel.call("plan-get", {"name": plan})),
+            said=lambda: json.dumps(kernel.call("plan-get", {"name": plan})),
         )
         execution: dict[str, Any] = kernel.call("plan-get", {"name": plan})["executions"][0]
         return execution

@@ -15,7 +15,7 @@ from proto.front import SERVICE as FRONT
 from proto.grants import Grant
 from proto.operation import CLIENT, Operation, Role
 from tests.system import token_walk
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient, create, token_command
 
 SERVICES = (
@@ -135,11 +135,7 @@ def test_revoked_token_is_worth_nothing_at_once_in_open_sessions_and_streams_too
         with pytest.raises(IncompleteRead):
             stream.read()
     log = kernel.data_dir / "audit" / "audit.jsonl"
-    for _ in polls(10):
-        if "action=revoke name=leaving" in log.read_text():
-            break
-    else:
-        raise AssertionError("the audit log does not say what was revoked")
+    wait_until(lambda: "action=revoke name=leaving" in log.read_text())
     # Another of the same name does not take over what that one had.
     again = HttpClient(kernel, create(kernel, "leaving"))
     assert again.in_session(session, ping).status == 404

@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.system.kills import Workload
-from tests.system.running import RunningKernel
+from tests.system.running import RunningKernel, wait_until
 
 NOTES = 50
 TURNS = 500
@@ -27,11 +26,8 @@ def make_folder(folder: Path) -> None:
 
 def wait_for_folder(kernel: RunningKernel, timeout_s: float = 60.0) -> None:
     """Until every note of `make_folder` is found and every link is in the graph."""
-    give_up = time.monotonic() + timeout_s
-    while kernel.call("knowledge_status")["notes"] < NOTES or kernel.call("graph_stats")["edges"] < NOTES:
-        if time.monotonic() > give_up:
-            raise AssertionError(f"notes and links are not in after {timeout_s} s: {kernel.call('graph_stats')}")
-        time.sleep(0.05)
+    wait_until(lambda: kernel.call("knowledge_status")["notes"] >= NOTES, timeout_s)
+    wait_until(lambda: kernel.call("graph_stats")["edges"] >= NOTES, timeout_s, said=lambda: kernel.call("graph_stats"))
 
 
 def _vectors_have_shape(result: Any, shape: list[int]) -> bool:

@@ -24,7 +24,7 @@ from tests.system.cli.clients import (
     stdio_client,
     wait_until_ended,
 )
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import RunningKernel, running, wait_until
 
 
 @pytest.fixture
@@ -59,10 +59,7 @@ def test_it_joins_the_running_kernel(standing: RunningKernel) -> None:
         assert client.initialize()["serverInfo"]["name"] == "linckia"
         assert client.call(1, "mcp.echo", message="hello")["structuredContent"] == {"message": "hello"}
         # The kernel sees a moment later that those of the test before have gone.
-        for _ in polls(TIMEOUT_S):
-            if (clients := standing.status()["clients"]) == 1:
-                break
-        assert clients == 1
+        wait_until(lambda: standing.status()["clients"] == 1)
         assert client.leave() == 0
     assert kernel_pid(standing.data_dir) == standing.process.pid
 

@@ -7,17 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.system.running import wait_until
 from tests.system.support.rig import is_alive
 
 KERNEL = """
 import json, signal, sys
 from pathlib import Path
 import trio
+from tests.system.running import wait_until
 from tests.system.support.rig import supervised, trial
 
 async def main():
@@ -49,7 +50,4 @@ def test_no_process_outlives_the_kernel(tmp_path: Path, number: int) -> None:
         assert all(is_alive(pid) for pid in pids)
         os.kill(kernel.pid, number)
         kernel.wait()
-        give_up = time.monotonic() + 30
-        while any(is_alive(pid) for pid in pids) and time.monotonic() < give_up:
-            time.sleep(0.01)
-        assert [pid for pid in pids if is_alive(pid)] == []
+        wait_until(lambda: not any(map(is_alive, pids)), said=lambda: list(filter(is_alive, pids)))
