@@ -88,12 +88,19 @@ class RunningKernel:
         """Send a signal to a service's process, which one that rests is given first; answers its pid."""
         if self.service(name)["state"] == "resting":
             self.call("kernel_start", {"service": name})
-        # Between two processes it has none.
-        pid: int = wait_until(lambda: self.service(name)["pid"], START_TIMEOUT_S)
-        os.kill(pid, number)
+        pid = wait_until(lambda: self._struck(name, number), START_TIMEOUT_S)
         if number in DEADLY:
             self._killed.add(pid)
         return pid
+
+    def _struck(self, name: str, number: int) -> int | None:
+        """The pid of the process that the signal was sent to; between two processes there is none."""
+        pid: int | None = self.service(name)["pid"]
+        with contextlib.suppress(ProcessLookupError):
+            if pid is not None and pid not in self._killed:
+                os.kill(pid, number)
+                return pid
+        return None
 
     def wait_ready(self, *names: str, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until the services (all where none is named) are READY, in processes that were not killed here, or rest."""
@@ -129,7 +136,9 @@ def polls(timeout_s: float) -> Iterator[None]:
         pause_s = min(1.4 * pause_s, LONGEST_PAUSE_S)
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 30, *, said: Callable[[], object] | None = None) -> T:
+def wait_until(
+    condition: Callable[[], T | None], timeout_s: float = 30, *, said: Callable[[], object] | None = None
+) -> T:
     """What the condition answers once that is true. Raises AssertionError with what is `said` then, or was answered."""
     for _ in polls(timeout_s):
         if found := condition():

@@ -148,8 +148,7 @@ async def test_acknowledged_writes_are_on_disk_whatever_is_killed(kernel: Runnin
     async def killer() -> None:
         for _ in range(8):
             await trio.sleep(random.uniform(0.0, 0.1))
-            with contextlib.suppress(ProcessLookupError):
-                await trio.to_thread.run_sync(kernel.kill, "yaml")
+            await trio.to_thread.run_sync(kernel.kill, "yaml")
             await trio.to_thread.run_sync(kernel.wait_ready, "yaml")
         done.set()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import signal
 import stat
 import subprocess
@@ -177,20 +176,6 @@ def turns(kernel: RunningKernel) -> int:
     return count
 
 
-def is_killed(kernel: RunningKernel) -> bool:
-    """Kills the service; False where it has just died and there is nobody to kill yet."""
-    # A death before it is ready would be its own defect to the kernel, which then waits ever longer.
-    kernel.wait_ready("transcripts")
-    pid: int | None = kernel.service("transcripts")["pid"]
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
@@ -215,7 +200,9 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
             # The service dies under it, and every turn repeats what went before.
             for number in range(6):
                 if number % 2:
-                    wait_until(lambda: is_killed(kernel))
+                    # A death before it is ready would be its own defect to the kernel, which then waits ever longer.
+                    kernel.wait_ready("transcripts")
+                    kernel.kill("transcripts")
                 expected = f"I have read {2 * number + 5} messages."
                 assert ask(client, said, f"turn {number}", stream=bool(number % 3)) == expected
             wait_until(lambda: turns(kernel) == len(said))

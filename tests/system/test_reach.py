@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kernel.control.client import CallFailed
+from tests.system.cli.clients import stdio_client
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 SETTINGS = 'deny = ["{home}/vault", "*.pem"]\n\n[services.files]\ntrash = true\n'
@@ -195,42 +196,15 @@ def test_read_only_kernel_refuses_clients_whatever_would_change_something(tmp_pa
     root = tmp_path / "root"
     root.mkdir()
     (root / "f.yaml").write_text("a: 1\n")
-    calls = [
+    calls: list[tuple[str, dict[str, Any]]] = [
         ("noyalib_get", {"file": "f.yaml", "path": "a"}),
         ("noyalib_set", {"file": "f.yaml", "path": "a", "value": "2"}),
         ("execute", {"operations": [{"op": "add", "params": {"content": "x", "name": "x"}}]}),
-    ]  # fmt: skip
-    lines: list[dict[str, Any]] = [
-        {"id": 0, "method": "initialize", "params": {
-            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}},
-        {"method": "notifications/initialized"},
-        *({"id": n, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-          for n, (name, arguments) in enumerate(calls, 1)),
-    ]  # fmt: skip
-    command = [
-        sys.executable,
-        "-m",
-        "tests.system.subset",
-        "documents,yaml",
-        "stdio",
-        str(root),
-        "--data",
-        str(tmp_path / "data"),
     ]
-    process = subprocess.Popen(
-        [*command, "--read-only"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process:
-        for line in lines:
-            print(json.dumps({"jsonrpc": "2.0", **line}), file=process.stdin, flush=True)
-        answers: dict[int, Any] = {}
-        while len(answers) < 4:
-            message = json.loads(process.stdout.readline())
-            if "id" in message:
-                answers[message["id"]] = message
-        process.stdin.close()
-    assert not answers[1]["result"].get("isError")
-    assert all("read-only" in json.dumps(answers[n]) for n in (2, 3)), (answers[2], answers[3])
+    with stdio_client(tmp_path / "data", str(root), "--read-only", services="documents,yaml") as client:
+        client.initialize()
+        answers = [client.call(n, name, **arguments) for n, (name, arguments) in enumerate(calls, 1)]
+        assert client.leave() == 0
+    assert not answers[0].get("isError")
+    assert all("read-only" in json.dumps(answer) for answer in answers[1:]), answers
     assert (root / "f.yaml").read_text() == "a: 1\n"
