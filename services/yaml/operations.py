@@ -26,7 +26,7 @@ from proto.ops.yaml import (
 )
 from services.runtime.rewrite import read_whole, rewrite
 from services.runtime.roots import Roots
-from services.runtime.text.unified import unified
+from services.runtime.text.lines import unified
 from services.yaml import comments, restructure, schema
 from services.yaml.errors import Code, NotApplicable, YamlError
 from services.yaml.files import DEFAULT_MAX_BYTES, Source, read_source, resolve, told
