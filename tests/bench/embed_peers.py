@@ -46,7 +46,7 @@ from services.embed.main import Settings, load
 from services.embed.serving import Loaded
 from services.embed.weights import resolve
 from tests.bench._peer_venv import environment
-from tests.system.running import RunningKernel, running
+from tests.system.running import HTTP, RunningKernel, running
 
 AT_ONCE, CALLS = 64, 4
 """Texts of one call, and calls in flight."""
@@ -133,7 +133,7 @@ def kernel_with(backend: Backend, precision: str) -> Iterator[RunningKernel]:
         tempfile.TemporaryDirectory() as data,
         running(
             Path(data),
-            options=("--http", "127.0.0.1:0"),
+            options=HTTP,
             environment={
                 "LINCKIA_SERVICES__EMBED__BACKEND": backend.value,
                 "LINCKIA_SERVICES__EMBED__PRECISION": f'"{precision}"',

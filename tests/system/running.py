@@ -28,6 +28,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 START_TIMEOUT_S = 60.0
 
+HTTP = ("--http", "127.0.0.1:0")
+"""Options for a port that nobody has."""
+
 LONGEST_PAUSE_S = 0.2
 
 DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)

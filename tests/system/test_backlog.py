@@ -15,7 +15,7 @@ import pytest
 
 from kernel.cli import status
 from services.embed import weights
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 
@@ -39,7 +39,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("backlog")
     root = folder / "notes"
     root.mkdir()
-    with running(folder / "data", [root], options=("--http", "127.0.0.1:0"), services=SERVICES) as started:
+    with running(folder / "data", [root], options=HTTP, services=SERVICES) as started:
         started.call("kernel_stop", {"service": "embed"})
         for n in range(NOTES):
             (root / f"note-{n:03}.md").write_text(f"# Note {n:03}\n\nOnly this one tells of mark{n:03}. {PROSE}\n")

@@ -13,7 +13,7 @@ import trio
 from mcp import StdioServerParameters, stdio_client
 from mcp.client import Client
 
-from tests.system.running import REPOSITORY, RunningKernel, connection, running, wait_until
+from tests.system.running import HTTP, REPOSITORY, RunningKernel, connection, running, wait_until
 from tests.system.tokens import HttpClient, create
 
 SERVICES = ["retrieve"]
@@ -25,9 +25,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("collections")
     (folder / "root").mkdir()
     environment = {"LINCKIA_SERVICES__RETRIEVE__COLLECTION_DOCUMENTS": "2000"}
-    options = ("--http", "127.0.0.1:0")
     with running(
-        folder / "data", [folder / "root"], options=options, services=SERVICES, environment=environment, token=True
+        folder / "data", [folder / "root"], options=HTTP, services=SERVICES, environment=environment, token=True
     ) as started:
         yield started
 

@@ -18,7 +18,7 @@ from mcp.client import Client
 from PIL import Image
 
 from tests.system.files_place import DAY_S, PHOTOS, Place, exists, fetch, make_place, paths_of, picture, size_of, write
-from tests.system.running import RunningKernel, running
+from tests.system.running import HTTP, RunningKernel, running
 from tests.system.test_files_surface import SERVICES, target_of
 
 NAMES: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
@@ -37,7 +37,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     root, data = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("data")
     (data / "linckia.toml").write_text("[services.files]\ntrash = true\n")
     make_place(root / "place")
-    with running(data, [root], options=("--http", "127.0.0.1:0"), services=SERVICES) as started:
+    with running(data, [root], options=HTTP, services=SERVICES) as started:
         yield started
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.system.cli.clients import StdioClient, data_directory, stdio_client
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,10 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("fronts")
     (folder / "root").mkdir()
     (folder / "root" / "settings.yaml").write_text("retries: 3\n")
-    options, services = ("--http", "127.0.0.1:0"), ("front", "echo", "yaml")
+    services = ("front", "echo", "yaml")
     with (
         data_directory(folder / "data") as data,
-        running(data, [folder / "root"], options=options, services=services, all_ready=False) as kernel,
+        running(data, [folder / "root"], options=HTTP, services=services, all_ready=False) as kernel,
     ):
         yield kernel
 

@@ -22,10 +22,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.bench.flood import flood
 from tests.system.cli.clients import data_directory
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient
-
-HTTP = ("--http", "127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from PIL import Image
 
 from kernel.control.client import CallFailed
 from tests.system import bombs
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     Image.effect_noise((900, 600), 60).save(root / "a.png")
     (root.parent / "secret.txt").write_text("treasure")
     (root / "link.txt").symlink_to(root.parent / "secret.txt")
-    options, services = ("--http", "127.0.0.1:0"), ("files", "compare", "watch", "media", "decode")
-    with running(tmp_path_factory.mktemp("data"), [root], options=options, services=services) as started:
+    services = ("files", "compare", "watch", "media", "decode")
+    with running(tmp_path_factory.mktemp("data"), [root], options=HTTP, services=services) as started:
         yield started
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.system.cli.clients import command
 from tests.system.note_writing import SERVICES, audit, torment
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import HttpClient, create
 
 KILLS = 25
@@ -21,9 +21,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("writing")
     for name in ("notes", "other"):
         (folder / name).mkdir()
-    options = ("--http", "127.0.0.1:0")
     roots = [folder / "notes", folder / "other"]
-    with running(folder / "data", roots, options=options, services=SERVICES, token=True) as started:
+    with running(folder / "data", roots, options=HTTP, services=SERVICES, token=True) as started:
         yield started
 
 

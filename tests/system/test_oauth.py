@@ -21,7 +21,7 @@ from pydantic import AnyUrl
 from kernel.audit import Entry, entries, files_of
 from tests.issuer import AUDIENCE, Issuer
 from tests.system.cli.clients import command, data_directory
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 SETTINGS = """
 [http]
@@ -37,7 +37,7 @@ read_only = true
 [http.oauth.scopes.all]
 """
 
-HTTP = httpx2.Client(timeout=30, trust_env=False)
+WEB = httpx2.Client(timeout=30, trust_env=False)
 """One, since each would load the machine's certificates."""
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -59,10 +59,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator
     with data_directory(folder / "data") as data:
         data.mkdir(exist_ok=True)
         (data / "linckia.toml").write_text(SETTINGS.format(issuer=issuer.url, audience=AUDIENCE))
-        options = ("--http", "127.0.0.1:0")
-        with running(
-            data, [folder / "root"], options=options, services=["yaml", "echo", "fetch"], token=True
-        ) as kernel:
+        with running(data, [folder / "root"], options=HTTP, services=["yaml", "echo", "fetch"], token=True) as kernel:
             yield kernel
 
 
@@ -93,7 +90,7 @@ def ask(kernel: RunningKernel, token: str | None, at: str = "/mcp/yaml", **argum
         "mcp-method": "tools/call", "mcp-name": name, **({"authorization": f"Bearer {token}"} if token else {}),
     }  # fmt: skip
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-    return HTTP.post(base(kernel) + at, json=body, headers=headers)
+    return WEB.post(base(kernel) + at, json=body, headers=headers)
 
 
 def is_done(answer: httpx2.Response) -> bool:
@@ -129,13 +126,13 @@ def test_a_client_without_a_token_is_led_to_the_issuer(kernel: RunningKernel, is
         challenge = answer.headers["www-authenticate"]
         assert f'resource_metadata="{base(kernel)}{WELL_KNOWN}{path}"' in challenge
         assert "error=" not in challenge
-        metadata = HTTP.get(base(kernel) + WELL_KNOWN + path)
+        metadata = WEB.get(base(kernel) + WELL_KNOWN + path)
         assert metadata.status_code == 200
         assert metadata.json()["resource"] == base(kernel) + path
         assert metadata.json()["authorization_servers"] == [issuer.url]
         assert metadata.json()["scopes_supported"] == ["edit", "look", "all"]
-    assert HTTP.get(base(kernel) + WELL_KNOWN).json()["resource"] == base(kernel)
-    assert HTTP.get(base(kernel) + WELL_KNOWN + "/nowhere").status_code == 404
+    assert WEB.get(base(kernel) + WELL_KNOWN).json()["resource"] == base(kernel)
+    assert WEB.get(base(kernel) + WELL_KNOWN + "/nowhere").status_code == 404
 
 
 def test_a_token_of_another_making_is_refused_with_the_reason(kernel: RunningKernel, issuer: Issuer) -> None:
@@ -170,7 +167,7 @@ def test_what_a_token_does_not_allow_is_answered_with_the_scopes_that_would(
         assert challenge.startswith(f'Bearer resource_metadata="{base(kernel)}{WELL_KNOWN}{path}"')
         assert 'error="insufficient_scope"' in challenge
         assert f'scope="{scopes}"' in challenge
-    refused = HTTP.get(base(kernel) + "/status", headers={"authorization": f"Bearer {token}"})
+    refused = WEB.get(base(kernel) + "/status", headers={"authorization": f"Bearer {token}"})
     assert refused.status_code == 403
     assert 'error="insufficient_scope"' in refused.headers["www-authenticate"]
 
@@ -271,7 +268,7 @@ def test_the_flood_of_one_subject_leaves_another_ones_calls_alone(
         assert sum(outcomes.values()) < 1000
     assert outcomes["overloaded"] > 0
     assert is_done(ask(kernel, modest, **file))
-    assert HTTP.get(base(kernel) + "/health").status_code == 200
+    assert WEB.get(base(kernel) + "/health").status_code == 200
     wait_until(
         lambda: {entry.outcome for entry in refusals(kernel, who="oauth:greedy")} == {"overloaded", "rate_limited"},
         said=lambda: refusals(kernel, who="oauth:greedy"),

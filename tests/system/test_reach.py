@@ -165,7 +165,7 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
         (folder / "note.md").write_text("# Note\n")
         (folder / "f.yaml").write_text("a: 1\n")
     (data / "linckia.toml").write_text(f'roots = [{{path = "{read}", mode = "read"}}, "{write}"]\n')
-    with running(data, services=("documents", "files", "knowledge", "yaml")) as kernel:
+    with running(data, services=("documents", "files", "knowledge", "retrieve", "yaml")) as kernel:
         assert kernel.status()["read_only_roots"] == [str(read)]
         kernel.call("documents_add", {"content": "x", "name": "x", "collection": "all"})
         for name, params in (
@@ -203,8 +203,8 @@ def test_read_only_kernel_refuses_clients_whatever_would_change_something(tmp_pa
     ]
     with stdio_client(tmp_path / "data", str(root), "--read-only", services="documents,yaml") as client:
         client.initialize()
-        answers = [client.call(n, name, **arguments) for n, (name, arguments) in enumerate(calls, 1)]
+        answers = [client.request(1, "tools/call", name=name, arguments=arguments) for name, arguments in calls]
         assert client.leave() == 0
-    assert not answers[0].get("isError")
+    assert not answers[0]["result"].get("isError")
     assert all("read-only" in json.dumps(answer) for answer in answers[1:]), answers
     assert (root / "f.yaml").read_text() == "a: 1\n"

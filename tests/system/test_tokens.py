@@ -15,7 +15,7 @@ from proto.front import SERVICE as FRONT
 from proto.grants import Grant
 from proto.operation import CLIENT, Operation, Role
 from tests.system import token_walk
-from tests.system.running import RunningKernel, running, wait_until
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient, create, token_command
 
 SERVICES = (
@@ -51,8 +51,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory, roots: tuple[Path, Path]) -> Iterator[RunningKernel]:
     data = tmp_path_factory.mktemp("data")
-    options = ("--http", "127.0.0.1:0")
-    with running(data, roots, options=options, services=SERVICES, token=True) as started:
+    with running(data, roots, options=HTTP, services=SERVICES, token=True) as started:
         for root in roots:
             started.call("index", {"root": str(root), "async": False, "force": True}, timeout_s=60)
             started.call("documents_add", {"path": str(root), "recursive": True, "snapshot_label": "all"}, timeout_s=60)

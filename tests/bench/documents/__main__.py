@@ -8,7 +8,6 @@ scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, gre
                                            --backend onnx: without torch; --rest SECONDS: what rests does so sooner;
                                            --tokens N: of each passage only so many are embedded, so that all have
                                            their vectors in minutes, and the memory at rest is that of all
-scripts/bench documents code --dir DIR     the graph of a project's code, with a sample of [COUNT] calls to be judged
 
 Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run
 has stored is not stored again by the next.
@@ -23,7 +22,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.documents.code import code
 from tests.bench.documents.grepping import grep
 from tests.bench.documents.manuals import Settings, manuals
 from tests.bench.documents.trees import kernel_alone
@@ -33,11 +31,10 @@ from tests.system.test_documents import peaks, write_large
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench documents", description=__doc__)
-    parser.add_argument("what", choices=("versions", "grep", "large", "manuals", "code"), nargs="?",
+    parser.add_argument("what", choices=("versions", "grep", "large", "manuals"), nargs="?",
                         default="versions")  # fmt: skip
     parser.add_argument("count", type=int, nargs="?")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=Path("/usr/share/doc"))
-    parser.add_argument("--seed", type=int, default=1, help="of the sample of calls")
     parser.add_argument(
         "--backend", choices=("torch", "onnx"), default="torch", help="of the embedder; onnx is an extra"
     )
@@ -59,8 +56,6 @@ def main() -> None:
                 wait_s = float(arguments.count or 20)
                 settings = Settings(arguments.backend, arguments.rest, arguments.tokens)
                 manuals(folder, arguments.dir.resolve(), wait_s, settings)
-            case "code":
-                code(arguments.dir.resolve(), arguments.count or 50, arguments.seed)
             case _:
                 large(folder, arguments.count or 1024)
 
