@@ -71,17 +71,6 @@ def test_others_are_not_touched_by_a_death(kernel: RunningKernel) -> None:
     assert "signal" in kernel.service("yaml")["deaths"]
 
 
-def test_service_stopped_by_hand_stays_stopped_and_says_so(kernel: RunningKernel) -> None:
-    kernel.call("kernel_stop", {"service": "echo"})
-    try:
-        with pytest.raises(CallFailed, match="stopped"):
-            kernel.call("mcp.echo", {"message": "x"})
-        assert kernel.service("echo")["state"] == "stopped"
-    finally:
-        kernel.call("kernel_start", {"service": "echo"})
-    assert kernel.call("mcp.echo", {"message": "x"}) == {"message": "x"}
-
-
 def test_faults_are_injected_only_where_that_was_allowed_at_the_start(kernel: RunningKernel) -> None:
     with pytest.raises(CallFailed, match="LINCKIA_CHAOS=true"):
         kernel.call("kernel_chaos", {"service": "yaml", "fault": "drop"})
