@@ -13,7 +13,7 @@ from tests.system.note_writing import SERVICES, audit, torment
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import HttpClient, create
 
-KILLS = 25
+KILLS = 10
 
 
 @pytest.fixture(scope="module")
