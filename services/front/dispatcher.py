@@ -16,8 +16,7 @@ from proto.front import SERVICE
 from proto.operation import CLIENT, Operation, Params
 from proto.target import described
 from services.front import rate, refusals
-from services.front.peer import current_peer
-from services.front.scratchpad import current_session
+from services.front.session import current_peer, current_session
 from services.runtime.calls import Outgoing
 
 LONG_BYTES = 512 * 1024

@@ -18,7 +18,7 @@ from proto.grants import current as current_grant
 from proto.operation import operation_of
 from proto.ops.kernel import KernelRefused
 from proto.repeats import INTERVAL_S, Repeats
-from services.front.peer import STDIO, current_peer
+from services.front.session import STDIO, current_peer
 from services.runtime.calls import Outgoing
 
 CHARS = 500

@@ -86,7 +86,6 @@ class CallRequests:
         self._sent_at = float("-inf")
         self._high = float("-inf")
         self._held: JsonObject | None = None
-        self._flushing = False
         self._finished = False
         self.scope = trio.CancelScope()
         """Around the call; cancelled when the call must end with questions."""
@@ -98,22 +97,19 @@ class CallRequests:
         if self._token is None or self._finished or done <= self._high:
             return
         self._high = done
-        params: JsonObject = {"progressToken": self._token, "progress": _number(done)}
-        if total is not None:
-            params["total"] = _number(total)
-        if message is not None:
-            params["message"] = message
-        self._held = params
+        figures = {"progress": done} if total is None else {"progress": done, "total": total}
+        whole = {name: int(value) if float(value).is_integer() else value for name, value in figures.items()}
+        said = {} if message is None else {"message": message}
+        is_waiting = self._held is not None
+        self._held = {"progressToken": self._token, **whole, **said}
         wait_s = self._sent_at + PROGRESS_INTERVAL_S - trio.current_time()
         if wait_s <= 0:
             self._flush()
-        elif not self._flushing:
-            self._flushing = True
+        elif not is_waiting:
             self._nursery.start_soon(self._flush_later, wait_s)
 
     async def _flush_later(self, wait_s: float) -> None:
         await trio.sleep(wait_s)
-        self._flushing = False
         self._flush()
 
     def _flush(self) -> None:
@@ -183,11 +179,6 @@ class CallRequests:
     def input_required(self) -> InputRequired:
         """The questions, as the outcome of the call."""
         return InputRequired(self._open, msgspec.json.encode(self._answers).decode())
-
-
-def _number(value: float) -> float:
-    """Whole numbers as such: `50`, not `50.0`."""
-    return int(value) if float(value).is_integer() else value
 
 
 _REQUIRED = {

@@ -6,9 +6,8 @@ of its end.  The SDK's handlers are given no public way to it in 2.3, hence the 
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -40,16 +39,9 @@ def connection_of(ctx: Context) -> Connection:
     return ctx.session._connection
 
 
-def announce(connection: Connection) -> None:
-    """Tell the transport, if it wants to know."""
-    told = on_connection.get()
-    if told is not None:
-        told(connection)
-
-
-def level_of(connection: Connection) -> str:
-    """The lowest level of log lines for a client with a handshake."""
-    return state_of(connection).level
+def is_modern(ctx: Context) -> bool:
+    """Whether the request is of a revision without handshake."""
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def state_of(connection: Connection) -> SessionState:
@@ -67,11 +59,11 @@ async def changed(connection: Connection) -> None:
 
 def reporting_level(ctx: Context) -> str | None:
     """The lowest level of log lines that the client of this request wants; None for none at all."""
-    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        meta = (ctx.params or {}).get("_meta")
-        level = meta.get(LOG_LEVEL_META_KEY) if isinstance(meta, Mapping) else None
-        return level if isinstance(level, str) else None
-    return level_of(connection_of(ctx))
+    if not is_modern(ctx):
+        return state_of(connection_of(ctx)).level
+    meta = (ctx.params or {}).get("_meta")
+    level = meta.get(LOG_LEVEL_META_KEY) if isinstance(meta, Mapping) else None
+    return level if isinstance(level, str) else None
 
 
 _REQUESTS: dict[str, tuple[type[types.ServerRequest], type[BaseModel]]] = {
@@ -94,32 +86,22 @@ class SdkClient:
 
     def __init__(self, ctx: Context, nursery: trio.Nursery) -> None:
         self._ctx = ctx
-        self.nursery = nursery
+        self._nursery = nursery
         self._send, self._receive = trio.open_memory_channel[types.ServerNotification](math.inf)
         self._sender: trio.Event | None = None
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def serving(cls, ctx: Context) -> AsyncIterator[SdkClient]:
-        async with trio.open_nursery() as nursery:
-            yield cls(ctx, nursery)
-            nursery.cancel_scope.cancel()
-
-    @property
-    def modern(self) -> bool:
-        return self._ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self.modern = is_modern(ctx)
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
         declared = self._ctx.session.client_capabilities
         return {} if declared is None else declared.model_dump(by_alias=True, mode="json", exclude_none=True)
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: JsonObject) -> None:
         model = _NOTIFICATIONS[method]
         self._send.send_nowait(model.model_validate({"method": method, "params": params}, by_name=False))
         if self._sender is None:
             self._sender = trio.Event()
-            self.nursery.start_soon(self._run_sender, self._sender)
+            self._nursery.start_soon(self._run_sender, self._sender)
 
     async def _run_sender(self, done: trio.Event) -> None:
         async for notification in self._receive:
@@ -132,7 +114,7 @@ class SdkClient:
         if self._sender is not None:
             await self._sender.wait()
 
-    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
+    async def request(self, method: str, params: JsonObject) -> JsonObject:
         request_type, result_type = _REQUESTS[method]
         try:
             request = request_type.model_validate({"method": method, "params": params}, by_name=False)

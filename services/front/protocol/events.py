@@ -28,24 +28,14 @@ from proto.frames import Event
 DELIVERY_TIMEOUT_S = 5.0
 """For one notice to one client; beyond it the client has stopped reading."""
 
-_LISTS: dict[str, type[ToolsListChanged | PromptsListChanged | ResourcesListChanged]] = {
-    "tools": ToolsListChanged,
-    "prompts": PromptsListChanged,
-    "resources": ResourcesListChanged,
+_LISTS = {
+    "tools": (ToolsListChanged, Connection.send_tool_list_changed),
+    "prompts": (PromptsListChanged, Connection.send_prompt_list_changed),
+    "resources": (ResourcesListChanged, Connection.send_resource_list_changed),
 }
+_SEND = dict(_LISTS.values())
 
 _log = logging.getLogger("linckia.gateway")
-
-
-class _Interests:
-    """The events that one connection receives."""
-
-    def __init__(self, lists: frozenset[str], uris: Collection[str]) -> None:
-        self.uris = uris
-        self._lists = tuple(_LISTS[name] for name in lists)
-
-    def admit(self, notice: ServerEvent) -> bool:
-        return notice.uri in self.uris if isinstance(notice, ResourceUpdated) else isinstance(notice, self._lists)
 
 
 class News:
@@ -54,7 +44,7 @@ class News:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.bus = InMemorySubscriptionBus()
         self._nursery = nursery
-        self._connections: dict[Connection, _Interests] = {}
+        self._connections: dict[Connection, tuple[frozenset[type], Collection[str]]] = {}
 
     def join(self, connection: Connection, lists: frozenset[str], uris: Collection[str]) -> None:
         """Tell this connection from now on until it ends.
@@ -64,50 +54,38 @@ class News:
             uris: the resources that it wants to be told of, at any time.
         """
         if connection not in self._connections:
-            self._connections[connection] = _Interests(lists, uris)
+            self._connections[connection] = frozenset(_LISTS[name][0] for name in lists), uris
             connection.exit_stack.callback(self._connections.pop, connection, None)
 
     async def receive(self, event: Event) -> None:
         """An event of a service; one that is not in the form of its topic is logged and dropped."""
+        notice: ServerEvent
         try:
-            notice = _decoded(event)
+            if event.topic == mcp.LIST_CHANGED:
+                notice = _LISTS[frames.read_body(event.body, mcp.ListChanged).list][0]()
+            elif event.topic == mcp.RESOURCE_UPDATED:
+                notice = ResourceUpdated(uri=frames.read_body(event.body, mcp.ResourceUpdated).uri)
+            else:
+                return
         except msgspec.DecodeError as error:
             _log.warning("event %s is not in its form: %s", event.topic, error)
             return
-        if notice is not None:
-            await self.publish(notice)
+        await self.publish(notice)
 
     async def publish(self, notice: ServerEvent) -> None:
         """Tell everyone whom `notice` concerns."""
-        for connection, interests in list(self._connections.items()):
-            if interests.admit(notice):
+        for connection, (lists, uris) in list(self._connections.items()):
+            if notice.uri in uris if isinstance(notice, ResourceUpdated) else type(notice) in lists:
                 self._nursery.start_soon(_tell, connection, notice)
         await self.bus.publish(notice)
-
-
-def _decoded(event: Event) -> ServerEvent | None:
-    if event.topic == mcp.LIST_CHANGED:
-        return _LISTS[frames.read_body(event.body, mcp.ListChanged).list]()
-    if event.topic == mcp.RESOURCE_UPDATED:
-        return ResourceUpdated(uri=frames.read_body(event.body, mcp.ResourceUpdated).uri)
-    return None
 
 
 async def _tell(connection: Connection, notice: ServerEvent) -> None:
     with trio.move_on_after(DELIVERY_TIMEOUT_S):
         try:
-            await _send(connection, notice)
+            if isinstance(notice, ResourceUpdated):
+                await connection.send_resource_updated(notice.uri)
+            else:
+                await _SEND[type(notice)](connection)
         except Exception:  # noqa: BLE001  # one client's connection is no reason to end the gateway
             _log.exception("a notice could not be sent to a client")
-
-
-async def _send(connection: Connection, notice: ServerEvent) -> None:
-    match notice:
-        case ResourceUpdated(uri=uri):
-            await connection.send_resource_updated(uri)
-        case ToolsListChanged():
-            await connection.send_tool_list_changed()
-        case PromptsListChanged():
-            await connection.send_prompt_list_changed()
-        case ResourcesListChanged():
-            await connection.send_resource_list_changed()

@@ -23,7 +23,6 @@ from proto.errors import MaybeExecuted, Unavailable
 from proto.json_types import JsonObject
 from proto.operation import Access
 from services.front import scratchpad
-from services.front.peer import STDIO, current_peer
 from services.front.protocol import batch
 from services.front.protocol.failures import message_of
 from services.front.protocol.handshake import Handshake
@@ -41,6 +40,7 @@ from services.front.protocol.messages import (
     request_key,
 )
 from services.front.protocol.ways import Carrier, Way, way_of
+from services.front.session import STDIO, current_peer
 from services.front.transport.descriptors import Input, Output, non_blocking
 from services.front.transport.json_lines import LOST, Excess, Line, lines, readable_id
 from services.front.transport.session_memory import Kept, SessionMemory, id_of

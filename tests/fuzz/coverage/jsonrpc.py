@@ -13,7 +13,6 @@ from proto.errors import InvalidParams
 from proto.surfaces.surface import Surface
 from services.front.composite.dispatch import Composites
 from services.front.protocol import batch
-from services.front.protocol.completion import Completer
 from services.front.protocol.events import News
 from services.front.protocol.fast_path import FastPath
 from services.front.protocol.handshake import Handshake
@@ -60,7 +59,7 @@ def _fast() -> FastPath:
     # Nothing is published here.
     news = News(cast("trio.Nursery", None))
     composites = Composites(dispatcher, surface.steps)
-    return FastPath(SurfaceServer(surface, composites, Completer(TABLE, dispatcher), news, "1"))
+    return FastPath(SurfaceServer(surface, TABLE, composites, news, "1"))
 
 
 @functools.cache

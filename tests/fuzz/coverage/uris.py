@@ -13,8 +13,7 @@ from proto.surfaces.surface import Surface
 from services.decode.code.symbols import _markdown
 from services.fetch.client import _next, parse
 from services.fetch.main import name_of
-from services.front.transport.access import Guard, _host_name
-from services.front.transport.tokens import Tokens
+from services.front.transport.access import Guard, Tokens, _host_name
 from tests.fuzz.coverage import parted
 
 SEEDS = [
