@@ -28,7 +28,7 @@ from services.front.prompts import FilePrompts, Folder
 from services.front.protocol.handshake import Handshake
 from services.front.scratchpad import Scratchpads
 from services.front.transport.session_memory import SessionMemory
-from services.front.transport.stdio import DRAIN_S, serve_stdio
+from services.front.transport.stdio import DRAIN_S, StdioSession
 
 if TYPE_CHECKING:
     from services.front.protocol.server import SurfaceServer
@@ -157,17 +157,19 @@ class Gateway:
 
         self._wanted.set()
         with contextlib.closing(SessionMemory(memory)) as session_memory:
-            return await serve_stdio(
+            pad = self.scratchpads.open(session_memory.name, session_memory.state)
+            session = StdioSession(
                 server,
                 handshake,
-                self.scratchpads.open(session_memory.name, session_memory.state),
+                pad,
                 fd_in,
                 fd_out,
-                session_memory=session_memory,
+                memory=session_memory,
                 drain_s=drain_s,
                 opened=self.opened.set,
                 ending=trio.Event() if ending is None else ending,
             )
+            return await session.run()
 
 
 @contextlib.asynccontextmanager

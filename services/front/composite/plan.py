@@ -138,17 +138,12 @@ def _admits_null(tp: type[Params[object]], name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[Params[object]]:
     """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
-    # As `defstruct` takes them: a name, or a tuple of two or three.
     fields: list[Any] = []
     for field in structs.fields(tp):
-        encoded = field.encode_name
-        if field.default is not msgspec.NODEFAULT:
-            default = msgspec.field(name=encoded, default=field.default)
-        elif field.default_factory is not msgspec.NODEFAULT:
-            default = msgspec.field(name=encoded, default_factory=field.default_factory)
-        else:
-            default = msgspec.field(name=encoded)
-        fields.append((field.name, Any if encoded in names else field.type, default))
+        # Of the two that there is no more than one of, the other says so itself.
+        default: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
+        kind = Any if field.encode_name in names else field.type
+        fields.append((field.name, kind, msgspec.field(name=field.encode_name, **default)))
     relaxed = msgspec.defstruct(
         tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
     )

@@ -12,7 +12,6 @@ from msgspec import Raw
 
 from proto.dispatch import ClientRequests
 from proto.errors import InvalidParams, LinckiaError
-from proto.frames import Level
 from proto.json_types import JsonObject
 from proto.operation import Operation, Params
 from proto.ops.front import Execute, Query, Session
@@ -44,19 +43,19 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
     previous: object = {}
     for index, step in enumerate(planned):
         step_requests = _begin(client_requests, index, len(planned), step)
+        result: object
         try:
             arguments = step.params(previous)
             value = await call(step.operation, arguments, step_requests)
             result = sized(_bounded(steps, params.max_tokens, step, arguments, value), size)
             is_error = _is_error(step.operation, value)
+            size += len(bytes(result))
         except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
-            entries.append(_entry(index, step, failed(as_failure(error, step.operation.name)), is_error=True))
-            break
-        entries.append(_entry(index, step, result, is_error=is_error))
+            result, is_error = failed(as_failure(error, step.operation.name)), True
+        entries.append({"stepIndex": index, "op": step.name, "result": result, "isError": is_error})
         if is_error:
             break
         completed += 1
-        size += len(bytes(result))
         if index + 1 < len(planned) and planned[index + 1].references:
             previous = as_json(value)
     return composed({"steps": entries, "totalSteps": len(planned), "completedSteps": completed})
@@ -76,11 +75,13 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
         try:
             arguments = step.params({})
             value = await call(step.operation, arguments, step_requests)
-            success = not _says_failed(step.operation, value)
+            success = not _is_error(step.operation, value) and not (
+                isinstance(value, dict) and value.get("success") is False
+            )
             value = _bounded(steps, params.max_tokens, step, arguments, value)
         except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
             success = False
-            entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
+            entry = sized({"op": step.name, "success": False, **failed(as_failure(error, step.operation.name))})
         else:
             entry = _done(step, value, size, success=success)
         results.append(entry)
@@ -115,6 +116,21 @@ def _bounded(steps: Steps, max_tokens: int | None, step: Planned, arguments: Par
     return excerpt(step.operation, arguments, value, max_tokens, kept=steps.surface != DOCUMENTS)
 
 
+def _is_error(operation: Operation[object], value: object) -> bool:
+    """Whether the result itself says that it is one of failure, as content of a tool may."""
+    return operation.is_content and isinstance(value, dict) and value.get("isError") is True
+
+
+def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
+    """The entry of an operation that was done; a result too long for the answer is left out, and the entry says so."""
+    own = {"op": step.name, "success": success}
+    flat = isinstance(value, dict) and all(value.get(key, said) == said for key, said in own.items())
+    try:
+        return sized({**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}, size)
+    except LinckiaError as error:
+        return sized({**own, "result_omitted": str(error)})
+
+
 def _begin(client_requests: ClientRequests | None, index: int, count: int, step: Planned) -> ClientRequests | None:
     if client_requests is None or count == 1:
         return client_requests
@@ -126,9 +142,11 @@ _HALF_WAY = 100.0
 
 
 class _StepRequests:
-    """`kernel.ports.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
+    """`proto.dispatch.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
 
     def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
+        self.log = call.log
+        self.ask = call.ask
         self._call = call
         self._index = index
         self._count = count
@@ -140,37 +158,3 @@ class _StepRequests:
         part = done / total if total else done / (done + _HALF_WAY) if done > 0 else 0.0
         text = self._name if message is None else f"{self._name}: {message}"
         self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
-
-    def log(self, level: Level, logger: str, message: str) -> None:
-        self._call.log(level, logger, message)
-
-    async def ask(self, method: str, params: JsonObject) -> JsonObject:
-        return await self._call.ask(method, params)
-
-
-def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> JsonObject:
-    return {"stepIndex": index, "op": step.name, "result": result, "isError": is_error}
-
-
-def _is_error(operation: Operation[object], value: object) -> bool:
-    """Whether the result itself says that it is one of failure, as content of a tool may."""
-    return operation.is_content and isinstance(value, dict) and value.get("isError") is True
-
-
-def _says_failed(operation: Operation[object], value: object) -> bool:
-    return _is_error(operation, value) or (isinstance(value, dict) and value.get("success") is False)
-
-
-def _head(step: Planned, success: bool) -> JsonObject:
-    return {"op": step.name, "success": success}
-
-
-def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
-    """The entry of an operation that was done; a result too long for the answer is left out, and the entry says so."""
-    own = _head(step, success)
-    flat = isinstance(value, dict) and all(value.get(key, said) == said for key, said in own.items())
-    entry = {**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}
-    try:
-        return sized(entry, size)
-    except LinckiaError as error:
-        return sized({**own, "result_omitted": str(error)})

@@ -8,7 +8,8 @@ seconds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from typing import TypeAlias
 
 import msgspec
 import trio
@@ -28,7 +29,9 @@ from proto.frames import Event
 DELIVERY_TIMEOUT_S = 5.0
 """For one notice to one client; beyond it the client has stopped reading."""
 
-_LISTS = {
+_ListNotice: TypeAlias = ToolsListChanged | PromptsListChanged | ResourcesListChanged
+
+_LISTS: dict[str, tuple[type[_ListNotice], Callable[[Connection], Awaitable[None]]]] = {
     "tools": (ToolsListChanged, Connection.send_tool_list_changed),
     "prompts": (PromptsListChanged, Connection.send_prompt_list_changed),
     "resources": (ResourcesListChanged, Connection.send_resource_list_changed),

@@ -124,9 +124,11 @@ class FastPath:
         key = (bytes(meta.capabilities), None if isinstance(meta.info, UnsetType) else bytes(meta.info), level)
         if (known := self._known.get(key)) is not None:
             return known
-        envelope = {f"{_PREFIX}protocolVersion": meta.version}
+        envelope: JsonObject = {f"{_PREFIX}protocolVersion": meta.version}
         try:
-            envelope[f"{_PREFIX}clientCapabilities"] = known = msgspec.json.decode(key[0])
+            # As the client sent them; the SDK checks their form.
+            capabilities: JsonObject = msgspec.json.decode(key[0])
+            envelope[f"{_PREFIX}clientCapabilities"] = capabilities
             if key[1] is not None:
                 envelope[f"{_PREFIX}clientInfo"] = msgspec.json.decode(key[1])
             if level is not None:
@@ -134,10 +136,10 @@ class FastPath:
             protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
         except (msgspec.DecodeError, UnicodeDecodeError, ValidationError):
             return None
-        self._known[key] = known
+        self._known[key] = capabilities
         if len(self._known) > _KNOWN_ENVELOPES:
             self._known.popitem(last=False)
-        return known
+        return capabilities
 
     async def answer(self, call: ToolCall, client: Client, nursery: trio.Nursery, level: str | None) -> Answer:
         """Make the call and answer it.

@@ -38,7 +38,7 @@ _MAX_BRACKETS = 100
 """Beyond either it is no greeting, and the SDK's own limits, which are not ours to know, may matter."""
 
 
-# Forms that are beyond doubt.  Other members of these objects are not looked at; of `None`, only the SDK judges the form.
+# Forms that are beyond doubt.  Other members of these objects are not looked at; what is `None` only the SDK judges.
 class _Object(TypedDict):
     pass
 

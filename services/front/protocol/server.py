@@ -168,8 +168,8 @@ class SurfaceServer:
     async def _list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
         files = await self._prompts.current()
         built_in = self.surface.prompts
-        hidden = {name for name, prompt in files.items() if prompt.is_own}
-        own = [prompt.listed() for prompt in files.values() if prompt.is_own or prompt.name not in built_in]
+        hidden = {name for name, prompt in files.items() if prompt.folder.is_own}
+        own = [prompt.listed() for prompt in files.values() if prompt.folder.is_own or prompt.name not in built_in]
         listed = [prompt for prompt in self.surface.listed_prompts if prompt["name"] not in hidden]
         return _page("prompts", [*listed, *own], params)
 

@@ -13,18 +13,11 @@ import trio
 from starlette.types import Message, Receive, Send
 
 from services.front.protocol import batch
-from services.front.protocol.messages import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    NotJson,
-    RequestId,
-    error_message,
-    read_envelope,
-    request_key,
-)
-from services.front.transport.exchange import PING, PING_S, STREAM_AFTER_S, STREAM_HEADERS, event
+from services.front.protocol.batch import Part
+from services.front.protocol.messages import INVALID_REQUEST, error_message
+from services.front.transport.exchange import PING, PING_S, STREAM_AFTER_S, STREAM_HEADERS, event, send_whole
 
-Serve = Callable[[bytes, Receive, Send], Awaitable[None]]
+Serve = Callable[[Part, Receive, Send], Awaitable[None]]
 """Serves one message that stands for the body of a request."""
 
 
@@ -37,30 +30,23 @@ async def serve_batch(
         receive: of the request, whose body is read already.
         headers: for the response, besides those of its form.
     """
-    response = _Response(send, headers)
     try:
-        messages = batch.parts(body)
-    except NotJson as error:
-        await response.refuse(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
-        return
+        parts = batch.parts(body)
     except batch.Refused as error:
-        await response.refuse(error_message(None, INVALID_REQUEST, str(error)))
+        await send_whole(send, 400, error.answer, headers)
         return
+    response = _Response(send, headers)
     gone = trio.Event()
-    seen: set[RequestId] = set()
     async with trio.open_nursery() as beside:
         beside.start_soon(_watch, receive, gone)
         beside.start_soon(response.keep_open)
         async with trio.open_nursery() as nursery:
-            for message in messages:
-                envelope = read_envelope(message)
-                fault = batch.fault(envelope, seen)
-                if fault is not None:
-                    await response.take(fault)
+            for part in parts:
+                if part.fault is not None:
+                    await response.take(part.fault)
                 else:
-                    request_id = None if envelope is None or request_key(envelope) is None else envelope.id
-                    part = _Part(message, request_id if isinstance(request_id, int | str) else None, response, gone)
-                    nursery.start_soon(serve, message, part.receive, part.send)
+                    exchange = _PartExchange(part, response, gone)
+                    nursery.start_soon(serve, part, exchange.receive, exchange.send)
         beside.cancel_scope.cancel()
     if not gone.is_set():
         await response.finish()
@@ -72,12 +58,11 @@ async def _watch(receive: Receive, gone: trio.Event) -> None:
     gone.set()
 
 
-class _Part:
-    """The two ends of one message's own exchange."""
+class _PartExchange:
+    """The two ends of one message's own exchange, whose body is read already."""
 
-    def __init__(self, message: bytes, request_id: RequestId | None, response: _Response, gone: trio.Event) -> None:
-        self._message: bytes | None = message
-        self._request_id = request_id
+    def __init__(self, part: Part, response: _Response, gone: trio.Event) -> None:
+        self._request_id = part.request_id
         self._response = response
         self._gone = gone
         self._status = 200
@@ -85,9 +70,6 @@ class _Part:
         self._body = b""
 
     async def receive(self) -> Message:
-        if self._message is not None:
-            body, self._message = self._message, None
-            return {"type": "http.request", "body": body, "more_body": False}
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
@@ -118,6 +100,10 @@ class _Part:
         return msgspec.json.encode({**answer, "id": self._request_id})
 
 
+class _Said(msgspec.Struct):
+    method: object = None
+
+
 class _Response:
     """The one response to them all."""
 
@@ -130,50 +116,36 @@ class _Response:
 
     async def take(self, message: bytes) -> None:
         """An answer, or what the server has to say before."""
-        envelope = read_envelope(message, ours=True)
-        is_answer = envelope is None or not isinstance(envelope.method, str)
+        is_answer = not isinstance(msgspec.json.decode(message, type=_Said).method, str)
         async with self._turn:
             if is_answer and not self._streaming:
                 self._answers.append(message)
-                return
-            await self._stream()
-            await self._write(event(message))
+            else:
+                await self._stream(event(message))
 
-    async def _stream(self) -> None:
-        if self._streaming:
-            return
-        self._streaming = True
-        headers = [*STREAM_HEADERS, *self._headers]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._write(b"".join(map(event, self._answers)))
-
-    async def _write(self, body: bytes) -> None:
+    async def _stream(self, body: bytes = b"") -> None:
+        if not self._streaming:
+            self._streaming = True
+            headers = [*STREAM_HEADERS, *self._headers]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            body = b"".join(map(event, self._answers)) + body
         if body:
             await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def keep_open(self) -> None:
         """Until cancelled: a response that takes long is a stream, in which something is said from time to time."""
         await trio.sleep(STREAM_AFTER_S)
-        async with self._turn:
-            await self._stream()
+        said = b""
         while True:
-            await trio.sleep(PING_S)
             async with self._turn:
-                await self._write(PING)
+                await self._stream(said)
+            await trio.sleep(PING_S)
+            said = PING
 
     async def finish(self) -> None:
         if self._streaming:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         elif self._answers:
-            await self._whole(200, batch.joined(self._answers))
+            await send_whole(self._send, 200, batch.joined(self._answers), self._headers)
         else:
-            await self._whole(202, b"")
-
-    async def refuse(self, answer: bytes) -> None:
-        await self._whole(400, answer)
-
-    async def _whole(self, status: int, body: bytes) -> None:
-        form = [(b"content-type", b"application/json")] if body else []
-        headers = [*form, (b"content-length", b"%d" % len(body)), *self._headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+            await send_whole(self._send, 202, b"", self._headers)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from typing import Any, cast
+from typing import cast
 
 import trio
 
@@ -76,24 +77,18 @@ def read(data: bytes) -> None:
         handshake.answer(line)
     messages = [data]
     if batch.is_batch(data):
-        try:
-            messages = batch.parts(data)
-        except NotJson as error:
-            error_message(error.request_id, -32700, str(error))
-        except batch.Refused:
-            pass
-    seen: set[Any] = set()
+        with contextlib.suppress(batch.Refused):
+            messages = [part.data for part in batch.parts(data)]
     for message in messages:
-        _message(message, seen)
+        _message(message)
 
 
-def _message(message: bytes, seen: set[Any]) -> None:
+def _message(message: bytes) -> None:
     try:
         envelope = read_envelope(message)
     except NotJson as error:
         error_message(error.request_id, -32700, str(error))
         return
-    batch.fault(envelope, seen)
     if envelope is None:
         return
     request_key(envelope)
