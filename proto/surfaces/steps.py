@@ -72,11 +72,8 @@ class Steps:
         return [name for ops in self.ops.values() for name in ops]
 
     def step(self, tool: Category, name: str, field: str) -> Operation[object]:
-        """The operation of a step of `tool`.
-
-        Raises:
-            InvalidParams: there is none of that name, or it belongs to another tool, which the message names.
-        """
+        """The operation of a step of `tool`.  Raises InvalidParams: there is none of that name, or it belongs to
+        another tool, which the message names."""
         found = self.find(name)
         if found is not None and found[0] is tool:
             return found[1]

@@ -38,11 +38,8 @@ class Events(Protocol):
 async def answered_here(
     operation: Operation[Any], answer: Callable[[], Awaitable[T]], *, caller: str = CLIENT, limit_s: float | None = None
 ) -> T:
-    """What `answer` returns, held to the caller's rights and the deadline, as the kernel holds calls of services.
-
-    Raises:
-        Forbidden, Timeout.
-    """
+    """What `answer` returns, held to the caller's rights and the deadline, as the kernel holds calls of
+    services.  Raises Forbidden, Timeout."""
     if not operation.admits(caller):
         raise Forbidden(f"{operation.name} may not be called by {caller}")
     grant = grants.current.get()

@@ -22,7 +22,7 @@ from proto.errors import InvalidParams
 from proto.operation import SURFACES
 from proto.ops import Table
 from proto.surfaces.surface import Surface
-from services.front.composite.dispatch import Composites
+from services.front.composite.run import Composites
 from services.front.dispatcher import Events
 from services.front.prompts import FilePrompts, Folder
 from services.front.protocol.handshake import Handshake
@@ -32,7 +32,6 @@ from services.front.transport.stdio import DRAIN_S, StdioSession
 
 if TYPE_CHECKING:
     from services.front.protocol.server import SurfaceServer
-    from services.front.transport.http_sessions import Sessions
 
 SDK = "services.front.transport.sdk_session"
 """What loads it; a front that was forked has it already."""
@@ -80,7 +79,7 @@ class Gateway:
             await trio.to_thread.run_sync(importlib.import_module, SDK)
         from mcp.server.subscriptions import PromptsListChanged
 
-        from services.front.protocol.events import News
+        from services.front.protocol.connections import News
         from services.front.protocol.server import SurfaceServer
 
         news = News(self._nursery)
@@ -106,26 +105,12 @@ class Gateway:
         return surface
 
     async def server(self, surface: str) -> SurfaceServer:
-        """The server of a surface, once the SDK is loaded.
-
-        Raises:
-            InvalidParams: there is none of that name.
-        """
+        """The server of a surface, once the SDK is loaded.  Raises InvalidParams: there is none of that name."""
         name = self.surface(surface).name
         self._wanted.set()
         self.opened.set()
         await self.loaded.wait()
         return self._servers[name]
-
-    def sessions(self, key: bytes, *, several: bool) -> Sessions:
-        """The sessions over HTTP, once the SDK is loaded."""
-        from services.front.transport.endpoint import hear
-        from services.front.transport.http_sessions import Sessions
-        from services.front.transport.peers import Peers
-        from services.front.transport.session_ids import SessionIds
-
-        peers = Peers(self.dispatcher, self.events, several=several)
-        return Sessions(SessionIds(key), peers, self.scratchpads, hear)
 
     async def attach(
         self,

@@ -17,7 +17,7 @@ from proto.json_types import JsonObject
 from proto.operation import ALL, Params, operation_of
 from proto.ops import Table
 from services.front import prompts, refusals, scratchpad
-from services.front.composite.dispatch import Composites
+from services.front.composite.run import Composites
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff

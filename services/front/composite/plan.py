@@ -33,11 +33,8 @@ class Planned(msgspec.Struct, frozen=True):
     references: frozenset[str]
 
     def params(self, previous: object) -> Params[object]:
-        """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.
-
-        Raises:
-            InvalidParams: names the parameter, and the reference where that is what it lacks.
-        """
+        """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.  Raises
+        InvalidParams: names the parameter, and the reference where that is what it lacks."""
         arguments = dict(self.arguments)
         lost = {}
         for name in self.references:
@@ -58,11 +55,8 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 def plan(tool: Category, steps: Steps, given: list[JsonObject], field: str, *, chained: bool) -> list[Planned]:
-    """The steps, in order; `chained`, their parameters may refer to the result before.
-
-    Raises:
-        InvalidParams: of the first that cannot run; names it by its place in `field`.
-    """
+    """The steps, in order; `chained`, their parameters may refer to the result before.  Raises InvalidParams: of the
+    first that cannot run; names it by its place in `field`."""
     planned = [_planned(tool, steps, step, f"{field}[{n}]", chained=chained) for n, step in enumerate(given)]
     first = planned[0]
     if first.references:
@@ -94,11 +88,8 @@ def check(
     *,
     chained: bool,
 ) -> Planned:
-    """Parameters of one step, checked; those in `params` win over those `beside` it.
-
-    Raises:
-        InvalidParams: names the step, and the parameter as it was written.
-    """
+    """Parameters of one step, checked; those in `params` win over those `beside` it.  Raises InvalidParams: names the
+    step, and the parameter as it was written."""
     tp = operation.params
     arguments = {
         **_named(where, name, respelled, tp, beside),

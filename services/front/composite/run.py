@@ -7,17 +7,22 @@ client that cancels withdraws the step that runs, and no further one begins.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Unpack
 
 from msgspec import Raw
 
-from proto.dispatch import ClientRequests
+from proto.dispatch import CallOptions, ClientRequests, Dispatcher
 from proto.errors import InvalidParams, LinckiaError
+from proto.frames import new_trace
+from proto.front import SERVICE
 from proto.json_types import JsonObject
-from proto.operation import Operation, Params
-from proto.ops.front import Execute, Query, Session
-from proto.surfaces.steps import DOCUMENTS, Category, Steps
+from proto.operation import CLIENT, Operation, Params
+from proto.ops.front import Describe, Execute, Query, Session
+from proto.surfaces.describe import describe
+from proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
 from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from services.front.composite.plan import Planned, check, plan
+from services.front.dispatcher import answered_here
 from services.front.excerpt import excerpt
 from services.front.protocol.failures import as_failure
 
@@ -26,12 +31,7 @@ CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], 
 
 
 async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """Read in steps.
-
-    Raises:
-        InvalidParams: a step cannot run; none has.
-        LinckiaError: of the only step.
-    """
+    """Read in steps.  Raises InvalidParams: a step cannot run; none has; LinckiaError: of the only step."""
     planned = plan(Category.QUERY, steps, params.steps, "steps", chained=True)
     if len(planned) == 1:
         (only,) = planned
@@ -62,11 +62,7 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
 
 
 async def execute(params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """Change in order.
-
-    Raises:
-        InvalidParams: an operation cannot be done; none has been.
-    """
+    """Change in order.  Raises InvalidParams: an operation cannot be done; none has been."""
     planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
     results: list[Raw] = []
     succeeded = size = 0
@@ -95,12 +91,8 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
 
 
 async def session(params: Session, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """One action.
-
-    Raises:
-        InvalidParams: there is no such action, or its parameters are wrong.
-        LinckiaError: of the action.
-    """
+    """One action.  Raises InvalidParams: there is no such action, or its parameters are wrong; LinckiaError: of the
+    action."""
     operation = steps.session.get(params.action or "")
     if operation is None:
         said = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
@@ -158,3 +150,43 @@ class _StepRequests:
         part = done / total if total else done / (done + _HALF_WAY) if done > 0 else 0.0
         text = self._name if message is None else f"{self._name}: {message}"
         self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
+
+
+class Composites:
+    """`proto.dispatch.Dispatcher`, the composite tools among what it calls.
+
+    Their values are `Composed`, or with `plain`, as the operator's command line reads them, ordinary data.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, steps: Steps, *, plain: bool = False) -> None:
+        self._dispatcher = dispatcher
+        self._steps = steps
+        self._plain = plain
+
+    async def call(
+        self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
+    ) -> object:
+        """See `proto.dispatch.Dispatcher.call`."""
+        if operation.service != SERVICE or operation.name not in NAMES:
+            return await self._dispatcher.call(operation, params, **options)
+        caller = options.get("caller", CLIENT)
+        # Steps of one call are known by it.
+        trace = options.get("trace") or new_trace()
+
+        async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
+            return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)
+
+        async def answer() -> object:
+            match params:
+                case Query():
+                    return await query(params, self._steps, call_step, options.get("client_requests"))
+                case Execute():
+                    return await execute(params, self._steps, call_step, options.get("client_requests"))
+                case Session():
+                    return await session(params, self._steps, call_step, options.get("client_requests"))
+                case Describe():
+                    return describe(self._steps, params.target, params.words)
+            raise TypeError(f"{type(params).__name__} is no composite operation")
+
+        value = await answered_here(operation, answer, caller=caller, limit_s=options.get("timeout_s"))
+        return value.plain() if self._plain and isinstance(value, Composed) else value

@@ -59,11 +59,8 @@ def is_batch(data: bytes) -> bool:
 
 
 def parts(data: bytes) -> list[Part]:
-    """The messages of a batch.
-
-    Raises:
-        Refused: there are none, or too many; or it says where it stops being JSON, or which bound it goes beyond.
-    """
+    """The messages of a batch.  Raises Refused: there are none, or too many; or it says where it stops being JSON, or
+    which bound it goes beyond."""
     if (excess := exceeded(data)) is not None:
         raise Refused(PARSE_ERROR, f"Parse error: the batch has {excess}")
     try:

@@ -176,12 +176,8 @@ async def complete(
     value: str,
     known: Mapping[str, str],
 ) -> list[str]:
-    """Values of `argument` that fit what was typed, the most likely first; `known` are the arguments before.
-
-    Raises:
-        InvalidParams: the operation has no such argument.
-        LinckiaError: of the completing operation.
-    """
+    """Values of `argument` that fit what was typed, the most likely first; `known` are the arguments before.  Raises
+    InvalidParams: the operation has no such argument; LinckiaError: of the completing operation."""
     schema = operation.input_schema
     properties: JsonObject = schema.get("properties", {})
     if argument not in properties:

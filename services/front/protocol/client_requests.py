@@ -90,8 +90,6 @@ class CallRequests:
         self.scope = trio.CancelScope()
         """Around the call; cancelled when the call must end with questions."""
 
-    # ---- progress and log -----------------------------------------------------------------------------------------
-
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         # The protocol wants each value above the one before; a handler that repeats itself changes nothing.
         if self._token is None or self._finished or done <= self._high:
@@ -131,8 +129,6 @@ class CallRequests:
     def log(self, level: str, logger: str, message: str) -> None:
         if not self._finished and level in LEVELS and LEVELS.index(level) >= self._level:
             self._client.notify("notifications/message", {"level": level, "logger": logger, "data": message})
-
-    # ---- questions ------------------------------------------------------------------------------------------------
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:
         if method == CAPABILITIES:
@@ -189,11 +185,7 @@ _REQUIRED = {
 
 
 def checked_answer(name: str, method: str, answer: object) -> JsonObject:
-    """The client's answer, if it is one to `method`.
-
-    Raises:
-        InvalidParams: says what is missing.
-    """
+    """The client's answer, if it is one to `method`.  Raises InvalidParams: says what is missing."""
     if not isinstance(answer, dict):
         raise InvalidParams(f"input response `{name}` is not an object", field=f"inputResponses.{name}")
     for key in _REQUIRED.get(method, ()):
@@ -203,11 +195,8 @@ def checked_answer(name: str, method: str, answer: object) -> JsonObject:
 
 
 def merged_answers(state: str | None, responses: Mapping[str, Any] | None) -> JsonObject:
-    """All that the client has answered: in earlier rounds (`state`, unsealed) and in this one.
-
-    Raises:
-        InvalidParams: the state is none of ours.
-    """
+    """All that the client has answered: in earlier rounds (`state`, unsealed) and in this one.  Raises InvalidParams:
+    the state is none of ours."""
     answers: JsonObject = {}
     if state:
         try:

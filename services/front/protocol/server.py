@@ -16,7 +16,6 @@ from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
@@ -34,6 +33,7 @@ from services.front.protocol import calls
 from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
 from services.front.protocol.connections import (
     Context,
+    News,
     SdkClient,
     changed,
     connection_of,
@@ -42,7 +42,6 @@ from services.front.protocol.connections import (
     reporting_level,
     state_of,
 )
-from services.front.protocol.events import News
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
 from services.front.scratchpad import Scratchpads
@@ -61,20 +60,6 @@ _FRESHNESS: dict[CacheableMethod, CacheHint] = {
 }
 """A minute for what changes with a new version only, a second for what a user's file may change; what a resource holds
 is stale at once."""
-
-
-class _Server(Server[JsonObject]):
-    """Advertises `listChanged` also over HTTP with a handshake, where the SDK passes no options of its own."""
-
-    def create_initialization_options(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, JsonObject] | None = None,
-        extensions: dict[str, JsonObject] | None = None,
-    ) -> InitializationOptions:
-        return super().create_initialization_options(
-            notification_options or NotificationOptions(True, True, True), experimental_capabilities, extensions
-        )
 
 
 class SurfaceServer:
@@ -123,7 +108,7 @@ class SurfaceServer:
         with warnings.catch_warnings():
             # Logging is deprecated as of 2026-07-28; the revisions before it have it.
             warnings.simplefilter("ignore", MCPDeprecationWarning)
-            self.sdk = _Server(
+            self.sdk: Server[JsonObject] = Server(
                 NAME,
                 version=version,
                 title=TITLE,
@@ -132,6 +117,9 @@ class SurfaceServer:
                 get_tool_input_schema=self._input_schema,
                 **handlers,
             )
+        # Over HTTP with a handshake the SDK passes no options of its own, and would say that no list changes.
+        options = self.sdk.create_initialization_options(NotificationOptions(True, True, True))
+        self.sdk.create_initialization_options = lambda *_: options  # type: ignore[method-assign]  # it has no setting
         # In place of the SDK's span per message: the router carries the client's trace context itself.
         self.sdk.middleware[:] = [
             RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME),
@@ -154,8 +142,6 @@ class SurfaceServer:
         operation = self.surface.tools.get(name)
         return None if operation is None else operation.input_schema
 
-    # ---- lists ----------------------------------------------------------------------------------------------------
-
     async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
         return _page("tools", self.surface.listed_tools, params)
 
@@ -172,8 +158,6 @@ class SurfaceServer:
         own = [prompt.listed() for prompt in files.values() if prompt.folder.is_own or prompt.name not in built_in]
         listed = [prompt for prompt in self.surface.listed_prompts if prompt["name"] not in hidden]
         return _page("prompts", [*listed, *own], params)
-
-    # ---- calls ----------------------------------------------------------------------------------------------------
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.tools.get(params.name)
@@ -261,8 +245,6 @@ class SurfaceServer:
             return calls.completion_result(await found)
 
         return await _answered(ctx, operation, complete())
-
-    # ---- connection state -----------------------------------------------------------------------------------------
 
     async def _set_level(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         if params.level not in LEVELS:

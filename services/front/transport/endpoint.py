@@ -104,8 +104,6 @@ class Endpoint:
         for scope in self._calls:
             scope.deadline = self._calls_end
 
-    # ---- requests -------------------------------------------------------------------------------------------------
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = McpRequest(scope, receive, send)
         grant, surface = grants.current.get(), self._server.surface.name

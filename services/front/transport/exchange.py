@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -49,11 +50,11 @@ async def send_whole(send: Send, status: int, body: bytes, more: list[tuple[byte
 
 
 class Exchange:
-    """The client end of one call (`services.front.protocol.client_requests.Client`)."""
+    """The client end of one call (`services.front.protocol.client_requests.Client`), or of the calls of a batch."""
 
     def __init__(
-        self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool,
-        capabilities: Mapping[str, Any],
+        self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool = False,
+        capabilities: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.modern = modern
         self.capabilities = capabilities
@@ -65,18 +66,30 @@ class Exchange:
         self._answered = False
         self._streaming = False
         self._streamed = trio.Event()
-        self.gone = False
-        """Whether the client went away before it was answered."""
+        self.gone = trio.Event()
+        """Set if the client goes away before it is answered."""
 
     def notify(self, method: str, params: JsonObject) -> None:
-        self._events.append(event(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})))
+        self.say(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
+
+    def say(self, *messages: bytes) -> None:
+        """Send messages in the stream that the response is then."""
+        self._events.extend(map(event, messages))
         self._wake.set()
 
     async def request(self, method: str, params: JsonObject) -> JsonObject:
         raise AssertionError("operations that ask are not on the fast path")
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is a stream, or will be."""
+        return self._streaming or bool(self._events)
+
     async def run(
-        self, call: Callable[[trio.Nursery], Awaitable[Answer]], cancelled: Answer | None, scope: trio.CancelScope
+        self,
+        call: Callable[[trio.Nursery], Awaitable[Answer | None]],
+        cancelled: Answer | None,
+        scope: trio.CancelScope,
     ) -> None:
         """Make `call` and send what it answers.
 
@@ -90,13 +103,11 @@ class Exchange:
             with scope:
                 answer = await call(nursery)
             self._answered = True
-            if self._streaming or self._events:
-                if answer is not None:
-                    self._events.append(event(answer.message))
-                self._wake.set()
+            if self.is_stream:
+                self.say(*(() if answer is None else (answer.message,)))
                 await self._streamed.wait()
             nursery.cancel_scope.cancel()
-        if not self._streaming and not self.gone and answer is not None:
+        if not self._streaming and not self.gone.is_set() and answer is not None:
             # In 2026-07-28 an error's code decides the status; the revisions before answer it in a stream: 200.
             is_coded = self.modern and answer.code is not None
             status = ERROR_CODE_HTTP_STATUS.get(answer.code or 0, 200) if is_coded else 200
@@ -113,7 +124,7 @@ class Exchange:
     async def _watch(self, scope: trio.CancelScope) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
+        self.gone.set()
         scope.cancel()
         self._wake.set()
 
@@ -121,7 +132,7 @@ class Exchange:
         """From here on the response is a stream, whatever becomes of the call."""
         self._streaming = True
         await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
-        while not self.gone:
+        while not self.gone.is_set():
             body = b"".join(self._events)
             self._events.clear()
             last = self._answered

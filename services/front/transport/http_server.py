@@ -184,8 +184,6 @@ class _Connection:
         self._answering: trio.CancelScope | None = None
         self._served: Request | None = None
 
-    # ---- parser ---------------------------------------------------------------------------------------------------
-
     def on_message_begin(self) -> None:
         self._parsed, self._is_parsing = Request(), True
 
@@ -237,8 +235,6 @@ class _Connection:
         if self._wrong is not None:
             self._eof = True
         return len(data)
-
-    # ---- life -----------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         while (request := await self._next()) is not None:

@@ -101,8 +101,6 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    # ---- life -----------------------------------------------------------------------------------------------------
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the SDK's parts of sessions, and give up what idles, until cancelled."""
         self.peers.listen(self._receive)
@@ -168,8 +166,6 @@ class Sessions:
             if not session.in_flight and session.used_at <= used_before:
                 self._forget(session)
 
-    # ---- other fronts ---------------------------------------------------------------------------------------------
-
     def _tell_of_entry(self, session: str, entry: Entry) -> None:
         if session == LOOSE or session in self._by_name:
             self.peers.tell(Cached(session, entry))
@@ -189,8 +185,6 @@ class Sessions:
                     session.state.become(state)
             case Said(message=message) if session is not None:
                 await self._said(session, message)
-
-    # ---- the SDK's part -------------------------------------------------------------------------------------------
 
     async def transport(self, session: HttpSession) -> StreamableHTTPServerTransport:
         """The SDK's part of a session that goes on.  Raises ValidationError: its client is none that the SDK knows."""

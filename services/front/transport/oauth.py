@@ -222,8 +222,6 @@ class ResourceServer:
         key = KEY_PREFIX + hashlib.sha256(msgspec.msgpack.encode((self._settings.issuer, subject, grant))).hexdigest()
         return Bearer(grant, key, float(claims["exp"]) + self._settings.leeway_s)
 
-    # ---- what leads a client to the issuer ------------------------------------------------------------------------
-
     def metadata(self, base: str, path: str) -> dict[str, Any]:
         """Of the resource at `path` (RFC 9728, 2); `base` is this server's URL."""
         return {

@@ -35,12 +35,8 @@ class Body:
         self._taken: list[tuple[Turns, int]] = []
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        """The whole of it, in its client's turn.
-
-        Raises:
-            Refused: it is longer than the limit, which a declared length shows before any of it is read, or one too
-                many of its client.
-        """
+        """The whole of it, in its client's turn.  Raises Refused: it is longer than the limit, which a declared length
+        shows before any of it is read, or one too many of its client."""
         declared = headers.get(b"content-length", b"")
         if declared.isdigit():
             await self._admit(int(declared))

@@ -123,8 +123,6 @@ class SdkSession:
         version: str | None = self._connection.protocol_version
         return version
 
-    # ---- messages -------------------------------------------------------------------------------------------------
-
     def level(self, call: ToolCall) -> str | None:
         """The lowest level of log lines that the client wants of a call."""
         return call.level if call.modern or self._connection is None else state_of(self._connection).level

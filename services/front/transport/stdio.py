@@ -119,15 +119,11 @@ class StdioSession:
         self._batched: dict[RequestId, batch.Pending] = {}
         self._settled = trio.Event()
 
-    # ---- client end of calls --------------------------------------------------------------------------------------
-
     def notify(self, method: str, params: JsonObject) -> None:
         self._post(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
 
     async def request(self, method: str, params: JsonObject) -> JsonObject:
         raise AssertionError("operations that ask are not on the fast path")
-
-    # ---- life -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> bool:
         """Serve the client until its input ends or its output is closed; cancellation ends it at once.
@@ -241,8 +237,6 @@ class StdioSession:
 
     def _post(self, message: bytes) -> None:
         self._output.post(message + b"\n")
-
-    # ---- messages -------------------------------------------------------------------------------------------------
 
     async def _accept(self, line: Line) -> None:
         if line.excess is not None:

@@ -31,8 +31,11 @@ from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard, Tokens
-from services.front.transport.endpoint import Endpoint
+from services.front.transport.endpoint import Endpoint, hear
+from services.front.transport.http_sessions import Sessions
 from services.front.transport.oauth import ResourceServer
+from services.front.transport.peers import Peers
+from services.front.transport.session_ids import SessionIds
 from services.front.transport.turns import Shared
 from services.front.web import metrics, page, routes
 
@@ -123,7 +126,8 @@ async def serve_http(
         shared: with the routes, what one client's flood leaves to the others.
         relay: from the front before, and to the next.
     """
-    sessions = gateway.sessions(session_key, several=several)
+    peers = Peers(gateway.dispatcher, gateway.events, several=several)
+    sessions = Sessions(SessionIds(session_key), peers, gateway.scratchpads, hear)
     limit, shared = settings.max_body_bytes, shared or Shared()
     endpoints = {f"/mcp/{name}": Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
     endpoints["/v1/mcp"] = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)

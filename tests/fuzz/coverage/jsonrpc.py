@@ -12,9 +12,9 @@ import trio
 from proto import ops
 from proto.errors import InvalidParams
 from proto.surfaces.surface import Surface
-from services.front.composite.dispatch import Composites
+from services.front.composite.run import Composites
 from services.front.protocol import batch
-from services.front.protocol.events import News
+from services.front.protocol.connections import News
 from services.front.protocol.fast_path import FastPath
 from services.front.protocol.handshake import Handshake
 from services.front.protocol.messages import NotJson, error_message, is_call, read_envelope, request_key
