@@ -25,7 +25,6 @@ from proto.surfaces.surface import Surface
 from services.front.composite.run import Composites
 from services.front.dispatcher import Events
 from services.front.prompts import FilePrompts, Folder
-from services.front.protocol.handshake import Handshake
 from services.front.scratchpad import Scratchpads
 from services.front.transport.session_memory import SessionMemory
 from services.front.transport.stdio import DRAIN_S, StdioSession
@@ -133,26 +132,11 @@ class Gateway:
         Raises:
             InvalidParams: there is no such surface.
         """
-        handshake = Handshake(self.surface(surface), self.version)
-
-        async def server() -> SurfaceServer:
-            # Waited for, not asked for: the first message comes first.
-            await self.loaded.wait()
-            return await self.server(surface)
-
+        self.surface(surface)
         self._wanted.set()
         with contextlib.closing(SessionMemory(memory)) as session_memory:
-            pad = self.scratchpads.open(session_memory.name, session_memory.state)
             session = StdioSession(
-                server,
-                handshake,
-                pad,
-                fd_in,
-                fd_out,
-                memory=session_memory,
-                drain_s=drain_s,
-                opened=self.opened.set,
-                ending=trio.Event() if ending is None else ending,
+                self, surface, fd_in, fd_out, memory=session_memory, drain_s=drain_s, ending=ending or trio.Event()
             )
             return await session.run()
 

@@ -84,9 +84,8 @@ async def serve(
     async with trio.open_nursery() as connections:
         with trio.CancelScope() as accepting:
             async with trio.open_nursery() as beside:
-                beside.start_soon(
-                    server.accept, trio.SocketListener(trio.socket.from_stdlib_socket(listening)), connections
-                )
+                listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+                beside.start_soon(partial(trio.serve_listeners, server.serve, [listener], handler_nursery=connections))
                 if relay is not None:
                     beside.start_soon(server.take_over, relay, connections)
                 task_status.started()
@@ -106,24 +105,13 @@ class _Server:
         self._connections: set[_Connection] = set()
         self._by_peer: collections.Counter[str] = collections.Counter()
 
-    async def accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
-        async with listener:
-            while True:
-                try:
-                    stream = await listener.accept()
-                except OSError:
-                    _log.exception("cannot accept a connection; trying again")
-                    await trio.sleep(0.1)
-                    continue
-                connections.start_soon(self._serve, stream)
-
     async def take_over(self, relay: Relay, connections: trio.Nursery) -> None:
         while True:
             connection = await relay.receive()
             connection.setblocking(False)
-            connections.start_soon(self._serve, trio.SocketStream(trio.socket.from_stdlib_socket(connection)))
+            connections.start_soon(self.serve, trio.SocketStream(trio.socket.from_stdlib_socket(connection)))
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: trio.SocketStream) -> None:
         try:
             peer = stream.socket.getpeername()[:2]
         except OSError:

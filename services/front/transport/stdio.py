@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +47,8 @@ from services.front.transport.session_memory import Kept, SessionMemory, id_of
 
 if TYPE_CHECKING:
     # They load the SDK, which is done beside the first messages.
+    from services.front.gateway import Gateway
     from services.front.protocol.fast_path import ToolCall
-    from services.front.protocol.server import SurfaceServer
     from services.front.transport.sdk_session import SdkSession
 
 DRAIN_S = 30.0
@@ -74,12 +74,8 @@ class StdioSession:
     The descriptors stay open and are left as they were found.
 
     Args:
-        server: waits until the SDK is loaded; may be called at once.
-        handshake: answers the first messages meanwhile.
-        pad: where long answers to this client are kept.
         memory: of this session, which may have been another kernel's before.
         drain_s: how long requests in flight at the end of the input may take.
-        opened: called when the first message has been answered, or needs the SDK.
         ending: set when this process is to end: no more is read, and what is in flight is answered.
     """
 
@@ -89,20 +85,18 @@ class StdioSession:
 
     def __init__(
         self,
-        server: Callable[[], Awaitable[SurfaceServer]],
-        handshake: Handshake,
-        pad: scratchpad.Scratchpad,
+        gateway: Gateway,
+        surface: str,
         fd_in: int,
         fd_out: int,
         *,
         memory: SessionMemory,
         drain_s: float,
-        opened: Callable[[], None],
         ending: trio.Event,
     ) -> None:
-        self._server = server
-        self._handshake = handshake
-        self._pad = pad
+        self._gateway = gateway
+        self._surface = surface
+        self._handshake = Handshake(gateway.surface(surface), gateway.version)
         self._descriptors = fd_in, fd_out
         self._input = Input(fd_in, memory.receive)
         self._output = Output(fd_out)
@@ -111,7 +105,6 @@ class StdioSession:
         # Requests whose answer is not wholly written yet, each with how many messages will be written by then.
         self._unsent: collections.deque[tuple[int, RequestId]] = collections.deque()
         self._drain_s = drain_s
-        self._opened = opened
         self._ending = ending
         self._sdk: SdkSession | None = None
         self._sdk_ready = trio.Event()
@@ -131,7 +124,7 @@ class StdioSession:
         Answers whether the client has left; else `ending` was set, and the session goes on in another front.
         """
         # Every task that serves this client is started from here.
-        scratchpad.enter(self._pad)
+        scratchpad.enter(self._gateway.scratchpads.open(self._memory.name, self._memory.state))
         current_peer.set(STDIO)
         with non_blocking(*self._descriptors):
             async with trio.open_nursery() as self._nursery:
@@ -193,7 +186,9 @@ class StdioSession:
             self._respond(correlation_key(request_id), answer)
 
     async def _bring_in_sdk(self) -> None:
-        server = await self._server()
+        # Waited for, not asked for: the first message comes first.
+        await self._gateway.loaded.wait()
+        server = await self._gateway.server(self._surface)
         from services.front.transport.sdk_session import SdkSession
 
         self._sdk = SdkSession(server, self._post, self._respond, self._handshake.answered)
@@ -263,7 +258,7 @@ class StdioSession:
             self._post(answer)
         if answer is not None and envelope is not None and isinstance(envelope.method, str):
             self._memory.say(envelope.method, data)
-        self._opened()
+        self._gateway.opened.set()
         return answer is not None
 
     async def _take_batch(self, sdk: SdkSession, line: Line) -> None:
