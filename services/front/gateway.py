@@ -135,10 +135,8 @@ class Gateway:
         self.surface(surface)
         self._wanted.set()
         with contextlib.closing(SessionMemory(memory)) as session_memory:
-            session = StdioSession(
-                self, surface, fd_in, fd_out, memory=session_memory, drain_s=drain_s, ending=ending or trio.Event()
-            )
-            return await session.run()
+            ending = trio.Event() if ending is None else ending
+            return await StdioSession(self, surface, fd_in, fd_out, session_memory, drain_s, ending).run()
 
 
 @contextlib.asynccontextmanager

@@ -89,7 +89,6 @@ class StdioSession:
         surface: str,
         fd_in: int,
         fd_out: int,
-        *,
         memory: SessionMemory,
         drain_s: float,
         ending: trio.Event,
