@@ -22,6 +22,7 @@ import msgspec
 import trio
 
 from kernel.edge import Edge
+from proto.ops.kernel import AuditStatus
 from proto.repeats import INTERVAL_S, Repeats
 
 FOLDER: Final = "audit"
@@ -60,15 +61,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int = 1
 
 
-class AuditState(msgspec.Struct, frozen=True):
-    """How the log is: `problem` is why lines wait for the disk, empty where none do."""
-
-    path: str
-    problem: str
-    waiting: int
-    lost: int
-
-
 _encode = msgspec.json.Encoder().encode
 _Refusal = tuple[str, str, str, str]
 """Who, from where, what, and how it was refused."""
@@ -93,9 +85,9 @@ class Audit:
         self._refusals: Repeats[_Refusal] = Repeats(("", "", "", ""))
 
     @property
-    def state(self) -> AuditState:
+    def state(self) -> AuditStatus:
         waiting = len(self._waiting) + self._rest.count(b"\n")
-        return AuditState(str(self.path), self._problem, waiting, self._lost)
+        return AuditStatus(path=str(self.path), problem=self._problem, waiting=waiting, lost=self._lost)
 
     def record(self, entry: Entry) -> None:
         """Have a line written; never blocks."""

@@ -139,10 +139,6 @@ class Detach(msgspec.Struct, frozen=True, tag="detach"):
     id: int
 
 
-class Answered(msgspec.Struct, frozen=True, tag="answered"):
-    """From a front, once: a local client has had its first answer, or waits for what takes longer."""
-
-
 class Detached(msgspec.Struct, frozen=True, tag="detached"):
     """From a front: that client's input has ended, and what it had asked is answered."""
 
@@ -154,4 +150,4 @@ class Between(msgspec.Struct, frozen=True, tag="between"):
 
 
 ToFront: TypeAlias = Listen | Attach | Detach | Between
-FromFront: TypeAlias = Answered | Detached | Between
+FromFront: TypeAlias = Detached | Between

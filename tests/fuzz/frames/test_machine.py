@@ -316,7 +316,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def no_service_has_more_calls_than_it_takes(self) -> None:
         for service in SERVICES:
-            assert 0 <= self.k.router.lane(service).in_flight_of(service) <= LIMITS.in_flight
+            assert 0 <= self.k.router.lane(service).instances[service].in_flight <= LIMITS.in_flight
             assert self.k.router.lane(service).queued <= LIMITS.queue + len(SERVICES) * LIMITS.in_flight
 
     @invariant()
