@@ -21,11 +21,19 @@ import trio
 
 from kernel.edge import kept
 from kernel.supervisor.placement import Exit, Running
-from kernel.supervisor.processes import STOPPED, OomCounter, Reaper, become_subreaper, memory_bytes, progress_of
+from kernel.supervisor.processes import (
+    STOPPED,
+    Activity,
+    OomCounter,
+    Reaper,
+    activity,
+    become_subreaper,
+    memory_bytes,
+    progress_of,
+)
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from kernel.supervisor.stall import Activity, activity
 from kernel.supervisor.standby import Standbys
 from kernel.supervisor.turns import Turns
 from kernel.supervisor.zygote import Zygote, ZygoteDown

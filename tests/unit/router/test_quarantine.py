@@ -153,7 +153,12 @@ def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPa
         kept.convict(asking(params))
     assert [bool(kept.left_s(asking(params))) for params in (b"a", b"b", b"c", b"d")] == [False, True, True, True]
     kept.convict(asking(b"8 bytes."))
-    assert [bool(kept.left_s(asking(params))) for params in (b"b", b"c", b"d", b"8 bytes.")] == [False, True, True, True]
+    assert [bool(kept.left_s(asking(params))) for params in (b"b", b"c", b"d", b"8 bytes.")] == [
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 async def test_kills_from_outside_convict_nobody(autojump_clock: trio.testing.MockClock) -> None:
