@@ -310,7 +310,7 @@ class Machine(RuleBasedStateMachine):
             if text in self.granted:
                 grant, of_front = self.granted[text]
                 assert frame.grant == grant
-                assert grant is None or not of_front or not self.k.router._table[frame.op].refusal(grant)
+                assert grant is None or not of_front or not self.k.router.table[frame.op].refusal(grant)
         self.k.acted.delivered.clear()
 
     @invariant()
