@@ -29,12 +29,11 @@ from kernel.settings import (
     from_flags,
     from_other_names,
 )
-from proto.front import ASYMMETRIC, DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http, OAuth, ScopeGrant
-from proto.hosts import is_loopback
+from proto.front import ASYMMETRIC, DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http, OAuth, ScopeGrant, is_loopback
+from proto.grants import parse_rate
 from proto.json_types import Layer
 from proto.near import nearest
 from proto.operation import ALL, SURFACES
-from proto.rate import parse_rate
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""

@@ -35,6 +35,7 @@ from proto.front import (
     Listen,
     ToFront,
 )  # fmt: skip
+from proto.link import passed, rights
 
 BACKLOG = 1024
 """Connections that wait to be accepted, while a front starts, say."""
@@ -75,10 +76,9 @@ class _Front:
 
     async def send(self, message: ToFront, descriptors: Sequence[int] = ()) -> None:
         """Where it is dead, that is seen elsewhere, and the next one is told."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         async with self.sending:
             try:
-                await self.end.sendmsg([_encode(message)], rights)
+                await self.end.sendmsg([_encode(message)], rights(descriptors))
             except OSError as error:
                 _log.debug("%s could not be told: %s", self.name, error)
 
@@ -232,11 +232,11 @@ class Handoff:
     async def _read(self, front: _Front, scope: trio.CancelScope) -> None:
         try:
             while True:
-                packet, rights, _, _ = await front.end.recvmsg(MAX_PACKET_BYTES, _ONE, socket.MSG_CMSG_CLOEXEC)
+                packet, ancillary, _, _ = await front.end.recvmsg(MAX_PACKET_BYTES, _ONE, socket.MSG_CMSG_CLOEXEC)
                 if not packet:
                     break
                 with contextlib.ExitStack() as unwanted:
-                    for descriptor in (descriptors := _descriptors(rights)):
+                    for descriptor in (descriptors := passed(ancillary)):
                         unwanted.callback(os.close, descriptor)
                     match _decode(packet):
                         case Between() if len(self._between[front.name]) < MAX_BETWEEN:
@@ -249,11 +249,3 @@ class Handoff:
         except (OSError, msgspec.DecodeError) as error:
             _log.error("%s: what it said of its clients cannot be read: %s", front.name, error)
         scope.cancel()
-
-
-def _descriptors(rights: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in rights:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return found.tolist()

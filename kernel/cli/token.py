@@ -25,10 +25,9 @@ from kernel.control.address import find_data_dir
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.router.record import HTTP, STDIO
 from kernel.settings import ConfigError, Flags, seconds
-from proto.grants import MAX_ROOTS, Token
+from proto.grants import MAX_ROOTS, Token, parse_rate
 from proto.near import nearest
 from proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
-from proto.rate import parse_rate
 
 RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
 """Who else the audit log names."""

@@ -6,7 +6,6 @@ A zygote is a convenience: whatever is wrong with it (not loaded yet, dead, hung
 
 from __future__ import annotations
 
-import array
 import contextlib
 import enum
 import itertools
@@ -15,7 +14,6 @@ import math
 import os
 import random
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +29,7 @@ from kernel.supervisor.spawn import SpawnError, spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
 from kernel.supervisor.turns import Turns
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
+from proto.link import rights, socket_pair
 from proto.ops.kernel import ZygoteStatus
 
 OOM_SCORE_ADJ = 300
@@ -144,11 +143,10 @@ class Zygote:
         if len(packet) > MAX_PACKET_BYTES:
             raise ZygoteDown(f"the birth certificate of {birth.service} has {len(packet)} bytes")
         self._waiting[request.id], answer = trio.open_memory_channel[Forked](1)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         forked: Forked | None = None
         try:
             with trio.move_on_after(self.spec.fork_timeout_s, shield=True):
-                await control.sendmsg([packet], rights)
+                await control.sendmsg([packet], rights(descriptors))
                 forked = await answer.receive()
         except (OSError, trio.EndOfChannel) as error:
             raise ZygoteDown(f"zygote {self.spec.name} died: {error}") from error
@@ -213,7 +211,7 @@ class Zygote:
         birth = ZygoteBirth(
             name=self.spec.name, parent_pid=os.getpid(), preload=self.spec.preload, modules=self.spec.modules
         )
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket_pair()
         log = ServiceLog(self._log_dir, f"zygote-{self.spec.name}", LOG_MAX_BYTES)
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
