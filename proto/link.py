@@ -10,7 +10,6 @@ import socket
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
 
 import trio
 
@@ -48,11 +47,8 @@ class Link(ABC):
         """Close this end; idempotent.  Tasks that wait at either end get LinkClosed."""
 
 
-Rights: TypeAlias = list[tuple[int, int, array[int]]]
-"""Descriptors beside a message, as sendmsg(2) takes them."""
-
-
-def rights(descriptors: Sequence[int]) -> Rights:
+def rights(descriptors: Sequence[int]) -> list[tuple[int, int, array[int]]]:
+    """Descriptors beside a message, as sendmsg(2) takes them."""
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
 
 
