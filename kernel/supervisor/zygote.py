@@ -83,7 +83,7 @@ class Zygote:
         """Its services that run or will soon."""
         self._unneeded_at = math.inf
         self._wanted = trio.Event()
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
         self._control: trio.socket.SocketType | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[int, trio.MemorySendChannel[Forked]] = {}
@@ -167,7 +167,7 @@ class Zygote:
             self._wanted.set()
         with trio.move_on_after(wait_s):
             while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
-                await self._changed.wait()
+                await self._changed.park()
 
     async def run(self) -> None:
         """Keep the zygote alive from when it is first wanted, until cancelled."""
@@ -201,8 +201,7 @@ class Zygote:
 
     def _set(self, state: ZygoteState) -> None:
         self.state = state
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.unpark_all()
 
     async def _run_once(self) -> None:
         self.loaded = None

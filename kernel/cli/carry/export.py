@@ -39,7 +39,7 @@ import DIR` takes it in again: what is there already stays, so that it may be re
   `transcripts/barred.jsonl`: digests of what was deleted and is not to come back.
 - `files/sets.jsonl`, `files/entries.jsonl`, `files/queries.jsonl`, `files/sources.jsonl`, `files/plans.jsonl`: resource
   sets with their children, what is in them, saved queries, sources and plans, by name, as the tools that make them take
-  them.
+  them. `files/runs.jsonl`: runs of plans that have ended, each with the plan as it was then; times are nanoseconds.
 - `collections/NAME.jsonl`: a collection of your own; the first line has the `dimensions` of its vectors (null where it
   takes text), each other a document. Vectors are of length 1, in 16 bits a number.
 - `memory/memories.jsonl`: what was remembered, each with the times at which it was `said` (nanoseconds since 1970) and
@@ -212,6 +212,7 @@ def _files(client: Client, folder: Path) -> str:
         items = patiently(client, operation, {})[key]
         made = ({field: item[field] for field in fields if item.get(field) is not None} for item in items)
         counts.append(f"{write(folder / f'{name}.jsonl', made)} {name}")
+    write(folder / "runs.jsonl", listed(client, "files_export_runs", "runs", by_next, after=0))
     if trash := patiently(client, "list-trash", {"limit": 1}).get("total_count"):
         complain(
             f"{trash} items are in the trash, which is not exported: `linckia call restore-files` brings them back"

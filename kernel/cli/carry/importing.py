@@ -181,6 +181,8 @@ def take_files(client: Client, folder: Path) -> tuple[str, int]:
         there = {one["name"] for one in patiently(client, f"{name}-list", {})[plural]}
         found = _create(client, name, there, list(lines(folder / f"{plural}.jsonl")))
         made, left = made + found[0], left + found[1]
+    for runs in batched(lines(folder / "runs.jsonl")):
+        patiently(client, "files_import_runs", {"runs": runs})
     added = missing = 0
     for entries in batched(lines(folder / "entries.jsonl"), 5000):
         for name in dict.fromkeys(entry["set"] for entry in entries):
