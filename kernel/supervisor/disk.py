@@ -1,7 +1,7 @@
 """What a service holds of the disk: its own folder, and files that it has open and deleted.
 
 Looked at once a second, and less often where a look takes long. RLIMIT_FSIZE bounds each file beside it
-(`services.runtime.memory`), so that no burst in between is one huge file.
+(`services.runtime.sandbox`), so that no burst in between is one huge file.
 """
 
 from __future__ import annotations

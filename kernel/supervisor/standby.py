@@ -1,6 +1,6 @@
 """Standbys: for each service that runs, a process forked ahead that takes its place within milliseconds of its death.
 
-It has done what can be done before it is known when it will be wanted (see `services.runtime.standby`): from a kill to
+It has done what can be done before it is known when it will be wanted (see `services.runtime.main`): from a kill to
 the next answer it takes a tenth to a half of the time that it takes without (`scripts/bench kills`).  Where there is
 none that fits, the service is forked or started from nothing.  A service that is not called for a while has none until
 it is called again: it holds some 10 MB.

@@ -22,17 +22,10 @@ text_tool = Family("yaml", surfaces=("yaml",), codes=_CODES, within_roots=True, 
 
 File: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096, description="YAML file below a root")]
 Path: TypeAlias = Annotated[
-    str,
-    Meta(
-        max_length=65536,
-        description='As `server.host`, `items[0].name`, `labels["a.b/c"]`',
-    ),
+    str, Meta(max_length=65536, description='As `server.host`, `items[0].name`, `labels["a.b/c"]`')
 ]
 Document: TypeAlias = Annotated[Annotated[int, Meta(ge=0)], detail("Which document of the file, from 0")]
-IfMatch: TypeAlias = Annotated[
-    str | None,
-    Meta(description="Only if its SHA-256 is still this"),
-]
+IfMatch: TypeAlias = Annotated[str | None, Meta(description="Only if its SHA-256 is still this")]
 DryRun: TypeAlias = Annotated[bool, detail("Only answer the diff")]
 Digest: TypeAlias = Annotated[str, Meta(description="SHA-256 of the file's bytes, hexadecimal: pass it as `if_match`")]
 Above: TypeAlias = Annotated[str | None, Meta(description="Lines above the entry, without `#`; empty removes them")]
@@ -118,7 +111,7 @@ class CommentEdit(PathEdit, frozen=True, tag="comment"):
 Edit: TypeAlias = SetEdit | DeleteEdit | AppendEdit | RenameEdit | CommentEdit
 
 
-@text_tool.read("noyalib_get", is_exact=True, surfaces=("yaml",), deadline_s=30, title="Read a YAML value")
+@text_tool.read("noyalib_get", is_exact=True, deadline_s=30, title="Read a YAML value")
 class NoyalibGet(Params[GetResult], frozen=True, kw_only=True):
     """Read a value from a YAML file on disk by its path (`server.port`), exactly as written. A whole file or another
     format is not for this."""
@@ -138,14 +131,7 @@ class PathChange(Params[EditResult], frozen=True, kw_only=True):
     dry_run: DryRun = False
 
 
-@text_tool.write(
-    "noyalib_set",
-    surfaces=("yaml",),
-    idempotent=True,
-    deadline_s=30,
-    title="Set a YAML value",
-    once_with=("if_match",),
-)
+@text_tool.write("noyalib_set", idempotent=True, deadline_s=30, title="Set a YAML value", once_with=("if_match",))
 class NoyalibSet(PathChange, frozen=True, kw_only=True):
     """Set a value in a YAML file (change a port, a version) by its path; comments and layout of all else stay byte for
     byte. Missing keys are made. What would alter more is refused. Several at once: yaml_edit."""

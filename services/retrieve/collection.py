@@ -25,7 +25,7 @@ from services.retrieve.rate import Rate
 from services.retrieve.segment import DEFAULT_LIMITS, Limits
 from services.retrieve.store import Change, Found, Model, Waiting
 from services.retrieve.word_index import FoundWords, WordIndex
-from services.runtime.database import Database, Kind, salvage
+from services.runtime.database import Database, Kind, beside
 from services.runtime.outbox import Outbox
 
 T = TypeVar("T")
@@ -226,7 +226,7 @@ class Collection:
             await self.words.scrub()
         if waiting.cancelled_caught:
             raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
-        for path in salvage.damaged_files(self._database.path):
+        for path in beside.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
         with trio.move_on_after(SCRUB_WAIT_S) as waiting:
             # A reader still needs the log; it ends, of which SQLite tells nothing.

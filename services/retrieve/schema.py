@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from services.retrieve import lexical
-from services.runtime.database import Schema, salvage
+from services.runtime.database import Schema, beside
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -69,7 +69,7 @@ def _name_epoch(db: apsw.Connection) -> None:
 def _begin(db: apsw.Connection) -> None:
     lexical.create(db)
     _name_epoch(db)
-    if aside := salvage.damaged_files(Path(db.filename)):
+    if aside := beside.damaged_files(Path(db.filename)):
         reason = f"was found damaged, put aside as {aside[-1].name}, and is being fed again"
         db.execute("INSERT INTO meta (key, value) VALUES ('refilling', ?)", (reason,))
 

@@ -22,7 +22,7 @@ import inspect
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import trio
@@ -39,6 +39,7 @@ P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
+Q = ParamSpec("Q")
 
 PROGRESS_INTERVAL_S = 0.05
 """A person cannot read it more often than twenty times a second."""
@@ -209,14 +210,14 @@ _OPERATIONS = "_operations_handled"
 
 def handles(
     params: type[P],
-) -> Callable[[Callable[[S, P, Context], Awaitable[R]]], Callable[[S, P, Context], Awaitable[R]]]:
+) -> Callable[[Callable[Concatenate[S, P, Q], Awaitable[R]]], Callable[Concatenate[S, P, Q], Awaitable[R]]]:
     """Mark a method as the handler of the operation that `params` declares; `Handlers.add` registers it.
 
     The method itself stays as it is and can be called directly. It may carry several marks; a subclass that overrides
     it repeats them.
     """
 
-    def mark(method: Callable[[S, P, Context], Awaitable[R]]) -> Callable[[S, P, Context], Awaitable[R]]:
+    def mark(method: Callable[Concatenate[S, P, Q], Awaitable[R]]) -> Callable[Concatenate[S, P, Q], Awaitable[R]]:
         setattr(method, _OPERATIONS, (*getattr(method, _OPERATIONS, ()), params))
         return method
 

@@ -57,7 +57,7 @@ from proto.operation import Operation, Params, operation_of
 from services.runtime import storage
 from services.runtime.calls import Outgoing
 from services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
-from services.runtime.memory import end_out_of_memory
+from services.runtime.sandbox import end_out_of_memory
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""

@@ -3,14 +3,18 @@
     python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE…]]
 
 is how the kernel starts one from nothing, with MODULEs ahead of its certificate: they are loaded until there is one.  A
-zygote calls `run` in the forked child.  A standby does everything but the
-service's own start-up ahead, and waits there for its turn: see `standby`.
+zygote calls `run` in the forked child.
+
+A standby is a process that was forked ahead of need, and takes the place of the one that dies: it is confined, and its
+event loop runs; it has only to take its link and to open the service.  Until it is wanted it touches nothing that is
+the service's: data and roots belong to the generation that lives.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import logging
 import os
@@ -24,14 +28,13 @@ import msgspec
 import trio
 
 from proto import ops
-from proto.birth import Birth, read_birth
+from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, Birth, Wake, read_birth
 from proto.link import LinkClosed, SocketLink
 from proto.machine import give_back_at_rest
+from services.runtime.handlers import Prepare
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
-from services.runtime.memory import bound_files, bound_memory, end_out_of_memory
 from services.runtime.privileges import KernelGone, die_with, require_parent
-from services.runtime.sandbox import confine
-from services.runtime.standby import stand_by
+from services.runtime.sandbox import bound_files, bound_memory, confine, end_out_of_memory
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -87,7 +90,7 @@ async def _main(
     birth: Birth, fd: int, handoff_fd: int | None, module: ModuleType, info: dict[str, str], standby: bool
 ) -> None:
     if standby:
-        if (woken := await stand_by(birth, fd, module)) is None:
+        if (woken := await _stand_by(birth, fd, module)) is None:
             return
         birth, fd, handoff_fd = woken
         _name_log(birth)
@@ -99,6 +102,41 @@ async def _main(
             nursery.start_soon(give_back_at_rest, loop.give_back)
             await loop.run(module.open_service)
             nursery.cancel_scope.cancel()
+
+
+async def _stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[Birth, int, int | None] | None:
+    """Prepare, and wait to be woken: what this becomes, its link and its handoff.
+
+    None where the kernel has no use for it any more.  Standard output and error are the new generation's log
+    afterwards.
+    """
+    prepare: Prepare | None = getattr(module, "prepare", None)
+    if prepare is not None:
+        try:
+            prepare(birth.settings)
+        except Exception:  # noqa: BLE001  # the service's own start-up meets it again, and says it
+            _log.exception("%s cannot be prepared", birth.service)
+    # Else the collector would look through all that was just made, in the middle of the first calls.
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=control_fd) as control:
+        _log.info("waits for its turn")
+        await trio.lowlevel.wait_readable(control)
+        packet, fds, _flags, _address = socket.recv_fds(
+            control, MAX_PACKET_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+        if not packet:
+            return None
+        trio.lowlevel.notify_closing(control)
+    link_fd, log_fd, *handoff = fds
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    os.close(log_fd)
+    return (
+        msgspec.structs.replace(birth, generation=msgspec.msgpack.decode(packet, type=Wake).generation),
+        link_fd,
+        handoff[0] if handoff else None,
+    )
 
 
 def _prepare(birth: Birth) -> None:

@@ -4,10 +4,14 @@ The new content is written to an unnamed file in the same directory, made durabl
 target, with its mode and owner; where nothing is to be replaced, it is given the target's name at once.  The directory
 is locked for the edit, so that two processes cannot lose each other's, and the target too, for others that lock it.  A
 name left over from a crash between naming and renaming is removed by the next edit in that directory.
+
+`rename` never overwrites: it takes place only where there is nothing at the new name, decided by the operating system
+in the same step.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -18,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from services.runtime.roots import real_path_of
@@ -26,6 +31,8 @@ LOCK_TIMEOUT_SECONDS = 30.0
 NEW_MODE = 0o644
 _TEMPORARY = ".linckia-new-"
 _POLL_SECONDS = 0.005
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_RENAME_NOREPLACE = 1
 _CANNOT_NAME = (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
 
 
@@ -194,3 +201,49 @@ def _fill(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
         os.fchown(descriptor, like.st_uid, like.st_gid)
     os.fchmod(descriptor, NEW_MODE if like is None else stat.S_IMODE(like.st_mode))
     os.fsync(descriptor)
+
+
+# Renaming
+
+
+class Entry(Protocol):
+    """A name in an open directory."""
+
+    @property
+    def folder(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
+def rename(source: Entry, target: Entry) -> None:
+    """Rename `source` to `target`, where nothing may be; never overwrites.
+
+    Raises:
+        FileExistsError: something is there.
+        OSError: with EXDEV, it is on another file system.
+    """
+    names = os.fsencode(source.name), os.fsencode(target.name)
+    if _LIBC.renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        raise OSError(code, os.strerror(code))
+    rename_without_flag(source, target)
+
+
+def rename_without_flag(source: Entry, target: Entry) -> None:
+    """`rename` for file systems that cannot be asked not to replace: a second link, which cannot be made over anything,
+    or for a directory an empty one in its place, which alone a directory may replace. Raises OSError."""
+    status = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)
+        os.unlink(source.name, dir_fd=source.folder)
+        return
+    os.mkdir(target.name, dir_fd=target.folder)
+    try:
+        os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            os.rmdir(target.name, dir_fd=target.folder)
+            raise
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None

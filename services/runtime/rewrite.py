@@ -65,7 +65,9 @@ def bounded(file: BinaryIO, size: int, most: int) -> bytes:
     """All of an open file that had `size` bytes.  Raises OSError, TooLarge."""
     if size > most:
         raise TooLarge(f"{size} bytes, more than the {most} that are read")
-    data = file.read(most + 1)
+    data = file.read(size + 1)  # not `most`: what is asked for is allocated first, 1 ms for 16 MiB
+    if len(data) > size:
+        data += file.read(most + 1 - len(data))
     if len(data) > most:
         raise TooLarge(f"grew to more than {most} bytes while it was read")
     return data
@@ -73,7 +75,7 @@ def bounded(file: BinaryIO, size: int, most: int) -> bytes:
 
 def rewrite(
     path: str, roots: Roots, change: Callable[[bytes], bytes], *, field: str = "path", if_match: str | None = None,
-    dry_run: bool = False, replacing: Callable[[Rewritten], None] | None = None,
+    dry_run: bool = False, replacing: Callable[[Rewritten], None] | None = None, most: int = MAX_BYTES,
 ) -> Rewritten:  # fmt: skip
     """Replace the content of a regular file below the roots by `change` of it; blocks.
 
@@ -91,11 +93,11 @@ def rewrite(
     for _ in range(_ATTEMPTS):
         real = os.path.realpath(path)
         # First, so that no folder outside the roots is locked.
-        before = read_whole(real, roots)
+        before = read_whole(real, roots, most)
         roots.check(real, write=True, field=field)
         try:
             with contextlib.nullcontext() if dry_run else FileLocks().hold(Path(real)):
-                before = before if dry_run else read_whole(real, roots)
+                before = before if dry_run else read_whole(real, roots, most)
                 check_match(before, if_match)
                 done = Rewritten(real, before, change(before))
                 if not dry_run and done.after != before:

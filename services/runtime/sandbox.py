@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import platform
 import resource
@@ -22,8 +23,9 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
-from proto.birth import SCRATCH_FOLDER, Confinement
+from proto.birth import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Birth, Confinement
 from services.runtime import privileges, syscalls
 from services.runtime.privileges import checked, libc, prctl
 
@@ -64,6 +66,12 @@ _GPU_DEVICES = "nvidia*"
 MAX_FILES = 8192
 """Open files: FAISS segments, SQLite and thousands of clients fit; a leak is stopped before the machine is, and what
 pairs of sockets hold, which counts as no process's memory, is two gigabytes at most."""
+
+RESERVE_BYTES = 512 * 1024**2
+RESERVE_A_CORE_BYTES = 32 * 1024**2
+"""What is counted and not used: stacks of worker threads, and heaps that were given room to grow."""
+
+_log = logging.getLogger("linckia.service")
 
 
 def landlock_version() -> int:
@@ -187,3 +195,31 @@ def _install_filter(limits: Confinement) -> None:
     instructions = ctypes.create_string_buffer(code)
     # struct sock_fprog: the number of instructions, and where they are.
     prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", count, ctypes.addressof(instructions)))
+
+
+def bound_memory(birth: Birth) -> None:
+    """Have an allocation fail that would pass the bound; for this process and all that it starts, for good.
+
+    A burst outruns the supervisor, which looks once a second. What is private and can be written to counts (RLIMIT_DATA
+    of setrlimit(2)): heaps and stacks, used or not; not files that are mapped, nor addresses that are only reserved, as
+    torch, FAISS and allocators do. Where a GPU's driver maps what it likes, there is no bound.
+    """
+    if birth.memory_limit_bytes is None or birth.mode == "cuda":
+        return
+    reserve = RESERVE_BYTES + RESERVE_A_CORE_BYTES * (os.cpu_count() or 1)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = birth.memory_limit_bytes * 5 // 4 + reserve
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def bound_files(birth: Birth) -> None:
+    """No file is to be larger than the disk that the service may hold; those of roots are not its own."""
+    if birth.disk_limit_bytes is not None and len(birth.read_only) == len(birth.roots):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (birth.disk_limit_bytes, birth.disk_limit_bytes))
+
+
+def end_out_of_memory(doing: str) -> NoReturn:
+    """End at once: what else is in hand would fail of it as well, here and there."""
+    _log.error("%s needed more memory than the system allows this process", doing)
+    os._exit(EXIT_OUT_OF_MEMORY)

@@ -5,7 +5,6 @@ A turn whose hash is not that of its content is refused; one that was deleted is
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import apsw
@@ -16,14 +15,14 @@ from proto.ops import transcripts_carry as ops
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import forest
-from services.transcripts.hashing import PROJECTION_BYTES, canonical, content_json, node_hash, projection
 from services.transcripts.ingest import Ingest
-from services.transcripts.messages import Message
+from services.transcripts.messages import PROJECTION_BYTES, Message, canonical, content_json, node_hash, projection
 
 PAGE_BYTES = 4 * 1024 * 1024
 PAGE_TURNS = 2000
 
 _TURNS = (
+    # Of each turn the fields of `CarriedTurn`, in their order.
     "SELECT node.node_id, lower(hex(root.hash)), root.at, lower(hex(node.hash)), coalesce(lower(hex(parent.hash)), ''),"
     " node.role, node.at, node.content, node.model, node.provider, node.agent, node.project,"
     " coalesce(lower(hex(prompt.digest)), ''), node.reply, node.stop_reason, node.usage, node.thinking, node.gone,"
@@ -47,7 +46,7 @@ class Carrying:
             next_, left = params.after, PAGE_BYTES
             for node_id, root, began, *row in db.execute(_TURNS, (params.after, PAGE_TURNS)):
                 next_ = node_id
-                turns.append(ops.ExportedTurn(root=root, began=began, turn=_turn(*row)))
+                turns.append(ops.ExportedTurn(root=root, began=began, turn=_turn(row)))
                 left -= len(row[4]) + len(row[13])
                 if left < 0:
                     break
@@ -59,18 +58,18 @@ class Carrying:
     async def export_prompts(self, params: ops.TranscriptExportPrompts, ctx: Context) -> ops.ExportedPrompts:
         def query(db: apsw.Connection) -> ops.ExportedPrompts:
             prompts: list[str] = []
-            last, left = b"", PAGE_BYTES
-            rows = db.execute("SELECT digest, text FROM prompt WHERE digest > ? ORDER BY digest", (after,))
+            next_, left = "", PAGE_BYTES
+            after = bytes.fromhex(params.after)
+            rows = db.execute("SELECT lower(hex(digest)), text FROM prompt WHERE digest > ? ORDER BY digest", (after,))
             for digest, text in rows:
-                last = digest
+                next_ = digest
                 prompts.append(text)
                 left -= len(text)
                 if left < 0:
                     break
             barred = [] if after else [one.hex() for (one,) in db.execute("SELECT projection FROM barred ORDER BY 1")]
-            return ops.ExportedPrompts(prompts=prompts, next=last.hex(), barred=barred)
+            return ops.ExportedPrompts(prompts=prompts, next=next_, barred=barred)
 
-        after = bytes.fromhex(params.after)
         return await self._database.read(query)
 
     @handles(ops.TranscriptRestore)
@@ -78,8 +77,7 @@ class Carrying:
         def change(db: apsw.Connection) -> int:
             before = db.total_changes()
             for text in params.prompts:
-                digest = hashlib.sha256(text.encode()).digest()[:16]
-                db.execute("INSERT OR IGNORE INTO prompt(digest, text) VALUES(?, ?)", (digest, text))
+                forest.keep_prompt(db, text)
             db.executemany("INSERT OR IGNORE INTO barred VALUES(?)", ((bytes.fromhex(one),) for one in params.barred))
             for turn in params.turns:
                 self._put(db, turn)
@@ -92,54 +90,39 @@ class Carrying:
 
     def _put(self, db: apsw.Connection, turn: ops.CarriedTurn) -> None:
         hash_ = bytes.fromhex(turn.hash)
-        if db.execute("SELECT 1 FROM node WHERE hash=?", (hash_,)).get is not None:
+        if forest.place(db, hash_) is not None:
             return
-        above = None
-        if turn.parent_hash:
-            row = db.execute(
-                "SELECT node_id, root, depth, projection FROM node WHERE hash=?", (bytes.fromhex(turn.parent_hash),)
-            ).fetchone()
-            if row is None:
-                raise InvalidParams(f"turn {turn.hash} follows {turn.parent_hash}, which is not there", field="turns")
-            above = row
-        parent, root, depth, before = above or (None, None, 0, b"")
+        above = forest.place(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
+        if above is None and turn.parent_hash:
+            raise InvalidParams(f"turn {turn.hash} follows {turn.parent_hash}, which is not there", field="turns")
         content = content_json(turn.content)
         told = bytes.fromhex(turn.projection)
         if not turn.gone:
             named = {"role": turn.role, "model": turn.model, "provider": turn.provider, "agent": turn.agent_name}
             if node_hash(canonical(content, parent=turn.parent_hash, **named)) != hash_:
                 raise InvalidParams(f"turn {turn.hash} is not what its hash says", field="turns")
-            told = projection(before, turn.role, turn.content, self._ingest.strip)
+            told = projection(above.projection if above else b"", turn.role, turn.content, self._ingest.strip)
         elif len(told) != PROJECTION_BYTES:
             raise InvalidParams(f"turn {turn.hash} is gone and has no projection", field="turns")
-        is_barred = db.execute("SELECT 1 FROM barred WHERE projection=?", (told,)).get is not None
-        gone = turn.gone or is_barred
-        searched = not gone and self._ingest.is_found(Message(role=turn.role, content=turn.content))
-        prompt = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (bytes.fromhex(turn.prompt),)).get
-        db.execute(
-            "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
-            " provider, agent, project, at, stop_reason, usage, thinking, prompt_id)"
-            " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (hash_, parent, root, depth + 1, told, turn.reply, gone, searched, turn.role, b"[]" if gone else content,
-             turn.model, turn.provider, turn.agent_name, turn.project, turn.at, "" if gone else turn.stop_reason,
-             "" if gone else _json(turn.usage), "" if gone else _json(turn.thinking), None if gone else prompt),
-        )  # fmt: skip
-        node_id = db.last_insert_rowid()
-        db.execute("UPDATE node SET root=?1 WHERE node_id=?1 AND root IS NULL", (node_id,))
-        if searched:
-            db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
+        columns = {
+            "reply": turn.reply, "role": turn.role, "model": turn.model, "provider": turn.provider,
+            "agent": turn.agent_name, "project": turn.project, "at": turn.at, "gone": True, "found": False,
+            "content": b"[]",
+        }  # fmt: skip
+        if not (turn.gone or forest.is_barred(db, told)):
+            prompt = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (bytes.fromhex(turn.prompt),)).get
+            columns |= {
+                "gone": False, "found": self._ingest.is_found(Message(role=turn.role, content=turn.content)),
+                "content": content, "stop_reason": turn.stop_reason, "usage": forest.as_json(turn.usage),
+                "thinking": forest.as_json(turn.thinking), "prompt_id": prompt,
+            }  # fmt: skip
+        forest.insert(db, above, hash_, told, columns)
 
 
-def _turn(hash_: str, parent: str, role: str, at: float, content: bytes, model: str, provider: str, agent: str,
-          project: str, prompt: str, reply: int, stop_reason: str, usage: str, thinking: str, gone: int,
-          told: str) -> ops.CarriedTurn:  # fmt: skip
-    return ops.CarriedTurn(
-        hash=hash_, parent_hash=parent, role=role, at=at, content=forest.read_blocks(content), model=model,
-        provider=provider, agent_name=agent, project=project, prompt=prompt, reply=bool(reply),
-        stop_reason=stop_reason, usage=msgspec.json.decode(usage) if usage else None,
-        thinking=msgspec.json.decode(thinking) if thinking else [], gone=bool(gone), projection=told,
-    )  # fmt: skip
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode() if value else ""
+def _turn(row: list[Any]) -> ops.CarriedTurn:
+    told = dict(zip(ops.CarriedTurn.__struct_fields__, row, strict=True))
+    told |= {name: bool(told[name]) for name in ("reply", "gone")}
+    told["content"] = forest.read_blocks(told["content"])
+    told["usage"] = msgspec.json.decode(told["usage"] or "null")
+    told["thinking"] = msgspec.json.decode(told["thinking"] or "[]")
+    return ops.CarriedTurn(**told)

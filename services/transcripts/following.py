@@ -15,7 +15,7 @@ from typing import BinaryIO
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.transcripts_intake import ImportState, TranscriptImport
+from proto.ops.transcripts_intake import ImportState, TranscriptImport, TranscriptImportState
 from proto.ops.watch import Change, ChangeKind, EntryKind
 from proto.records import SUFFIXES, Part, parts
 from services.runtime.follower import Follower
@@ -66,7 +66,7 @@ class Following:
 
     async def _take(self, path: str) -> None:
         try:
-            state: ImportState | None = await self._importing.at(path)
+            state: ImportState | None = await self._importing.state(TranscriptImportState(source=path))
             while state is not None:
                 state = await self._go_on(path, state)
         except (OSError, ValueError, OutsideRoots) as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,14 +20,12 @@ import apsw
 import msgspec
 
 from proto.ops.transcripts import Block, Bucket
-from services.transcripts.hashing import canonical, content_json, node_hash, projection
-from services.transcripts.messages import ASSISTANT, Message, Turn
+from services.transcripts.messages import ASSISTANT, Message, Turn, canonical, content_json, node_hash, projection
 
 read_blocks = msgspec.json.Decoder(list[Block]).decode
 """Decodes the content of a node."""
 
 Strip = Callable[[str], str]
-
 
 _PLACE = "node_id, hash, root, depth, projection"
 
@@ -68,7 +66,7 @@ class Placed:
 
 
 def prepare(turn: Turn, strip: Strip, parent: bytes = b"") -> Prepared:
-    """`parent` is the projection of the node that the turn follows.  Raises hashing.OutOfRange."""
+    """`parent` is the projection of the node that the turn follows.  Raises OutOfRange."""
     steps: list[Step] = []
     for message in turn.messages:
         content = content_json(message.content)
@@ -91,27 +89,23 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
     start, nodes = _known(db, prepared, hashes)
     placed = Placed(nodes)
     at = nodes[-1] if nodes else parent
-    # While each parent has the expected name, these are the names of the nodes, and none of them exists.
-    expected = at is None or not nodes or at.hash == hashes[start - 1]
     prompt: int | None = None
-    for index in range(start, len(prepared.steps)):
-        step = prepared.steps[index]
-        hash_ = hashes[index] if expected else _hash(turn, step, b"" if at is None else at.hash)
-        known = None if expected else _place(db, "hash=?", hash_)
+    for step in prepared.steps[start:]:
+        hash_ = _hash(turn, step, b"" if at is None else at.hash)
+        known = place(db, hash_)
         if known is None and step.message.reply:
             # The reply whose echo came first.
             after = None if at is None else at.node_id
             known = _place(db, "projection=? AND parent IS ? AND reply=0", step.projection, after)
         if known is None:
-            prompt = prompt or _prompt(db, turn.system)
-            known = _insert(db, turn, step, hash_, at, prompt, found)
+            prompt = prompt or keep_prompt(db, turn.system)
+            known = _new(db, turn, step, hash_, at, prompt, found)
             placed.new += 1
-        expected = expected and known.hash == hash_
         at = known
         placed.nodes.append(at)
-    for step, place in zip(prepared.steps, placed.nodes, strict=True):
+    for step, node in zip(prepared.steps, placed.nodes, strict=True):
         if step.message.reply:
-            _was_said(db, place.node_id, step)
+            _was_said(db, node.node_id, step)
     return placed
 
 
@@ -123,13 +117,13 @@ def _hash(turn: Turn, step: Step, parent: bytes) -> bytes:
 def _known(db: apsw.Connection, prepared: Prepared, hashes: Sequence[bytes]) -> tuple[int, list[Place]]:
     """How many of the first messages are kept already, and their nodes."""
     for index in reversed(range(len(hashes))):
-        place = _place(db, "hash=?", hashes[index])
+        known = place(db, hashes[index])
         message = prepared.steps[index].message
-        if place is None and message.role == ASSISTANT and not message.reply:
+        if known is None and message.role == ASSISTANT and not message.reply:
             # A reply that was recorded goes before one that a client only repeated.
-            place = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
-        if place is not None:
-            return index + 1, [Place(*row) for row in lineage(db, place.node_id, _PLACE, index + 1)]
+            known = _place(db, "projection=? ORDER BY reply DESC, node_id", prepared.steps[index].projection)
+        if known is not None:
+            return index + 1, [Place(*row) for row in lineage(db, known.node_id, _PLACE, index + 1)]
     return 0, []
 
 
@@ -138,7 +132,8 @@ def _place(db: apsw.Connection, condition: str, *bindings: apsw.SQLiteValue) -> 
     return None if row is None else Place(*row)
 
 
-def _prompt(db: apsw.Connection, text: str) -> int | None:
+def keep_prompt(db: apsw.Connection, text: str) -> int | None:
+    """The number of a system prompt; None of an empty one."""
     if not text:
         return None
     digest = hashlib.sha256(text.encode()).digest()[:16]
@@ -149,35 +144,41 @@ def _prompt(db: apsw.Connection, text: str) -> int | None:
     return db.last_insert_rowid()
 
 
-def _insert(
-    db: apsw.Connection,
-    turn: Turn,
-    step: Step,
-    hash_: bytes,
-    at: Place | None,
-    prompt: int | None,
+def _new(
+    db: apsw.Connection, turn: Turn, step: Step, hash_: bytes, at: Place | None, prompt: int | None,
     found: Callable[[Message], bool],
-) -> Place:
+) -> Place:  # fmt: skip
     message = step.message
-    barred = db.execute("SELECT 1 FROM barred WHERE projection=?", (step.projection,)).fetchone() is not None
-    searched = not barred and found(message)
-    depth = 1 if at is None else at.depth + 1
+    barred = is_barred(db, step.projection)
     when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
-    content, thinking = (b"[]", "") if barred else (step.content, _json(message.thinking))
-    where = (None, None) if at is None else (at.node_id, at.root)
-    db.execute(
-        "INSERT INTO node(hash, parent, root, depth, projection, reply, gone, found, role, content, model,"
-        " provider, agent, project, at, thinking, prompt_id)"
-        " VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (hash_, *where, depth, step.projection, barred, searched, message.role, content, step.model,
-         turn.provider, turn.agent, turn.project, when, thinking, prompt),
-    )  # fmt: skip
+    columns = {
+        "gone": barred, "found": not barred and found(message), "role": message.role, "model": step.model,
+        "content": b"[]" if barred else step.content, "provider": turn.provider, "agent": turn.agent,
+        "project": turn.project, "at": when, "thinking": "" if barred else as_json(message.thinking),
+        "prompt_id": prompt,
+    }  # fmt: skip
+    return insert(db, at, hash_, step.projection, columns)
+
+
+def is_barred(db: apsw.Connection, projection_: bytes) -> bool:
+    """Whether a message is not to come back."""
+    return db.execute("SELECT 1 FROM barred WHERE projection=?", (projection_,)).get is not None
+
+
+def insert(
+    db: apsw.Connection, above: Place | None, hash_: bytes, projection_: bytes, columns: Mapping[str, apsw.SQLiteValue]
+) -> Place:
+    """Keep a node after `above`; the search is to be told of one that is `found`. `columns`: all but its place."""
+    depth = 1 if above is None else above.depth + 1
+    row = {"hash": hash_, "parent": above and above.node_id, "root": above and above.root, "depth": depth,
+           "projection": projection_, **columns}  # fmt: skip
+    db.execute(f"INSERT INTO node({', '.join(row)}) VALUES({', '.join('?' * len(row))})", tuple(row.values()))
     node_id = db.last_insert_rowid()
-    if at is None:
+    if above is None:
         db.execute("UPDATE node SET root=?1 WHERE node_id=?1", (node_id,))
-    if searched:
+    if columns["found"]:
         db.execute("INSERT INTO outbox(node_id, hash) VALUES(?, ?)", (node_id, hash_))
-    return Place(node_id, hash_, node_id if at is None else at.root, depth, step.projection)
+    return Place(node_id, hash_, node_id if above is None else above.root, depth, projection_)
 
 
 def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
@@ -186,11 +187,12 @@ def _was_said(db: apsw.Connection, node_id: int, step: Step) -> None:
     db.execute(
         "UPDATE node SET reply=1, stop_reason=?2, usage=?3, thinking=iif(thinking='' AND NOT gone, ?4, thinking)"
         " WHERE node_id=?1 AND NOT reply",
-        (node_id, message.stop_reason, _json(message.usage), _json(message.thinking)),
+        (node_id, message.stop_reason, as_json(message.usage), as_json(message.thinking)),
     )
 
 
-def _json(value: object) -> str:
+def as_json(value: object) -> str:
+    """What a column holds that is empty where there is nothing."""
     return msgspec.json.encode(value).decode() if value else ""
 
 
@@ -221,13 +223,9 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def bucket(self) -> Bucket:
         return Bucket(
-            type="message",
-            role=self.role,
-            content=self.blocks,
-            model=self.model,
-            provider=self.provider,
+            type="message", role=self.role, content=self.blocks, model=self.model, provider=self.provider,
             agent_name=self.agent,
-        )
+        )  # fmt: skip
 
     @property
     def tokens(self) -> dict[str, Any] | None:
@@ -281,8 +279,9 @@ def nodes(db: apsw.Connection, node_ids: Sequence[int]) -> Iterator[Node]:
         yield _node(row)
 
 
-def place(db: apsw.Connection, node_id: int) -> Place | None:
-    return _place(db, "node_id=?", node_id)
+def place(db: apsw.Connection, name: int | bytes) -> Place | None:
+    """The place of a node by its number or its hash."""
+    return _place(db, "node_id=?" if isinstance(name, int) else "hash=?", name)
 
 
 _LEAF = "NOT gone AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=node.node_id)"

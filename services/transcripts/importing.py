@@ -20,14 +20,13 @@ from services.runtime.handlers import Context, handles
 from services.transcripts import forest
 from services.transcripts.database import take_back
 from services.transcripts.forest import Place, Placed
-from services.transcripts.hashing import OutOfRange
 from services.transcripts.ingest import Ingest
 from services.transcripts.layouts import Layout, Step
 from services.transcripts.layouts.claude import Claude
 from services.transcripts.layouts.codex import Codex
-from services.transcripts.layouts.exports import Exports
+from services.transcripts.layouts.exports import Exports, Nodes
 from services.transcripts.layouts.gemini import Gemini
-from services.transcripts.layouts.nodes import Nodes
+from services.transcripts.messages import OutOfRange
 from services.transcripts.providers.wire import Json, Unreadable, decode
 
 NO_LAYOUT = "none"
@@ -37,17 +36,17 @@ NO_LAYOUT = "none"
 class _Held(NamedTuple):
     """The stored state of a file's import."""
 
-    position: int = 0
-    tail: str = ""
-    layout: str = ""
+    told: ImportState = ImportState()
     state: bytes = b""
     part: str = ""
     answer: bytes = b""
     growing: tuple[int, ...] = ()
 
-    @property
-    def told(self) -> ImportState:
-        return ImportState(position=self.position, tail=self.tail, layout=self.layout)
+    def answered(self, part: str) -> ImportResult:
+        """What a part is answered that is the last one, or that begins where another has gone on from."""
+        return (
+            msgspec.json.decode(self.answer, type=ImportResult) if self.part == part else ImportResult(moved=self.told)
+        )
 
 
 class Importing:
@@ -59,28 +58,18 @@ class Importing:
         self._reading = trio.CapacityLimiter(1)
 
     @handles(TranscriptImportState)
-    async def state(self, params: TranscriptImportState, ctx: Context) -> ImportState:
-        """See `at`."""
-        return await self.at(params.source)
-
-    async def at(self, source: str) -> ImportState:
+    async def state(self, params: TranscriptImportState, ctx: Context | None = None) -> ImportState:
         """How far a file is."""
-        return (await self._database.read(lambda db: _held(db, source))).told
+        return (await self._database.read(lambda db: _held(db, params.source))).told
 
     @handles(TranscriptImport)
-    async def import_part(self, params: TranscriptImport, ctx: Context) -> ImportResult:
-        """See `take`."""
-        return await self.take(params)
-
-    async def take(self, params: TranscriptImport) -> ImportResult:
+    async def take(self, params: TranscriptImport, ctx: Context | None = None) -> ImportResult:
         """Keep a part of a file, if it begins where the file has been read to.  Raises OperationError where the disk
         fails."""
         held = await self._database.read(lambda db: _held(db, params.source))
         part = _Part(self._ingest, params, held)
-        if held.part == part.name:
-            return msgspec.json.decode(held.answer, type=ImportResult)
-        if params.start not in (0, held.position):
-            return ImportResult(moved=held.told)
+        if held.part == part.name or params.start not in (0, held.told.position):
+            return held.answered(part.name)
         await trio.to_thread.run_sync(part.read, limiter=self._reading)
         result = await self._database.write(part.keep)
         self._ingest.hurry()
@@ -109,7 +98,7 @@ class _Part:
 
     def read(self) -> None:
         """What the part says, and the state that its layout ends in."""
-        layout = _layout(self._held.layout, self._held.state)
+        layout = _layout(self._held.told.layout, self._held.state)
         for number, record in enumerate(self._params.records, 1):
             where = f"record {number} after byte {self._params.start}"
             try:
@@ -140,8 +129,7 @@ class _Part:
         this one was begun."""
         params, before = self._params, self._held.growing
         if (held := _held(db, params.source)).part != self._found:
-            same = held.part == self.name
-            return msgspec.json.decode(held.answer, type=ImportResult) if same else ImportResult(moved=held.told)
+            return held.answered(self.name)
         places: dict[str, Place | None] = {}
         touched: set[int] = set()
         for step in self._steps:
@@ -159,12 +147,9 @@ class _Part:
         else:
             growing = list(before)
         answer = ImportResult(
-            messages=self._messages,
-            nodes=self._new,
-            unreadable=self._unreadable,
-            problem=self._problem,
+            messages=self._messages, nodes=self._new, unreadable=self._unreadable, problem=self._problem,
             layout=self._layout,
-        )
+        )  # fmt: skip
         row = (params.source, params.position, params.tail, self._layout, self._state, self.name)
         db.execute(
             "INSERT OR REPLACE INTO source(source, position, tail, layout, state, part, answer, growing)"
@@ -177,8 +162,8 @@ class _Part:
         """Put a step into the forest; `places` are where the records are that this part has named."""
         if step.after and step.after not in places:
             key = _digest(self._params.source, step.after)
-            row = db.execute("SELECT node_id FROM record WHERE key=?", (key,)).fetchone()
-            places[step.after] = None if row is None or not row[0] else forest.place(db, row[0])
+            known = db.execute("SELECT node_id FROM record WHERE key=?", (key,)).get
+            places[step.after] = forest.place(db, known) if known else None
         after = places[step.after] if step.after else None
         placed = Placed([])
         self._messages += len(step.messages)
@@ -218,12 +203,13 @@ def _digest(source: str, key: str) -> bytes:
 
 
 def _held(db: apsw.Connection, source: str) -> _Held:
-    row = db.execute(
-        "SELECT position, tail, layout, state, part, answer, growing FROM source WHERE source=?", (source,)
-    ).fetchone()
+    of = "position, tail, layout, state, part, answer, growing"
+    row = db.execute(f"SELECT {of} FROM source WHERE source=?", (source,)).fetchone()
     if row is None:
         return _Held()
-    return _Held(*row[:6])._replace(growing=msgspec.json.decode(row[6], type=tuple[int, ...]))
+    told = ImportState(position=row[0], tail=row[1], layout=row[2])
+    state, part, answer, growing = row[3:]
+    return _Held(told, state, part, answer, msgspec.json.decode(growing, type=tuple[int, ...]))
 
 
 def _layout(name: str, state: bytes) -> Layout | None:

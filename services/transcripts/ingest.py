@@ -7,7 +7,7 @@ so short that a thread would cost more.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any
 
@@ -23,8 +23,7 @@ from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import forest
 from services.transcripts.forest import Placed, Prepared
-from services.transcripts.hashing import OutOfRange
-from services.transcripts.messages import Message, Turn, calls_text, spoken_text
+from services.transcripts.messages import Message, OutOfRange, Turn, calls_text, spoken_text
 from services.transcripts.passages import Stripper
 from services.transcripts.providers import Rejected, TurnPayload, turn_of
 from services.transcripts.providers.wire import Unreadable, decode
@@ -57,10 +56,7 @@ class Ingest:
         self._preparing = trio.CapacityLimiter(2)
 
     @handles(TranscriptIngest)
-    async def _post(self, params: TranscriptIngest, ctx: Context) -> IngestResult:
-        return await self.post(params)
-
-    async def post(self, params: TranscriptIngest) -> IngestResult:
+    async def post(self, params: TranscriptIngest, ctx: Context | None = None) -> IngestResult:
         """Keep what was posted.  Raises OperationError where the disk fails."""
         return await self._keep(partial(self._read, params), len(params.body), batch=params.batch)
 
@@ -78,11 +74,8 @@ class Ingest:
             return IngestResult(errors=[f"invalid payload: {error}"], problem=Problem.PAYLOAD)
         if not turns:
             return IngestResult(errors=["empty batch"], problem=Problem.PAYLOAD)
-        errors = [
-            f"turn[{index}]: {turn}" if batch else str(turn)
-            for index, turn in enumerate(turns)
-            if isinstance(turn, Rejected)
-        ]
+        refused = [(index, turn) for index, turn in enumerate(turns) if isinstance(turn, Rejected)]
+        errors = [f"turn[{index}]: {error}" if batch else str(error) for index, error in refused]
         kept = [turn for turn in turns if not isinstance(turn, Rejected)]
 
         def add(db: apsw.Connection) -> list[Placed]:
@@ -93,13 +86,10 @@ class Ingest:
         if nodes:
             self.hurry()
         return IngestResult(
-            accepted=len(kept),
-            rejected=len(errors),
-            errors=errors,
+            accepted=len(kept), rejected=len(errors), errors=errors, nodes=nodes,
             problem=Problem.TURN if errors and not batch else Problem.NONE,
             head_hash=placed[-1].nodes[-1].hash.hex() if placed else "",
-            nodes=nodes,
-        )
+        )  # fmt: skip
 
     def is_found(self, message: Message) -> bool:
         """Whether there is any text to search a message by."""
@@ -166,68 +156,58 @@ def decoded(body: bytes, encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> b
         Unreadable: it is damaged, or longer than is kept; it is refused as a whole rather than cut.
     """
     for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
-        body = _without(body, name, max_bytes)
+        if name == "identity":
+            continue
+        if (decoder := _DECODERS.get(name)) is None:
+            raise Unreadable(f"its Content-Encoding ({name}) is not known here; known are gzip, deflate, br and zstd")
+        data = bytearray()
+        try:
+            for piece in decoder(body):
+                data += piece
+                if len(data) > max_bytes:
+                    raise Unreadable(
+                        f"without its Content-Encoding it is longer than {max_bytes} bytes, and is not kept"
+                    )
+        except (zlib.error, brotli.error, zstandard.ZstdError) as error:
+            raise Unreadable(f"it is not what its Content-Encoding ({name}) says: {error}") from None
+        body = bytes(data)
     return body
 
 
-def _without(body: bytes, name: str, max_bytes: int) -> bytes:
-    try:
-        match name:
-            case "identity":
-                return body
-            case "gzip" | "x-gzip":
-                return _inflated(body, 16 + zlib.MAX_WBITS, max_bytes)
-            case "deflate":
-                # Both are sent under this name: with zlib's frame (RFC 1950: the method is 8, and the first two bytes
-                # are a multiple of 31), as the standard says, and without.
-                framed = len(body) >= 2 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
-                return _inflated(body, zlib.MAX_WBITS if framed else -zlib.MAX_WBITS, max_bytes)
-            case "br":
-                return _brotli(body, max_bytes)
-            case "zstd":
-                return _zstd(body, max_bytes)
-    except (zlib.error, brotli.error, zstandard.ZstdError) as error:
-        raise Unreadable(f"it is not what its Content-Encoding ({name}) says: {error}") from None
-    raise Unreadable(f"its Content-Encoding ({name}) is not known here; known are gzip, deflate, br and zstd")
+def _deflated(body: bytes) -> Iterator[bytes]:
+    # Both are sent under this name: with zlib's frame, as the standard says (RFC 1950: the method is 8, and the first
+    # two bytes are a multiple of 31), and without.
+    framed = len(body) >= 2 and body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
+    return _inflated(body, zlib.MAX_WBITS if framed else -zlib.MAX_WBITS)
 
 
-def _inflated(body: bytes, wbits: int, max_bytes: int) -> bytes:
-    data = bytearray()
+def _inflated(body: bytes, wbits: int = 16 + zlib.MAX_WBITS) -> Iterator[bytes]:
     # What was compressed in several goes (RFC 1952, 2.2) comes as members, one after the other.
-    while rest := body.lstrip(b"\0") if data else body:
+    while body:
         stream = zlib.decompressobj(wbits)
-        data += stream.decompress(rest, max_bytes + 1 - len(data))
-        if len(data) > max_bytes or stream.unconsumed_tail:
-            raise _too_long(max_bytes)
-        body = stream.unused_data
+        while piece := stream.decompress(body, _PIECE_BYTES):
+            yield piece
+            body = stream.unconsumed_tail
         if not stream.eof:
             break
-    return bytes(data)
+        body = stream.unused_data.lstrip(b"\0")
 
 
-def _brotli(body: bytes, max_bytes: int) -> bytes:
+def _brotli(body: bytes) -> Iterator[bytes]:
     stream = brotli.Decompressor()
-    data = bytearray()
     while not stream.is_finished():
-        data += stream.process(body, output_buffer_limit=_PIECE_BYTES)
-        if len(data) > max_bytes:
-            raise _too_long(max_bytes)
+        yield stream.process(body, output_buffer_limit=_PIECE_BYTES)
         if stream.can_accept_more_data():
             # It has no more to give: it ends, or it ends too early.
             break
         body = b""
-    return bytes(data)
 
 
-def _zstd(body: bytes, max_bytes: int) -> bytes:
-    data = bytearray()
+def _zstd(body: bytes) -> Iterator[bytes]:
     with zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True) as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            data += piece
-            if len(data) > max_bytes:
-                raise _too_long(max_bytes)
-    return bytes(data)
+        yield from iter(partial(stream.read, _PIECE_BYTES), b"")
 
 
-def _too_long(max_bytes: int) -> Unreadable:
-    return Unreadable(f"without its Content-Encoding it is longer than {max_bytes} bytes, and is not kept")
+_DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {
+    "gzip": _inflated, "x-gzip": _inflated, "deflate": _deflated, "br": _brotli, "zstd": _zstd,
+}  # fmt: skip

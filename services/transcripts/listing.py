@@ -57,6 +57,8 @@ _ORDERS: dict[Order, str] = {
     "cost": "coalesce(cost, -1)",
 }
 
+_TOLD = ("title", "project", "agent", "provider", "model", "turns", "bytes")
+
 
 class Listing:
     """The handler."""
@@ -78,21 +80,16 @@ class Listing:
             ((total, cost),) = db.execute(f"SELECT count(*), sum(cost) {found}", bindings)
             by = _ORDERS[params.sort]
             after = "" if place is None else f" AND ({by}, root) < (?, ?)"
-            rows = list(
-                db.execute(
-                    f"SELECT {by}, root, lower(hex(head)), title, project, agent, provider, model, began, ended,"
-                    f" turns, bytes, input, output, estimated, cost {found}{after} ORDER BY 1 DESC, 2 DESC LIMIT ?",
-                    (*bindings, *(place or ()), params.limit + 1),
-                )
-            )
-            more = len(rows) > params.limit
-            rows = rows[: params.limit]
+            of = f"{by}, root, lower(hex(head)), {', '.join(_TOLD)}, began, ended, input, output, estimated, cost"
+            asked = (*bindings, *(place or ()), params.limit + 1)
+            rows = list(db.execute(f"SELECT {of} {found}{after} ORDER BY 1 DESC, 2 DESC LIMIT ?", asked))
+            last = rows[params.limit - 1] if len(rows) > params.limit else None
             return Conversations(
-                conversations=[_told(row) for row in rows],
+                conversations=[_told(row) for row in rows[: params.limit]],
                 total=total,
                 cost_usd=None if cost is None else round(cost, 6),
                 prices_of=AS_OF,
-                next_cursor=f"{params.sort}:{rows[-1][0]!r}:{rows[-1][1]}" if more else None,
+                next_cursor=None if last is None else f"{params.sort}:{last[0]!r}:{last[1]}",
                 degraded=degraded,
             )
 
@@ -218,11 +215,11 @@ def _place(params: TranscriptList) -> tuple[float, int] | None:
 
 
 def _told(row: tuple[Any, ...]) -> Conversation:
-    _, _, hash_, title, project, agent, provider, model, began, ended, turns, size, input_, output, guess, cost = row
+    _, _, head, *rest = row
+    named, (began, ended, sent, answered, estimated, cost) = rest[: len(_TOLD)], rest[len(_TOLD) :]
     return Conversation(
-        hash=hash_, title=title, project=project, agent=agent, provider=provider, model=model, began=_time(began),
-        ended=_time(ended), turns=turns, bytes=size, cost_usd=cost,
-        tokens=SpentTokens(input=input_, output=output, estimated=bool(guess)),
+        hash=head, began=_time(began), ended=_time(ended), cost_usd=cost, **dict(zip(_TOLD, named, strict=True)),
+        tokens=SpentTokens(input=sent, output=answered, estimated=bool(estimated)),
     )  # fmt: skip
 
 

@@ -14,20 +14,7 @@ from msgspec import Meta, Raw
 
 from proto.errors import InvalidParams, OperationError
 from proto.frames import Written
-from proto.ops.transcripts import (
-    DeletedTurns,
-    ForestStats,
-    Form,
-    Histories,
-    History,
-    NodeView,
-    TranscriptCheckout,
-    TranscriptDelete,
-    TranscriptHistories,
-    TranscriptHistory,
-    TranscriptNode,
-    TranscriptStats,
-)
+from proto.ops import transcripts as ops
 from services.runtime.database import Database
 from services.runtime.forgetting import owe_scrub
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -154,8 +141,8 @@ class Conversations:
         self._database = database
         self._feed = feed
 
-    @handles(TranscriptDelete)
-    async def delete_turn(self, params: TranscriptDelete, ctx: Context) -> DeletedTurns:
+    @handles(ops.TranscriptDelete)
+    async def delete_turn(self, params: ops.TranscriptDelete, ctx: Context) -> ops.DeletedTurns:
         def change(db: apsw.Connection) -> tuple[list[bytes], int]:
             node = _there(db, params.hash)
             owe_scrub(db)
@@ -167,45 +154,41 @@ class Conversations:
         self._feed.outbox.hurry()
         await self._database.checkpoint()
         forgotten = await self._feed.forgotten(DELETE_PATIENCE_S)
-        return DeletedTurns(deleted=len(gone), placeholders=kept, search_pending=0 if forgotten else len(gone))
+        return ops.DeletedTurns(deleted=len(gone), placeholders=kept, search_pending=0 if forgotten else len(gone))
 
-    @handles(TranscriptCheckout)
-    async def check_out(self, params: TranscriptCheckout, ctx: Context) -> Written:
-        if params.cursor is not None and params.form is not Form.TEXT:
+    @handles(ops.TranscriptCheckout)
+    async def check_out(self, params: ops.TranscriptCheckout, ctx: Context) -> Written:
+        if params.cursor is not None and params.form is not ops.Form.TEXT:
             raise InvalidParams("`cursor` goes with `form` text: messages are answered whole", field="cursor")
         # Encoded in the thread, as all answers are that may be large.
         return await self._database.read(
             lambda db: written(checkout(db, _there(db, params.hash), params.form, params.cursor))
         )
 
-    @handles(TranscriptNode)
-    async def node(self, params: TranscriptNode, ctx: Context) -> NodeView | None:
-        def query(db: apsw.Connection) -> NodeView | None:
+    @handles(ops.TranscriptNode)
+    async def node(self, params: ops.TranscriptNode, ctx: Context) -> ops.NodeView | None:
+        def query(db: apsw.Connection) -> ops.NodeView | None:
             node = forest.find(db, params.hash)
             if node is None:
                 return None
             parent = None if node.parent is None else forest.place(db, node.parent)
-            return NodeView(
-                hash=node.hash,
-                parent_hash=None if parent is None else parent.hash.hex(),
-                bucket=node.bucket,
-                stop_reason=node.stop_reason,
-                usage=node.tokens,
-                project=node.project,
-            )
+            return ops.NodeView(
+                hash=node.hash, parent_hash=None if parent is None else parent.hash.hex(), bucket=node.bucket,
+                stop_reason=node.stop_reason, usage=node.tokens, project=node.project,
+            )  # fmt: skip
 
         return await self._database.read(query)
 
-    @handles(TranscriptHistory)
-    async def history(self, params: TranscriptHistory, ctx: Context) -> Written | None:
+    @handles(ops.TranscriptHistory)
+    async def history(self, params: ops.TranscriptHistory, ctx: Context) -> Written | None:
         def query(db: apsw.Connection) -> Written | None:
             node = forest.find(db, params.hash)
             return None if node is None else written(history(db, node.node_id, node.hash))
 
         return await self._database.read(query)
 
-    @handles(TranscriptHistories)
-    async def histories(self, params: TranscriptHistories, ctx: Context) -> Written:
+    @handles(ops.TranscriptHistories)
+    async def histories(self, params: ops.TranscriptHistories, ctx: Context) -> Written:
         def query(db: apsw.Connection) -> Written:
             found: list[Raw] = []
             left = HISTORIES_BYTES
@@ -214,14 +197,14 @@ class Conversations:
                 left -= len(memoryview(found[-1]))
                 if left < 0:
                     break
-            return written(Histories(histories=cast("list[History]", found), total=forest.counts(db)[2]))
+            return written(ops.Histories(histories=cast("list[ops.History]", found), total=forest.counts(db)[2]))
 
         return await self._database.read(query)
 
-    @handles(TranscriptStats)
-    async def stats(self, params: TranscriptStats, ctx: Context) -> ForestStats:
+    @handles(ops.TranscriptStats)
+    async def stats(self, params: ops.TranscriptStats, ctx: Context) -> ops.ForestStats:
         nodes, roots, leaves = await self._database.read(forest.counts)
-        return ForestStats(total_nodes=nodes, root_count=roots, leaf_count=leaves)
+        return ops.ForestStats(total_nodes=nodes, root_count=roots, leaf_count=leaves)
 
 
 def _there(db: apsw.Connection, hash_: str) -> forest.Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import apsw
@@ -35,8 +35,9 @@ from services.runtime.handlers import Context, handles
 from services.runtime.storage import Damaged
 from services.runtime.times import between
 from services.transcripts import forest
-from services.transcripts.answers import told, written
+from services.transcripts.answers import written
 from services.transcripts.feed import COLLECTION, TurnFeed
+from services.transcripts.messages import read_text
 
 DEFAULT_TOP_K = 5
 MAX_TOP_K = 1000
@@ -47,8 +48,8 @@ PER_CONVERSATION = 8
 CHARS_PER_TOKEN = 4
 """Of English text and code, by every tokenizer in common use."""
 
-_OWN = ("root", "in", "of", "expires")
-"""What corpora keep for their filters alone."""
+_OWN = ("root", "in", "of", "expires", "folders", "extensions", "hash")
+"""What corpora keep for their filters alone, and what is answered as the id."""
 
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
@@ -75,24 +76,18 @@ class Searching:
         limit = min(MAX_TOP_K, limit + left)
         while True:
             asked = RetrieveSearch(
-                collection=COLLECTION,
-                query=params.query,
-                limit=limit,
-                candidates=max(CANDIDATES, limit),
-                filters=conditions,
-                min_score=params.min_score,
-            )
+                collection=COLLECTION, query=params.query, limit=limit, candidates=max(CANDIDATES, limit),
+                filters=conditions, min_score=params.min_score,
+            )  # fmt: skip
             found = await ctx.call(asked)
             hits = one_each(found.hits) if params.distinct else found.hits
             if len(hits) >= count or len(found.hits) + found.unlikely < limit or limit >= MAX_TOP_K:
                 break
             limit = min(MAX_TOP_K, 4 * limit)
         degraded = [*found.degraded, *degraded]
-        # A text that is cut must be decoded.
-        as_text = params.max_tokens is not None
 
         def answer(db: apsw.Connection) -> Written:
-            return _written(params, results(db, hits, count, as_text=as_text), degraded, found)
+            return _written(params, results(db, hits, count), degraded, found)
 
         try:
             # Encoded in the thread, for it may be large.
@@ -102,7 +97,7 @@ class Searching:
         readable: list[TranscriptHit] = []
         for hit in hits[:count]:
             with contextlib.suppress(Damaged):
-                readable += await self._database.read(partial(results, hits=[hit], limit=1, as_text=as_text))
+                readable += await self._database.read(partial(results, hits=[hit], limit=1))
         return _written(params, readable, degraded, found)
 
     @handles(SearchEverything)
@@ -118,15 +113,11 @@ class Searching:
 
         async def ask(corpus: Corpus) -> None:
             try:
-                found[corpus] = await ctx.call(
-                    RetrieveSearch(
-                        collection=corpus.value,
-                        query=params.query,
-                        limit=params.limit,
-                        min_score=params.min_score,
-                        filters=found_by(ctx.session, time.time()) if corpus is Corpus.MEMORY else [],
-                    )
-                )
+                asked = RetrieveSearch(
+                    collection=corpus.value, query=params.query, limit=params.limit, min_score=params.min_score,
+                    filters=found_by(ctx.session, time.time()) if corpus is Corpus.MEMORY else [],
+                )  # fmt: skip
+                found[corpus] = await ctx.call(asked)
             except LinckiaError as error:
                 errors.append(error)
                 degraded.append(f"{corpus.value}: {error}")
@@ -137,7 +128,7 @@ class Searching:
         if not found:
             kinds = {type(error) for error in errors}
             raise (kinds.pop() if len(kinds) == 1 else Unavailable)("; ".join(degraded), retry_after_ms=1000)
-        hits = [_hit(corpus, result.source, hit) for corpus, result in found.items() for hit in result.hits]
+        hits = merged(found)
         turns = [hit.id for hit in hits if hit.corpus is Corpus.TRANSCRIPTS]
         # The search may still hold what was deleted a moment ago.
         there: set[str] = set()
@@ -146,19 +137,14 @@ class Searching:
         except Damaged as error:
             degraded.append(f"transcripts: {error}")
         hits = [hit for hit in hits if hit.corpus is not Corpus.TRANSCRIPTS or hit.id in there]
-        hits.sort(key=lambda hit: (-hit.score, hit.corpus, hit.id))
         degraded += [f"{corpus.value}: {reason}" for corpus, result in found.items() for reason in result.degraded]
         kept = hits[: params.limit]
         best = max(found.values(), key=lambda result: result.best or 0.0)
         return EverythingResult(
-            query=params.query,
-            count=len(kept),
-            results=kept,
+            query=params.query, count=len(kept), results=kept, degraded=degraded, note=best.note,
             searched=[corpus for corpus in corpora if corpus in found],
-            degraded=degraded,
             unlikely=sum(result.unlikely for result in found.values()),
-            note=best.note,
-        )
+        )  # fmt: skip
 
     async def _caught_up(self, degraded: list[str], name: str) -> int:
         """How many turns the search does not know yet; said in `degraded` as well."""
@@ -187,6 +173,16 @@ def _written(params: TranscriptsSearch, told: list[TranscriptHit], degraded: lis
     )  # fmt: skip
 
 
+def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
+    """The hits of all, best first; of those with one score the one that was further ahead in its own corpus."""
+    ranked = [
+        (rank, _hit(corpus, found[corpus].source, hit))
+        for corpus in sorted(found)
+        for rank, hit in enumerate(found[corpus].hits)
+    ]
+    return [hit for _, hit in sorted(ranked, key=lambda each: (-each[1].score, each[0]))]
+
+
 def filters(params: TranscriptsSearch) -> list[Filter]:
     """The conditions that `params` states.
 
@@ -206,20 +202,18 @@ def one_each(hits: Sequence[Hit]) -> list[Hit]:
     return list(best.values())
 
 
-def results(db: apsw.Connection, hits: Sequence[Hit], limit: int, *, as_text: bool) -> list[TranscriptHit]:
-    """Hits as results; one whose node is gone is left out. Without `as_text` only for `answers.written`."""
+def results(db: apsw.Connection, hits: Sequence[Hit], limit: int) -> list[TranscriptHit]:
+    """Hits as results; one whose node is gone is left out."""
     found: list[TranscriptHit] = []
     for hit in hits:
-        node = forest.find(db, hit.group)
-        if node is None:
+        if (node := forest.find(db, hit.group)) is None:
             continue
-        rows = forest.lineage(db, node.node_id, "hash, role, content")
-        path = told(rows, as_text=as_text)
-        found.append(
-            TranscriptHit(
-                hash=node.hash, score=hit.score, role=node.role, preview=path[-1].text, depth=len(path), lineage=path
-            )
-        )
+        path = [
+            LineageTurn(hash=digest.hex(), role=role, text=read_text(forest.read_blocks(content)))
+            for digest, role, content in forest.lineage(db, node.node_id, "hash, role, content")
+        ]
+        about = {"hash": node.hash, "role": node.role, "preview": path[-1].text}
+        found.append(TranscriptHit(score=hit.score, depth=len(path), lineage=path, **about))
         if len(found) == limit:
             break
     return found
@@ -259,13 +253,16 @@ def cut(text: str, room: int) -> str:
 
 
 def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
+    first, last = (hit.item_metadata.get(name) for name in ("first", "last"))
     return EverythingHit(
         corpus=corpus,
-        id=hit.group,
+        # Documents of one content are one group, and tools know that by its hash.
+        id=str(hit.group_metadata.get("hash", hit.group)) if corpus is Corpus.DOCUMENTS else hit.group,
         score=hit.score,
         title=hit.title,
         context=hit.heading,
         text=hit.text,
+        lines=f"{first}-{last}" if first else "",
         source=source,
-        metadata={key: value for key, value in hit.group_metadata.items() if key not in _OWN},
+        metadata={key: value for key, value in hit.group_metadata.items() if value and key not in _OWN},
     )

@@ -14,7 +14,7 @@ left open, a byte order mark, a document marker) is left to a full read.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from services.yaml.errors import NotApplicable, SyntaxFault
@@ -61,7 +61,7 @@ def _apply(text: str, splices: Iterable[Splice]) -> str | None:
     """The text after the splices, or None where they overlap."""
     out: list[str] = []
     at = 0
-    for start, stop, new in sorted(splices, key=lambda splice: (splice.start, splice.stop)):
+    for start, stop, new in sorted(splices, key=itemgetter(0, 1)):
         if start < at or stop < start:
             return None
         out += (text[at:start], new)
@@ -81,10 +81,8 @@ def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: b
     if edited is None:
         return None
     start, stop, new, dropped, added = expected
-    if whole is None:
-        whole = len(edited) < _SMALL
     segment = None
-    if not whole and splices:
+    if splices and not (len(edited) < _SMALL if whole is None else whole):
         first, last = min(splice.start for splice in splices), max(splice.stop for splice in splices)
         segment = _find_segment(tree, first, last, start, stop)
     result = _parsed(edited, stream) if segment is None else _read_segment(tree, segment, edited)
@@ -251,26 +249,25 @@ def _graft(stream: Stream, segment: _Segment, part: Stream, edited: str) -> Stre
     result.events = stream.events[:first] + part.events[2:-2] + stream.events[last:]
     for name in ("starts", "bodies", "stops"):
         old: array[int] = getattr(stream, name)
-        new: array[int] = getattr(part, name)
-        out = old[:first]
-        out.extend(array("q", [at + base for at in new[2:-2]]))
-        out.extend([last_stop] * (run - last))
-        out.extend(array("q", [at + by for at in old[run:]]) if by else old[run:])
-        setattr(result, name, out)
+        inside = [at + base for at in getattr(part, name)[2:-2]]
+        setattr(
+            result,
+            name,
+            old[:first] + array("q", [*inside, *[last_stop] * (run - last), *(at + by for at in old[run:])]),
+        )
     for opening in segment.above:
         result.stops[opening] = last_stop if stream.closes[opening] < run else stream.stops[opening] + by
-    result.closes = closes = stream.closes.copy()
-    for opening in range(first, last):
-        closes.pop(opening, None)
-    if moved:
-        ends = ((opening, closing + moved if closing >= last else closing) for opening, closing in closes.items())
-        result.closes = closes = {opening + moved if opening >= last else opening: closing for opening, closing in ends}
-    closes.update((opening - 2 + first, closing - 2 + first) for opening, closing in part.closes.items() if opening > 1)
+    result.closes = {
+        opening + (moved if opening >= last else 0): closing + (moved if closing >= last else 0)
+        for opening, closing in stream.closes.items()
+        if not first <= opening < last
+    }
+    result.closes |= {at - 2 + first: closing - 2 + first for at, closing in part.closes.items() if at > 1}
     before, behind = _of_segment(stream, base, segment.stop)
     result.comments = [
         *stream.comments[:before],
         *((start + base, stop + base) for start, stop in part.comments),
-        *(((start + by, stop + by) for start, stop in stream.comments[behind:]) if by else stream.comments[behind:]),
+        *((start + by, stop + by) for start, stop in stream.comments[behind:]),
     ]
     for document in stream.documents:
         event, close, body, stop, tags = document

@@ -4,12 +4,14 @@ The text is UTF-8 with or without a byte order mark, or UTF-16 of either order. 
 again gives the same bytes; a byte order mark is the text's first character.
 """
 
-import os
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from services.runtime.rewrite import Contended, TooLarge
 from services.runtime.roots import OutsideRoots, Roots
 from services.yaml.errors import Code, YamlError
 
@@ -37,19 +39,17 @@ def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
     raise YamlError(Code.IO, f"{file!r} cannot be read: {reason}")
 
 
-def read(roots: Roots, path: Path, max_bytes: int) -> bytes:
-    """The bytes of a regular file at a real path. Raises YamlError: -32000, or -32001 for one over the cap."""
+@contextlib.contextmanager
+def told(path: Path, max_bytes: int) -> Iterator[None]:
+    """Have what goes wrong with a file told as a YamlError: -32000, or -32001 for one over the cap."""
     try:
-        descriptor, status = roots.open(str(path))
-        with os.fdopen(descriptor, "rb") as stream:
-            raw = stream.read() if status.st_size <= max_bytes else None
+        yield
     except OSError as fault:
         raise YamlError(Code.IO, f"{path} cannot be read: {fault.strerror}") from None
-    except OutsideRoots as fault:
+    except (OutsideRoots, Contended) as fault:
         raise YamlError(Code.IO, str(fault)) from None
-    if raw is None or len(raw) > max_bytes:
-        raise YamlError(Code.PARSE, f"{path} is larger than {max_bytes} bytes, the most that is parsed")
-    return raw
+    except TooLarge:
+        raise YamlError(Code.PARSE, f"{path} is larger than {max_bytes} bytes, the most that is parsed") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,16 @@ from proto.ops.yaml import (
     SetEdit,
     ValidateResult,
 )
-from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, replace_file
+from services.runtime.rewrite import read_whole, rewrite
 from services.runtime.roots import Roots
-from services.runtime.text.unified import unified
+from services.runtime.text.lines import unified
 from services.yaml import comments, restructure, schema
 from services.yaml.errors import Code, NotApplicable, YamlError
-from services.yaml.files import DEFAULT_MAX_BYTES, Source, read, read_source, resolve
+from services.yaml.files import DEFAULT_MAX_BYTES, Source, read_source, resolve, told
 from services.yaml.fragment import read_fragment
-from services.yaml.syntax.parser import MAX_DEPTH
 from services.yaml.tree import Tree
 from services.yaml.values import get_at, locate, pick_document, read_path, read_tree, set_at
 
-_ATTEMPTS: Final = 3  # an edit without if_match starts again when another program changed the file meanwhile
 _CACHE_BYTES: Final = 256 * 1024 * 1024
 _BYTES_PER_EVENT: Final = 320  # measured: an event, its value, its three offsets and its share of the tables
 _BYTES_PER_CHARACTER: Final = 6  # the text and the raw bytes
@@ -87,33 +85,26 @@ class YamlFiles:
     """The YAML files under some roots. Holds the parsed files it was asked for, within `cache_max_bytes`."""
 
     def __init__(
-        self,
-        roots: Roots,
-        *,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-        max_depth: int = MAX_DEPTH,
-        cache_max_bytes: int = _CACHE_BYTES,
+        self, roots: Roots, *, max_bytes: int = DEFAULT_MAX_BYTES, cache_max_bytes: int = _CACHE_BYTES
     ) -> None:
         self.roots = roots
         self.max_bytes = max_bytes
-        self.max_depth = max_depth
         self.cache = ParseCache(cache_max_bytes)
-        self.locks = FileLocks()
 
     def get(self, file: str, path: str, document: int = 0) -> GetResult:
         """The exact source of the value at a path. Raises YamlError (-32000, -32001, -32002)."""
-        parsed = self._read(resolve(self.roots, file))
+        parsed = self._read(file)
         return GetResult(get_at(parsed.tree, path, document), parsed.source.digest)
 
     def get_comments(self, file: str, path: str, document: int = 0) -> CommentsResult:
         """The comments of the entry at a path. Raises YamlError (-32000, -32001, -32002)."""
-        parsed = self._read(resolve(self.roots, file))
+        parsed = self._read(file)
         found, place = locate(parsed.tree, path, document, Code.NOT_FOUND)
         return CommentsResult(*comments.read_comments(parsed.tree, found, place), parsed.source.digest)
 
     def validate(self, file: str, against: dict[str, Any], document: int = 0) -> ValidateResult:
         """Check a document against a JSON Schema. Raises YamlError."""
-        parsed = self._read(resolve(self.roots, file))
+        parsed = self._read(file)
         found = pick_document(parsed.tree, document, Code.NOT_FOUND)
         if found is None:
             raise YamlError(Code.NOT_FOUND, f"{file} has no document to validate")
@@ -130,62 +121,64 @@ class YamlFiles:
     ) -> EditResult:
         """Make one edit, or several in order, all or none: each sees what those before it did. Raises YamlError."""
         path = resolve(self.roots, file, write=not dry_run)
-        message = _described(edits, file)
-        edits = edits if isinstance(edits, Sequence) else [edits]
+        each = edits if isinstance(edits, Sequence) else [edits]
+        versions: tuple[Parsed, Tree]
+
+        def change(raw: bytes) -> bytes:
+            nonlocal versions
+            parsed = self._parsed(path, raw)
+            _check_match(parsed.source.digest, if_match)
+            after = _applied(parsed.tree, each, document, json_file=path.suffix.lower() == ".json")
+            versions = parsed, after
+            changed = raw if after is parsed.tree else parsed.source.encode(after.text)
+            if len(changed) > self.max_bytes and not dry_run:
+                raise NotApplicable(f"{file} would be larger than {self.max_bytes} bytes")
+            return changed
+
+        with told(path, self.max_bytes):
+            done = rewrite(str(path), self.roots, change, field="file", dry_run=dry_run, most=self.max_bytes)
+        parsed, after = versions
         if dry_run:
-            parsed, after = self._applied(path, edits, document, if_match)
             diff = unified(parsed.tree.text, after.text, file)
             return EditResult(diff or "nothing would change", parsed.source.digest, False, diff)
-        attempts = _ATTEMPTS if if_match is None else 1
-        try:
-            with self.locks.hold(path):
-                while True:
-                    parsed, after = self._applied(path, edits, document, if_match)
-                    if after is parsed.tree:
-                        return EditResult(message, parsed.source.digest, False)
-                    raw = parsed.source.encode(after.text)
-                    if len(raw) > self.max_bytes:
-                        raise NotApplicable(f"{file} would be larger than {self.max_bytes} bytes")
-                    attempts -= 1
-                    try:
-                        replace_file(path, parsed.source.raw, raw)
-                    except ChangedMeanwhile:
-                        if not attempts:
-                            raise
-                        continue
-                    source = read_source(raw)
-                    self.cache.put(path, Parsed(source, after))
-                    return EditResult(message, source.digest, True)
-        except CannotReplace as fault:
-            raise YamlError(Code.IO, str(fault)) from None
+        if done.after != done.before:
+            parsed = Parsed(read_source(done.after), after)
+            self.cache.put(path, parsed)
+        return EditResult(_described(edits, file), parsed.source.digest, done.after != done.before)
 
-    def _applied(self, path: Path, edits: Sequence[Edit], document: int, if_match: str | None) -> tuple[Parsed, Tree]:
-        """What the file holds, and the tree after the edits."""
-        parsed = self._read(path)
-        digest = parsed.source.digest
-        if if_match is not None and if_match.lower().removeprefix("sha256:") != digest:
-            raise NotApplicable(
-                f"the file has changed: if_match is {if_match}, the file's digest is {digest}: read it again",
-                {"expected": if_match, "found": digest},
-            )
-        tree = parsed.tree
-        for number, edit in enumerate(edits):
-            try:
-                tree = apply(tree, edit, document, json_file=path.suffix.lower() == ".json")
-            except YamlError as fault:
-                if len(edits) == 1:
-                    raise
-                raise YamlError(fault.code, f"edits[{number}]: {fault.message}: none of the edits was made") from None
-        return parsed, tree
+    def _read(self, file: str) -> Parsed:
+        path = resolve(self.roots, file)
+        with told(path, self.max_bytes):
+            raw = read_whole(str(path), self.roots, self.max_bytes)
+        return self._parsed(path, raw)
 
-    def _read(self, path: Path) -> Parsed:
-        raw = read(self.roots, path, self.max_bytes)
+    def _parsed(self, path: Path, raw: bytes) -> Parsed:
         found = self.cache.get(path, raw)
         if found is None:
             source = read_source(raw)
-            found = Parsed(source, read_tree(source.text, max_depth=self.max_depth))
+            found = Parsed(source, read_tree(source.text))
             self.cache.put(path, found)
         return found
+
+
+def _check_match(digest: str, if_match: str | None) -> None:
+    if if_match is not None and if_match.lower().removeprefix("sha256:") != digest:
+        raise NotApplicable(
+            f"the file has changed: if_match is {if_match}, the file's digest is {digest}: read it again",
+            {"expected": if_match, "found": digest},
+        )
+
+
+def _applied(tree: Tree, edits: Sequence[Edit], document: int, *, json_file: bool) -> Tree:
+    """The tree after the edits."""
+    for number, edit in enumerate(edits):
+        try:
+            tree = apply(tree, edit, document, json_file=json_file)
+        except YamlError as fault:
+            if len(edits) == 1:
+                raise
+            raise YamlError(fault.code, f"edits[{number}]: {fault.message}: none of the edits was made") from None
+    return tree
 
 
 def _described(edits: Edit | Sequence[Edit], file: str) -> str:

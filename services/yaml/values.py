@@ -7,15 +7,15 @@ from services.yaml.layout import find_slot
 from services.yaml.path import Index, Key, PathFault, Step, parse_path, show_path
 from services.yaml.replacement import replace_value
 from services.yaml.syntax.events import ALIAS, MAPPING, Document
-from services.yaml.syntax.parser import MAX_DEPTH, parse
+from services.yaml.syntax.parser import parse
 from services.yaml.syntax.tokens import BLOCK_HEADER, DEFAULT_TAGS
 from services.yaml.tree import NotThere, Place, Tree
 
 
-def read_tree(text: str, *, max_depth: int = MAX_DEPTH) -> Tree:
+def read_tree(text: str) -> Tree:
     """Parse a file's text, whole. Raises YamlError (-32001) with line and column."""
     try:
-        tree = Tree(parse(text, max_depth=max_depth, lenient_closers=True))
+        tree = Tree(parse(text, lenient_closers=True))
         tree.alias_targets()
     except SyntaxFault as fault:
         line, column = line_and_column(text, fault.offset)

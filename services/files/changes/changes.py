@@ -30,7 +30,7 @@ from services.files.index.tree import Tree, find
 from services.files.paths import FileRoots
 from services.files.store.database import Note, remove_note, write_note
 from services.files.store.sql import fetch_all
-from services.runtime.renaming import rename
+from services.runtime.replace import rename
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""

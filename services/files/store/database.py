@@ -23,7 +23,7 @@ from proto.errors import Unavailable
 from services.files import paths
 from services.files.store import schema, sql
 from services.files.store.sql import fetch_all
-from services.runtime.database import Database, Kind, Schema, salvage, sync_folder
+from services.runtime.database import Database, Kind, Schema, beside, sync_folder
 from services.runtime.handlers import Environment
 from services.runtime.storage import patiently
 
@@ -92,7 +92,7 @@ def _begin(db: apsw.Connection) -> None:
     """Fill tables that were just created, in their transaction. Raises apsw.FullError where there is no room for the
     mark that a database was begun here."""
     path = Path(db.filename)
-    aside = salvage.damaged_files(path)
+    aside = beside.damaged_files(path)
     if aside and int(aside[-1].name.rpartition("-")[2]) > time.time_ns() - RECENT_NS:
         _take_over(db, aside[-1])
     _fill_trash(db, path.parent / "trash")
@@ -119,11 +119,11 @@ def _mark_of(path: Path) -> Path:
 def _take_over(db: apsw.Connection, aside: Path) -> None:
     lost = [*schema.NUMBERED]
     try:
-        with salvage.opened(aside) as old:
+        with beside.opened(aside) as old:
             lost = [table for table in TAKEN_OVER if not _copy(db, old, table)]
             if not _copy_members(db, old):
                 lost.append("member")
-            roots, complete = salvage.readable(old, "SELECT root FROM scan", "root")
+            roots, complete = beside.readable(old, "SELECT root FROM scan", "root")
             if not complete:
                 lost.append("scan")
     except apsw.Error as error:
@@ -146,7 +146,7 @@ def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:
     if not columns:
         return False
     names, marks = ", ".join(columns), ",".join("?" * len(columns))
-    rows, complete = salvage.readable(old, f"SELECT {names} FROM {table}", "1")
+    rows, complete = beside.readable(old, f"SELECT {names} FROM {table}", "1")
     db.executemany(f"INSERT OR IGNORE INTO {table}({names}) VALUES({marks})", rows)
     return complete
 
@@ -157,7 +157,7 @@ def _copy_members(db: apsw.Connection, old: apsw.Connection) -> bool:
         "SELECT f.path || e.name, m.set_id, m.added FROM member m JOIN entry e ON e.id = m.entry_id"
         " JOIN folder f ON f.id = e.parent"
     )
-    rows, complete = salvage.readable(old, query, "m.set_id DESC, m.entry_id")
+    rows, complete = beside.readable(old, query, "m.set_id DESC, m.entry_id")
     db.executemany("INSERT OR IGNORE INTO trash_member VALUES(0, ?, ?, ?, '')", rows)
     return complete
 

@@ -19,7 +19,7 @@ from services.files.text.grep import Grep
 from services.files.text.texts import Text, decode
 from services.runtime.handlers import Context, handles
 from services.runtime.rewrite import check_match, content_hash, read_whole, told
-from services.runtime.text.unified import shortly
+from services.runtime.text.lines import shortly
 
 
 class TextTools(Family):

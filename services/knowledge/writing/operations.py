@@ -29,7 +29,7 @@ from services.runtime.handlers import Context, Environment, handles
 from services.runtime.replace import CannotReplace
 from services.runtime.rewrite import Contended, Rewritten, check_match, content_hash, create, read_whole, rewrite, told
 from services.runtime.roots import Denied, OutsideRoots, Roots
-from services.runtime.text.unified import MAX_CHARACTERS, shortly
+from services.runtime.text.lines import MAX_CHARACTERS, shortly
 
 _EXISTS = "there is a note already; give `if_match` (its hash is {}) or `overwrite: true`, or change it by edit_note"
 

@@ -25,8 +25,7 @@ from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import name_key, slug
 from services.knowledge.writing.editing import decoded
 from services.knowledge.writing.relinking import UNNAMEABLE, Move, relinked
-from services.runtime.renaming import rename
-from services.runtime.replace import FileLocks
+from services.runtime.replace import FileLocks, rename
 from services.runtime.rewrite import Contended, TooLarge, content_hash, open_below, rewrite
 from services.runtime.roots import OutsideRoots, Roots
 

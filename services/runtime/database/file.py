@@ -20,8 +20,7 @@ import trio
 
 from proto.durable import sync_folder
 from proto.errors import OperationError, Unavailable
-from services.runtime.database import earlier
-from services.runtime.database.salvage import damaged_files
+from services.runtime.database import beside
 from services.runtime.database.schema import Kind, Schema, UnknownVersion
 from services.runtime.storage import Damaged, disk_full
 
@@ -185,12 +184,12 @@ class DatabaseFile:
 
     def _put_aside(self, reason: str) -> None:
         """Rename the file, so that it can be examined. Its log is removed: it would be a stranger's to the next one."""
-        before = damaged_files(self.path)
+        before = beside.damaged_files(self.path)
         # The newest by its name, also where the clock was put back.
         stamp = max([time.time_ns(), *(int(file.name.rpartition("-")[2]) + 1 for file in before[-1:])])
-        aside = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
-        _log.error("%s cannot be used (%s): put aside as %s and rebuilt", self.path, reason, aside.name)
-        self.path.replace(aside)
+        new = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
+        _log.error("%s cannot be used (%s): put aside as %s and rebuilt", self.path, reason, new.name)
+        self.path.replace(new)
         for suffix in ("-wal", "-shm"):
             self._beside(suffix).unlink(missing_ok=True)
         for file in before[: -KEPT_ASIDE + 1]:
@@ -237,9 +236,9 @@ class DatabaseFile:
             connection.pragma("journal_size_limit", LOG_BYTES)
             if self.kind is Kind.SOURCE or self._schema.keeps:
                 if self._schema.is_behind(connection):
-                    earlier.keep(connection, self.path, self._schema.version)
+                    beside.keep(connection, self.path, self._schema.version)
                 else:
-                    earlier.forget(self.path)
+                    beside.forget(self.path)
             self._schema.apply(connection)
             if fresh:
                 sync_folder(self.path.parent)

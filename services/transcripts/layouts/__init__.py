@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.messages import Turn
+from services.transcripts.messages import Message, Turn
 from services.transcripts.providers.wire import Json
 
 
@@ -25,6 +25,17 @@ class Step(Turn, kw_only=True):
 
     after: str
     keys: list[str]
+
+
+def said(
+    message: Message, key: str, after: str, provider: str, agent: str, *, model: str = "", project: str = "",
+    system: str = "",
+) -> Step:  # fmt: skip
+    """A record, or several, that are one message."""
+    return Step(
+        messages=[message], keys=[key], after=after, provider=provider, agent=agent, model=model or message.model,
+        project=project, system=system,
+    )  # fmt: skip
 
 
 def passed(key: str, after: str) -> Step:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from services.transcripts.layouts import Layout, Step, passed, seconds
+from services.transcripts.layouts import Layout, Step, passed, said, seconds
 from services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Message
 from services.transcripts.providers import anthropic, wire
 from services.transcripts.providers.wire import Json, child, text
@@ -30,16 +30,16 @@ class Claude(Layout, kw_only=True):
 
     def read(self, record: Json) -> list[Step] | None:
         kind, key, after = text(record, "type"), text(record, "uuid"), text(record, "parentUuid")
-        said = child(record, "message")
+        message = child(record, "message")
         if kind not in ("user", ASSISTANT):
             known = kind in _OTHERS or (kind and (key or "sessionId" in record))
             return self._pass(key, after) if known else None
-        if not key or "content" not in said:
+        if not key or "content" not in message:
             return None
-        if text(said, "model") == "<synthetic>":
+        if text(message, "model") == "<synthetic>":
             # The agent's own notice, that the API failed for one; no model said it.
             return self._pass(key, after)
-        return self._assistant(record, said) if kind == ASSISTANT else self._user(record, said)
+        return self._assistant(record, message) if kind == ASSISTANT else self._user(record, message)
 
     def _pass(self, key: str, after: str) -> list[Step]:
         if not key:
@@ -50,11 +50,11 @@ class Claude(Layout, kw_only=True):
                 return []
         return [passed(key, after)]
 
-    def _assistant(self, record: Json, said: Json) -> list[Step]:
-        id_, key = text(said, "id"), text(record, "uuid")
-        message = anthropic.message({"role": ASSISTANT, "content": said["content"]})
+    def _assistant(self, record: Json, given: Json) -> list[Step]:
+        id_, key = text(given, "id"), text(record, "uuid")
+        message = anthropic.message({"role": ASSISTANT, "content": given["content"]})
         message.at = seconds(record.get("timestamp"))
-        wire.replied(message, said, text(said, "stop_reason"), anthropic.tokens(child(said, "usage")))
+        wire.replied(message, given, text(given, "stop_reason"), anthropic.tokens(child(given, "usage")))
         held = self.spoken
         if held is not None and id_ and id_ == self.said_id:
             if key not in held.keys:
@@ -66,8 +66,8 @@ class Claude(Layout, kw_only=True):
         self.spoken = _step(record, message)
         return steps
 
-    def _user(self, record: Json, said: Json) -> list[Step]:
-        message = anthropic.message({"role": "user", "content": said["content"]})
+    def _user(self, record: Json, given: Json) -> list[Step]:
+        message = anthropic.message({"role": "user", "content": given["content"]})
         message.at = seconds(record.get("timestamp"))
         step = _step(record, message)
         answered = {block.tool_result_id for block in message.content if block.type == TOOL_RESULT}
@@ -82,39 +82,28 @@ class Claude(Layout, kw_only=True):
         return []
 
     def in_hand(self) -> list[Step]:
-        return [said for said in (self.spoken, self.results) if said is not None]
+        return [step for step in (self.spoken, self.results) if step is not None]
 
     def flush(self) -> list[Step]:
         held = self.in_hand()
         self.said_id, self.spoken, self.results = "", None, None
         steps: list[Step] = []
-        for said in held:
-            if said.messages[0].content:
-                steps.append(said)
-            else:
-                # What was only thought is no message.
-                steps += (passed(key, said.after) for key in said.keys)
+        for step in held:
+            # What was only thought is no message.
+            steps += [step] if step.messages[0].content else [passed(key, step.after) for key in step.keys]
         return steps
 
 
 def _step(record: Json, message: Message) -> Step:
-    return Step(
-        messages=[message],
-        after=text(record, "parentUuid"),
-        keys=[text(record, "uuid")],
-        provider=anthropic.NAME,
-        model=message.model,
-        agent=AGENT,
-        project=text(record, "cwd"),
-    )
+    key, after = text(record, "uuid"), text(record, "parentUuid")
+    return said(message, key, after, anthropic.NAME, AGENT, project=text(record, "cwd"))
 
 
-def _called(said: Step) -> set[str]:
-    return {block.tool_use_id for block in said.messages[0].content if block.type == TOOL_USE}
+def _called(step: Step) -> set[str]:
+    return {block.tool_use_id for block in step.messages[0].content if block.type == TOOL_USE}
 
 
 def _extend(message: Message, more: Message) -> None:
-    message.content += more.content
-    message.thinking += more.thinking
+    message.extend(more)
     message.stop_reason = more.stop_reason or message.stop_reason
     message.usage = more.usage or message.usage

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.layouts import Layout, Step, seconds
-from services.transcripts.messages import ASSISTANT, Message, text_block
+from services.transcripts.layouts import Layout, Step, said, seconds
+from services.transcripts.messages import ASSISTANT, Message
 from services.transcripts.providers import openai, responses
 from services.transcripts.providers.wire import Json, child, count, records, text, usage
 
@@ -82,16 +82,14 @@ class Codex(Layout, kw_only=True):
             if self.spoken is None:
                 self.spoken = self._said(message)
             else:
-                held = self.spoken.messages[0]
-                held.content += message.content
-                held.thinking += message.thinking
+                self.spoken.messages[0].extend(message)
             return []
         steps = self.flush()
         if message.role == "user" and not _is_around(message):
             self.turns.append(self.head)
-        said = self._said(message)
-        self.head = said.keys[0]
-        return [*steps, said]
+        step = self._said(message)
+        self.head = step.keys[0]
+        return [*steps, step]
 
     def _compacted(self, payload: Json, at: float | None) -> list[Step]:
         steps = self.flush()
@@ -107,12 +105,9 @@ class Codex(Layout, kw_only=True):
         match payload.get("type"):
             case "token_count" if self.spoken is not None:
                 figures = child(child(payload, "info"), "last_token_usage")
-                self.spoken.messages[0].usage = usage(
-                    count(figures, "input_tokens"),
-                    count(figures, "output_tokens"),
-                    count(figures, "total_tokens"),
-                    cache_read_input_tokens=count(figures, "cached_input_tokens"),
-                )
+                sent, answered, cached = (count(figures, f"{of}_tokens") for of in ("input", "output", "cached_input"))
+                total = count(figures, "total_tokens")
+                self.spoken.messages[0].usage = usage(sent, answered, total, cache_read_input_tokens=cached)
             case "thread_rolled_back":
                 steps = self.flush()
                 for _ in range(min(count(payload, "num_turns"), len(self.turns))):
@@ -122,29 +117,21 @@ class Codex(Layout, kw_only=True):
 
     def _said(self, message: Message) -> Step:
         self.number += 1
-        return Step(
-            messages=[message],
-            after=self.head,
-            keys=[f"{self.session}#{self.number}"],
-            provider=self.provider,
-            model=self.model,
-            agent=AGENT,
-            project=self.project,
-            system=self.system,
-        )
+        key = f"{self.session}#{self.number}"
+        about = {"model": self.model, "project": self.project, "system": self.system}
+        return said(message, key, self.head, self.provider, AGENT, **about)
 
     def in_hand(self) -> list[Step]:
         return [self.spoken] if self.spoken is not None else []
 
     def flush(self) -> list[Step]:
-        said, self.spoken = self.spoken, None
-        if said is None or not said.messages[0].content:
+        step, self.spoken = self.spoken, None
+        if step is None or not step.messages[0].content:
             # What was only thought is no message.
             return []
-        self.head = said.keys[0]
-        return [said]
+        self.head = step.keys[0]
+        return [step]
 
 
 def _is_around(message: Message) -> bool:
-    said = (message.content or [text_block("")])[0].text.lstrip()
-    return said.startswith(_AROUND)
+    return bool(message.content) and message.content[0].text.lstrip().startswith(_AROUND)

@@ -2,7 +2,8 @@
 
 A record is a conversation (`messages` as either API has them, `mapping` of ChatGPT's export, `chat_messages` of
 Claude's, `conversations` of fine-tuning sets, `contents` of Gemini's API), a captured `{request, response}`, or one
-message; messages one by one are one conversation.
+message; messages one by one are one conversation. Nodes of a Merkle DAG, as tapes keeps and serves them, are a layout
+of their own.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.layouts import Layout, Step, passed, seconds
+from proto.ops.transcripts import Block
+from services.transcripts.layouts import Layout, Step, passed, said, seconds
 from services.transcripts.messages import ASSISTANT, Message, image, text_block
 from services.transcripts.providers import Rejected, TurnPayload, anthropic, gemini, ollama, openai, turn_of
-from services.transcripts.providers.parts import api_message
 from services.transcripts.providers.wire import Json, Unreadable, child, items, records, text
 
 _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
@@ -55,12 +56,9 @@ class Exports(Layout, kw_only=True):
 
     def _captured(self, record: Json) -> list[Step] | None:
         payload = TurnPayload(
-            provider=_provider(record, child(record, "request")),
-            agent_name=text(record, "agent_name"),
-            project=text(record, "project"),
-            request=record["request"],
-            response=record.get("response"),
-        )
+            provider=_provider(record, child(record, "request")), agent_name=text(record, "agent_name"),
+            project=text(record, "project"), request=record["request"], response=record.get("response"),
+        )  # fmt: skip
         try:
             turn = turn_of(payload)
         except (Rejected, Unreadable):
@@ -69,7 +67,7 @@ class Exports(Layout, kw_only=True):
         return [Step(**msgspec.structs.asdict(turn), after="", keys=[self._key()])]
 
     def _single(self, record: Json, provider: str) -> list[Step]:
-        message = api_message(record) if "parts" in record else _message(record, provider)
+        message = gemini.api_message(record) if "parts" in record else _message(record, provider)
         message.at = _time(record)
         if not message.content:
             return []
@@ -80,14 +78,9 @@ class Exports(Layout, kw_only=True):
 
 def _step(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Step:
     return Step(
-        messages=messages,
-        after=after,
-        keys=[key],
-        provider=provider,
-        model=text(record, "model"),
-        agent=text(record, "agent_name"),
-        project=text(record, "project", "cwd"),
-    )
+        messages=messages, after=after, keys=[key], provider=provider, model=text(record, "model"),
+        agent=text(record, "agent_name"), project=text(record, "project", "cwd"),
+    )  # fmt: skip
 
 
 def _dated(messages: list[Message], record: Json) -> list[Message]:
@@ -102,7 +95,7 @@ def _messages(record: Json, provider: str) -> list[Message] | None:
     if isinstance(record.get("messages"), list):
         return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
     if isinstance(record.get("contents"), list):
-        return [told for item in records(record, "contents") if (told := api_message(item)).content]
+        return [told for item in records(record, "contents") if (told := gemini.api_message(item)).content]
     if isinstance(record.get("conversations"), list):
         return [
             Message(role=_role(text(item, "from", "role")), content=[text_block(text(item, "value", "content"))])
@@ -151,11 +144,8 @@ def _claude_ai(record: Json, number: str) -> Iterator[Step]:
     for index, item in enumerate(records(record, "chat_messages")):
         key = text(item, "uuid") or f"{number}/{index}"
         blocks, thinking = anthropic.content(item.get("content") or text(item, "text"))
-        blocks += (
-            text_block(extracted)
-            for attached in records(item, "attachments")
-            if (extracted := text(attached, "extracted_content"))
-        )
+        extracted = (text(attached, "extracted_content") for attached in records(item, "attachments"))
+        blocks += (text_block(each) for each in extracted if each)
         after = text(item, "parent_message_uuid") or before
         before = key
         if not any(block.text or block.type != "text" for block in blocks):
@@ -163,7 +153,7 @@ def _claude_ai(record: Json, number: str) -> Iterator[Step]:
             continue
         role, model = _role(text(item, "sender")), text(record, "model")
         message = Message(role=role, content=blocks, thinking=thinking, at=_time(item), model=model)
-        yield Step(messages=[message], after=after, keys=[key], provider=anthropic.NAME, agent="claude.ai", model=model)
+        yield said(message, key, after, anthropic.NAME, "claude.ai")
 
 
 def _chatgpt(record: Json, number: str) -> Iterator[Step]:
@@ -185,27 +175,54 @@ def _chatgpt(record: Json, number: str) -> Iterator[Step]:
         if message is None:
             yield passed(at, after)
             continue
-        model = message.model
-        yield Step(messages=[message], after=after, keys=[at], provider=openai.NAME, agent="chatgpt", model=model)
+        yield said(message, at, after, openai.NAME, "chatgpt")
 
 
-def _chatgpt_message(said: Json) -> Message | None:
-    told = child(said, "content")
+def _chatgpt_message(given: Json) -> Message | None:
+    told = child(given, "content")
     if text(told, "content_type") in _HIDDEN:
         return None
     parts = told.get("parts")
     blocks = []
     for part in parts if isinstance(parts, list) else [text(told, "text", "result")]:
-        given = part if isinstance(part, dict) else {"text": part}
-        if url := text(given, "asset_pointer"):
+        item = part if isinstance(part, dict) else {"text": part}
+        if url := text(item, "asset_pointer"):
             blocks.append(image(url=url))
-        elif said_ := text(given, "text"):
-            blocks.append(text_block(said_))
+        elif spoken := text(item, "text"):
+            blocks.append(text_block(spoken))
     if not blocks:
         return None
-    return Message(
-        role=text(child(said, "author"), "role") or "user",
-        content=blocks,
-        model=text(child(said, "metadata"), "model_slug"),
-        at=_time(said),
-    )
+    role, model = text(child(given, "author"), "role") or "user", text(child(given, "metadata"), "model_slug")
+    return Message(role=role, content=blocks, model=model, at=_time(given))
+
+
+class Nodes(Layout, kw_only=True):
+    """`{hash, parent_hash, bucket, stop_reason, usage, project}`; parents come before what follows them."""
+
+    name: ClassVar[str] = "nodes"
+
+    def read(self, record: Json) -> list[Step] | None:
+        bucket = child(record, "bucket")
+        role, hash_, parent = text(bucket, "role"), text(record, "hash"), text(record, "parent_hash")
+        if not hash_ or not role:
+            return None
+        usage, stop_reason = child(record, "usage"), text(record, "stop_reason")
+        message = Message(
+            role=role, content=_blocks(bucket), reply=role == ASSISTANT and bool(usage or stop_reason),
+            stop_reason=stop_reason, usage=usage or None, at=seconds(record.get("created_at")),
+        )  # fmt: skip
+        after = f"node/{parent}" if parent else ""
+        provider, agent, model = (text(bucket, of) for of in ("provider", "agent_name", "model"))
+        return [said(message, f"node/{hash_}", after, provider, agent, model=model, project=text(record, "project"))]
+
+
+def _blocks(bucket: Json) -> list[Block]:
+    if spoken := text(bucket, "content"):
+        return [text_block(spoken)]
+    found: list[Block] = []
+    for item in records(bucket, "content"):
+        try:
+            found.append(msgspec.convert({"is_error": False, **item}, Block))
+        except msgspec.ValidationError:
+            found.append(text_block(text(item, "text")))
+    return found

@@ -11,10 +11,10 @@ from typing import ClassVar
 import msgspec
 
 from proto.ops.transcripts import Block
-from services.transcripts.layouts import Layout, Step, seconds
-from services.transcripts.messages import ASSISTANT, Message, tool_result, tool_use
+from services.transcripts.layouts import Layout, Step, said, seconds
+from services.transcripts.messages import ASSISTANT, TOOL_RESULT, Message, tool_result, tool_use
 from services.transcripts.providers.gemini import NAME as PROVIDER
-from services.transcripts.providers.parts import content, part_blocks
+from services.transcripts.providers.gemini import content, part_blocks
 from services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
 
 AGENT = "gemini-cli"
@@ -73,37 +73,19 @@ class Gemini(Layout, kw_only=True):
         if not blocks:
             return steps
         tokens = child(record, "tokens")
+        sent, answered, total, cached = (count(tokens, of) for of in ("input", "output", "total", "cached"))
         message = Message(
-            role=ASSISTANT,
-            content=blocks,
-            thinking=[*thoughts, *records(record, "thoughts")],
-            model=text(record, "model"),
-            reply=True,
-            at=at,
-            usage=usage(
-                count(tokens, "input"),
-                count(tokens, "output"),
-                count(tokens, "total"),
-                cache_read_input_tokens=count(tokens, "cached"),
-            ),
-        )
+            role=ASSISTANT, content=blocks, thinking=[*thoughts, *records(record, "thoughts")], reply=True, at=at,
+            model=text(record, "model"), usage=usage(sent, answered, total, cache_read_input_tokens=cached),
+        )  # fmt: skip
         self.held = [self._said(id_, message, self.head)]
-        results = [block for call in calls for block in _results(call)]
-        if results:
-            self.held.append(
-                self._said(f"{id_}/results", Message(role="tool", content=results, at=at), self.held[0].keys[0])
-            )
+        if results := [block for call in calls for block in _results(call)]:
+            told = Message(role="tool", content=results, at=at)
+            self.held.append(self._said(f"{id_}/results", told, self.held[0].keys[0]))
         return steps
 
     def _said(self, id_: str, message: Message, after: str) -> Step:
-        return Step(
-            messages=[message],
-            after=after,
-            keys=[f"{self.session}/{id_}"],
-            provider=PROVIDER,
-            model=message.model,
-            agent=AGENT,
-        )
+        return said(message, f"{self.session}/{id_}", after, PROVIDER, AGENT)
 
     def in_hand(self) -> list[Step]:
         return self.held
@@ -125,14 +107,10 @@ def _is_session(record: Json) -> bool:
 def _results(call: Json) -> list[Block]:
     """What a call came to; nothing where it has not ended."""
     failed = text(call, "status") in ("error", "cancelled")
-    given = call.get("result")
-    parts = [part for part in given if isinstance(part, dict)] if isinstance(given, list) else []
-    blocks: list[Block] = []
-    for part in parts:
-        blocks += part_blocks(part)
+    blocks = [block for part in records(call, "result") for block in part_blocks(part)]
     for index, block in enumerate(blocks):
-        if block.type == "tool_result":
+        if block.type == TOOL_RESULT:
             blocks[index] = tool_result(text(call, "id") or block.tool_result_id, block.tool_output, is_error=failed)
-    if not blocks and given:
+    if not blocks and (given := call.get("result")):
         blocks = [tool_result(text(call, "id"), compact(given), is_error=failed)]
     return blocks

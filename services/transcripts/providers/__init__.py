@@ -14,7 +14,7 @@ import msgspec
 
 from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn
-from services.transcripts.providers import anthropic, gemini, ollama, openai, responses
+from services.transcripts.providers import anthropic, gemini, ollama, openai, responses, wire
 from services.transcripts.providers.wire import Json, Unreadable, child, compact, decode, events, record, text
 
 _APIS: dict[str, ModuleType] = {each.NAME: each for each in (openai, anthropic, ollama, gemini)}
@@ -73,7 +73,7 @@ def _replies(api: ModuleType, given: object) -> list[Message]:
         given = parts[0] if len(parts) == 1 and _is_whole(parts[0]) else api.assemble(parts)
     given = record(given)
     if isinstance(child(given, "message").get("content"), list) and "choices" not in given:
-        return [_neutral(given)]
+        return _neutral(given)
     replies: list[Message] = api.response(given)
     return replies
 
@@ -88,22 +88,15 @@ def _read(body: str) -> object:
 
 
 def _is_whole(event: Json) -> bool:
-    return any(key in event for key in ("choices", "content", "output")) and event.get("object") != (
-        "chat.completion.chunk"
-    )
+    is_chunk = event.get("object") == "chat.completion.chunk"
+    return not is_chunk and not event.keys().isdisjoint(("choices", "content", "output"))
 
 
-def _neutral(given: Json) -> Message:
+def _neutral(given: Json) -> list[Message]:
     said = child(given, "message")
     try:
         blocks = msgspec.convert([{"is_error": False, **block} for block in said["content"]], list[Block])
     except (msgspec.ValidationError, TypeError) as error:
         raise Unreadable(f"`message.content`: {compact(str(error))}") from None
-    return Message(
-        role=text(said, "role") or ASSISTANT,
-        content=blocks,
-        model=text(given, "model"),
-        reply=True,
-        stop_reason=text(given, "stop_reason"),
-        usage=child(given, "usage") or None,
-    )
+    reply = Message(role=text(said, "role") or ASSISTANT, content=blocks)
+    return wire.replied(reply, given, text(given, "stop_reason"), child(given, "usage") or None)

@@ -116,12 +116,8 @@ def tokens(figures: Json) -> Json | None:
     """Usage; what was read from the cache is part of the prompt."""
     written = count(figures, "cache_creation_input_tokens")
     read = count(figures, "cache_read_input_tokens")
-    return usage(
-        count(figures, "input_tokens") + written + read,
-        count(figures, "output_tokens"),
-        cache_creation_input_tokens=written,
-        cache_read_input_tokens=read,
-    )
+    sent, answered = count(figures, "input_tokens") + written + read, count(figures, "output_tokens")
+    return usage(sent, answered, cache_creation_input_tokens=written, cache_read_input_tokens=read)
 
 
 def assemble(events: list[Json]) -> Json:
@@ -186,11 +182,9 @@ def _written(block_: Block) -> dict[str, Any] | None:
             result = {"type": "tool_result", "tool_use_id": block_.tool_result_id, "content": block_.tool_output}
             return {**result, "is_error": True} if block_.is_error else result
         case "image":
-            source = (
-                {"type": "base64", "media_type": block_.media_type or "image/png", "data": block_.image_base64}
-                if block_.image_base64
-                else {"type": "url", "url": block_.image_url}
-            )
+            source = {"type": "url", "url": block_.image_url}
+            if data := block_.image_base64:
+                source = {"type": "base64", "media_type": block_.media_type or "image/png", "data": data}
             return {"type": "document" if block_.media_type == "application/pdf" else "image", "source": source}
         case _:
             return {"type": "text", "text": block_.text} if block_.text else None

@@ -1,6 +1,7 @@
 """Google's Gemini API: `generateContent` and `streamGenerateContent`, and as the Gemini CLI wraps them.
 
-https://ai.google.dev/api/generate-content.  What is sent inline (`inlineData`) is left out, and said to be.
+https://ai.google.dev/api/generate-content.  What is sent inline (`inlineData`) is left out, and said to be. The CLI
+keeps contents, `{role, parts}`, in its files as well: see `layouts.gemini`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,20 @@ from typing import Any
 from msgspec import structs
 
 from proto.ops.transcripts import Block
-from services.transcripts.messages import IMAGE, TOOL_USE, Message, Turn, text_block
+from services.transcripts.messages import (
+    ASSISTANT,
+    IMAGE,
+    TOOL_RESULT,
+    TOOL_USE,
+    Message,
+    Turn,
+    image,
+    text_block,
+    tool_result,
+    tool_use,
+)
 from services.transcripts.providers import wire
-from services.transcripts.providers.parts import api_message
-from services.transcripts.providers.wire import Json, Unreadable, child, count, items, records, text, usage
+from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, items, records, text, usage
 
 NAME = "gemini"
 
@@ -59,12 +70,8 @@ def response(body: Json) -> list[Message]:
     reply = _message({"role": "model", **child(first, "content")})
     figures = child(body, "usageMetadata")
     answered = count(figures, "candidatesTokenCount") + count(figures, "thoughtsTokenCount")
-    tokens = usage(
-        count(figures, "promptTokenCount"),
-        answered,
-        count(figures, "totalTokenCount"),
-        cache_read_input_tokens=count(figures, "cachedContentTokenCount"),
-    )
+    sent, total, cached = (count(figures, f"{of}TokenCount") for of in ("prompt", "total", "cachedContent"))
+    tokens = usage(sent, answered, total, cache_read_input_tokens=cached)
     return wire.replied(reply, {"model": text(body, "modelVersion")}, text(first, "finishReason"), tokens)
 
 
@@ -94,3 +101,45 @@ def assemble(events: list[Json]) -> Json:
 
 def _is_text(part: object) -> bool:
     return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def api_message(record: Json) -> Message:
+    """A `Content` of the API: `{role, parts}`."""
+    blocks, thoughts = content(record.get("parts"))
+    role = text(record, "role") or "user"
+    if role == "model":
+        return Message(role=ASSISTANT, content=blocks, thinking=thoughts)
+    return Message(role="tool" if any(block.type == TOOL_RESULT for block in blocks) else role, content=blocks)
+
+
+def content(given: object) -> tuple[list[Block], list[Json]]:
+    """Blocks, and what was thought before them."""
+    if isinstance(given, str):
+        return ([text_block(given)] if given else []), []
+    blocks: list[Block] = []
+    thoughts: list[Json] = []
+    for part in given if isinstance(given, list) else [given]:
+        if isinstance(part, str):
+            blocks.append(text_block(part))
+        elif isinstance(part, dict):
+            if part.get("thought") is True:
+                thoughts.append(part)
+            else:
+                blocks += part_blocks(part)
+    return blocks, thoughts
+
+
+def part_blocks(part: Json) -> list[Block]:
+    if called := child(part, "functionCall"):
+        return [tool_use(text(called, "id"), text(called, "name"), called.get("args"))]
+    if answered := child(part, "functionResponse"):
+        response = child(answered, "response")
+        failed = "error" in response and "output" not in response
+        output = response.get("error" if failed else "output", response)
+        return [tool_result(text(answered, "id", "name"), compact(output), is_error=failed)]
+    if data := child(part, "inlineData"):
+        return [image(data=text(data, "data"), media_type=text(data, "mimeType"))]
+    if file := child(part, "fileData"):
+        return [image(url=text(file, "fileUri"), media_type=text(file, "mimeType"))]
+    said = text(part, "text")
+    return [text_block(said)] if said else []

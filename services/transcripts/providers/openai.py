@@ -46,21 +46,16 @@ def message(item: Json) -> Message:
     if function := child(item, "function_call"):
         blocks.append(tool_use("", text(function, "name"), function.get("arguments")))
     thought = text(item, "reasoning_content", "reasoning")
-    return Message(
-        role=role,
-        content=without_empty_text(blocks),
-        thinking=[{"type": "reasoning", "text": thought}] if thought else [],
-    )
+    thinking = [{"type": "reasoning", "text": thought}] if thought else []
+    return Message(role=role, content=without_empty_text(blocks), thinking=thinking)
 
 
 def content(given: object) -> list[Block]:
     """A message's content: a text, or parts."""
     if isinstance(given, str):
         return [text_block(given)]
-    parts = given if isinstance(given, list) else []
-    return [
-        text_block(part) if isinstance(part, str) else _part(part) for part in parts if isinstance(part, str | dict)
-    ]
+    parts = [part for part in given if isinstance(part, str | dict)] if isinstance(given, list) else []
+    return [text_block(part) if isinstance(part, str) else _part(part) for part in parts]
 
 
 def _part(part: Json) -> Block:
@@ -93,12 +88,9 @@ def response(body: Json) -> list[Message]:
 
 def tokens(figures: Json) -> Json | None:
     details = child(figures, "prompt_tokens_details") or child(figures, "input_tokens_details")
-    return usage(
-        count(figures, "prompt_tokens", "input_tokens"),
-        count(figures, "completion_tokens", "output_tokens"),
-        count(figures, "total_tokens"),
-        cache_read_input_tokens=count(details, "cached_tokens"),
-    )
+    sent, cached = count(figures, "prompt_tokens", "input_tokens"), count(details, "cached_tokens")
+    answered, total = count(figures, "completion_tokens", "output_tokens"), count(figures, "total_tokens")
+    return usage(sent, answered, total, cache_read_input_tokens=cached)
 
 
 def assemble(events: list[Json]) -> Json:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from proto.ops.transcripts import Block
 from services.transcripts.messages import ASSISTANT, Message, Turn, text_block, tool_result, tool_use
 from services.transcripts.providers import openai, wire
 from services.transcripts.providers.wire import Json, Unreadable, child, compact, items, kind, records, text
@@ -46,8 +45,7 @@ def gathered(given: Iterable[Json]) -> list[Message]:
         if found is None:
             continue
         if messages and found.role == ASSISTANT == messages[-1].role:
-            messages[-1].content += found.content
-            messages[-1].thinking += found.thinking
+            messages[-1].extend(found)
         else:
             messages.append(found)
     # What was only thought is no message.
@@ -61,20 +59,18 @@ def message(item: Json) -> Message | None:
             return Message(role=text(item, "role"), content=openai.content(item.get("content")))
         case "function_call" | "custom_tool_call":
             given = item.get("arguments", item.get("input"))
-            return _assistant(tool_use(text(item, "call_id", "id"), text(item, "name"), given))
+            used = tool_use(text(item, "call_id", "id"), text(item, "name"), given)
+            return Message(role=ASSISTANT, content=[used])
         case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" | "computer_call_output":
             return Message(role="tool", content=[tool_result(text(item, "call_id"), _output(item.get("output")))])
         case "reasoning":
             return Message(role=ASSISTANT, content=[], thinking=[item])
         case str() as name if name in _CALLS:
             told = {key: value for key, value in item.items() if key not in ("type", "id", "call_id", "status")}
-            return _assistant(tool_use(text(item, "call_id", "id"), text(item, "name") or _CALLS[name], told))
+            used = tool_use(text(item, "call_id", "id"), text(item, "name") or _CALLS[name], told)
+            return Message(role=ASSISTANT, content=[used])
         case _:
             return None
-
-
-def _assistant(block: Block) -> Message:
-    return Message(role=ASSISTANT, content=[block])
 
 
 def _output(given: object) -> str:

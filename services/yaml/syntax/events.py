@@ -86,11 +86,7 @@ class Stream:
 
     def scalar(self, style: str, value: str, own: Properties | None, body: int, stop: int) -> None:
         anchor, tag, start = (None, None, body) if own is None else (own.anchor, own.tag, own.start)
-        self.events.append((SCALAR, style, value, anchor, tag))
-        self.starts.append(start)
-        self.bodies.append(body)
-        self.stops.append(stop)
-        self.last_stop = stop
+        self.node((SCALAR, style, value, anchor, tag), start, body, stop)
 
     def empty(self, own: Properties | None, at: int) -> None:
         """A null without text: at `at`, or behind its properties."""
@@ -109,13 +105,9 @@ class Stream:
                 self.closes[moved + 1] = close + 1
 
     def close(self, index: int, kind: int) -> None:
-        stop = self.last_stop
-        self.stops[index] = stop
+        stop = self.stops[index] = self.last_stop
         self.closes[index] = len(self.events)
-        self.events.append(CLOSING[kind])
-        self.starts.append(stop)
-        self.bodies.append(stop)
-        self.stops.append(stop)
+        self.node(CLOSING[kind], stop, stop, stop)
 
     def add_properties(self, index: int, own: Properties) -> None:
         """Give the collection at `index` properties that were found on the lines before it."""

@@ -22,17 +22,17 @@ COMMENT: Final = re.compile(r"(#[^\r\n]*+)(?:\r\n?|\n|\Z)")
 COLON: Final = re.compile(r"[ \t]*+:(?=[ \t\r\n]|\Z)")
 MARKER: Final = re.compile(r"(?:---|\.\.\.)(?=[ \t\r\n]|\Z)")
 
-PLAIN_START_BLOCK: Final = r"(?:[^ \t\r\n\-?:,\[\]{}#&*!|>'\"%@`]|[\-?:](?=[^ \t\r\n]))"
-PLAIN_START_FLOW: Final = r"(?:[^ \t\r\n\-?:,\[\]{}#&*!|>'\"%@`]|[\-?:](?=[^ \t\r\n,\[\]{}]))"
-PLAIN_MORE_BLOCK: Final = r"(?:[^ \t\r\n:]++|:(?=[^ \t\r\n])|[ \t]++(?=[^ \t\r\n#:]|:(?=[^ \t\r\n])))"
-PLAIN_MORE_FLOW: Final = (
-    r"(?:[^ \t\r\n:,\[\]{}]++|:(?=[^ \t\r\n,\[\]{}])"
-    r"|[ \t]++(?=[^ \t\r\n#:,\[\]{}]|:(?=[^ \t\r\n,\[\]{}])))"
-)
-PLAIN_BLOCK: Final = re.compile(PLAIN_START_BLOCK + PLAIN_MORE_BLOCK + "*+")
-PLAIN_FLOW: Final = re.compile(PLAIN_START_FLOW + PLAIN_MORE_FLOW + "*+")
-PLAIN_NEXT_BLOCK: Final = re.compile(PLAIN_MORE_BLOCK + "++")
-PLAIN_NEXT_FLOW: Final = re.compile(PLAIN_MORE_FLOW + "++")
+
+def _plain(ends: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A plain scalar's first line, and a further one, where the characters `ends` end it too (7.3.3)."""
+    safe = rf"(?=[^ \t\r\n{ends}])"
+    more = rf"(?:[^ \t\r\n:{ends}]++|:{safe}|[ \t]++(?=[^ \t\r\n#:{ends}]|:{safe}))"
+    start = rf"(?:[^ \t\r\n\-?:,\[\]{{}}#&*!|>'\"%@`]|[\-?:]{safe})"
+    return re.compile(f"{start}{more}*+"), re.compile(f"{more}++")
+
+
+PLAIN_BLOCK, PLAIN_NEXT_BLOCK = _plain("")
+PLAIN_FLOW, PLAIN_NEXT_FLOW = _plain(r",\[\]{}")
 # From the end of one line of a plain scalar to the first character of its next: the breaks, then the indentation.
 PLAIN_FOLD: Final = re.compile(r"[ \t]*+((?:\r\n?|\n)(?:[ \t]*+(?:\r\n?|\n))*+)( *+)[ \t]*+")
 

@@ -20,7 +20,7 @@ from proto.ops.files.changes import (
 from proto.ops.files.index import Index
 from services.files.changes import copying, disk
 from services.files.changes.disk import Place
-from services.runtime.renaming import rename_without_flag
+from services.runtime.replace import rename_without_flag
 from tests.unit.files.changing import members, pairs, put_into_set, small_tree, statuses
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 

@@ -14,7 +14,7 @@ from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
 from services.retrieve import lexical, store
 from services.retrieve.collection import Collection
 from services.retrieve.lexical import WordsDamaged
-from services.runtime.database.salvage import damaged_files
+from services.runtime.database.beside import damaged_files
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 
 

@@ -16,8 +16,8 @@ from proto.errors import Executed, OperationError, Unavailable
 from proto.frames import DAMAGE
 from proto.grants import Grant
 from services.runtime.database import Database, Kind, Schema
+from services.runtime.database.beside import damaged_files
 from services.runtime.database.file import KEPT_ASIDE
-from services.runtime.database.salvage import damaged_files
 from services.runtime.database.schema import UnknownVersion
 from services.runtime.storage import Damaged, DiskFull
 from tests.unit.runtime.faults import damage_page, disk, files_in, page_count, pages_of

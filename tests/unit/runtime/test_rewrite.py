@@ -12,7 +12,7 @@ from proto.errors import OperationError
 from services.runtime import replace
 from services.runtime.rewrite import Contended, TooLarge, content_hash, create, read_whole, rewrite, told
 from services.runtime.roots import Denied, OutsideRoots, Roots
-from services.runtime.text import unified
+from services.runtime.text.lines import MAX_CHARACTERS, shortly, unified
 
 NO_NAMES = pytest.mark.parametrize("unnamed", [True, False], indirect=True, ids=["unnamed files", "named ones"])
 
@@ -124,11 +124,11 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_is_not_followed(tmp_path:
 
 
 def test_a_long_diff_is_cut_and_says_so() -> None:
-    assert unified.shortly("a\n", "b\n", "f") == unified.unified("a\n", "b\n", "f")
-    assert unified.shortly("a\n", "a\n", "f") == ""
-    long = unified.shortly("".join(f"{n}\n" for n in range(9000)), "".join(f"{n}!\n" for n in range(9000)), "f")
-    assert len(long) < unified.MAX_CHARACTERS + 100
+    assert shortly("a\n", "b\n", "f") == unified("a\n", "b\n", "f")
+    assert shortly("a\n", "a\n", "f") == ""
+    long = shortly("".join(f"{n}\n" for n in range(9000)), "".join(f"{n}!\n" for n in range(9000)), "f")
+    assert len(long) < MAX_CHARACTERS + 100
     assert long.endswith("more characters\n")
     huge = "x\n" * 40_000
-    assert unified.shortly(huge, huge.replace("x", "y"), "f") == "f differs in more than 20000 lines\n"
-    assert "+new" in unified.shortly(huge, huge[:40_000] + "new\n" + huge[40_000:], "f")
+    assert shortly(huge, huge.replace("x", "y"), "f") == "f differs in more than 20000 lines\n"
+    assert "+new" in shortly(huge, huge[:40_000] + "new\n" + huge[40_000:], "f")

@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.ops.transcripts import Block
-from services.transcripts.hashing import OutOfRange, canonical, canonical_json, content_json, node_hash
-from services.transcripts.messages import image, text_block, tool_result, tool_use
+from services.transcripts.messages import (
+    OutOfRange,
+    canonical,
+    canonical_json,
+    content_json,
+    image,
+    node_hash,
+    text_block,
+    tool_result,
+    tool_use,
+)
 from tests.unit.transcripts.rig import canonical as independent
 from tests.unit.transcripts.rig import name_of
 

@@ -12,7 +12,7 @@ import trio
 
 from proto.errors import InvalidParams, LinckiaError, Overloaded, Unavailable
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from proto.ops.retrieve import Group, Item, RetrievePut, RetrieveSearch, RetrieveStatus
+from proto.ops.retrieve import Group, Hit, Item, RetrievePut, RetrieveSearch, RetrieveStatus, SearchResult
 from proto.ops.transcripts import (
     Corpus,
     SearchEverything,
@@ -21,6 +21,7 @@ from proto.ops.transcripts import (
 )
 from services.retrieve import main as retrieve
 from services.runtime.handlers import Context, Environment, Handlers, OpenService
+from services.transcripts.search import merged
 from tests.in_process import Bench
 from tests.unit.retrieve.rig import WordEmbedder
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
@@ -258,3 +259,18 @@ async def test_everything_is_searched_at_once_and_each_hit_says_where_it_is_from
         assert result.searched == list(Corpus)
         only = await bench.call(SearchEverything(query="starfish", corpora=[Corpus.NOTES]))
         assert [(hit.corpus, hit.id, hit.context) for hit in only.results] == [(Corpus.NOTES, "stars", "Arms")]
+
+
+def test_hits_of_one_score_keep_the_order_of_their_corpus_and_corpora_take_turns() -> None:
+    def result(*groups: tuple[str, float]) -> SearchResult:
+        hits = [
+            Hit(group=group, key="0", score=score, title="", heading="", text="", group_metadata={}, item_metadata={})
+            for group, score in groups
+        ]
+        return SearchResult(hits=hits, source="hybrid", stages=["lexical", "vector"])
+
+    found = {
+        Corpus.NOTES: result(("z", 0.9), ("y", 0.9), ("a", 0.9), ("m", 0.2)),
+        Corpus.DOCUMENTS: result(("d", 0.9), ("c", 0.5)),
+    }
+    assert [hit.id for hit in merged(found)] == ["d", "z", "y", "a", "c", "m"]

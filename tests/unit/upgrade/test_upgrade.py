@@ -32,7 +32,7 @@ from services.knowledge.schema import open_database as open_notes
 from services.media.store import SCHEMA as MEDIA
 from services.memory.store import SCHEMA as MEMORIES
 from services.retrieve.schema import SCHEMA as COLLECTIONS
-from services.runtime.database import Database, Kind, Schema, earlier
+from services.runtime.database import Database, Kind, Schema, beside
 from services.runtime.database.schema import UnknownVersion
 from services.transcripts.database import SCHEMA as TRANSCRIPTS
 from services.watch.store import Store as Watched
@@ -142,7 +142,7 @@ def _item(version: int) -> Schema:
 def test_the_copy_is_kept_for_a_week_and_until_a_later_start(tmp_path: Path) -> None:
     path, copy = tmp_path / "t.db", tmp_path / "t.db.before-v2"
     Database(path, _item(1), kind=Kind.SOURCE).close()
-    for age_s, is_there in ((0, True), (0, True), (earlier.KEPT_S + 60, False)):
+    for age_s, is_there in ((0, True), (0, True), (beside.KEPT_S + 60, False)):
         if age_s:
             os.utime(copy, (copy.stat().st_mtime - age_s,) * 2)
         Database(path, _item(2), kind=Kind.SOURCE).close()
