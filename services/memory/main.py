@@ -35,9 +35,10 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
             await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
         feed = MemoryFeed(env, database)
-        env.background.start_soon(feed.run)
-        yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))
-        await feed.outbox.stop()
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(feed.run)
+            yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))
+            tasks.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)

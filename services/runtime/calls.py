@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -25,15 +26,13 @@ LAST_WORD_S = 0.25
 """For the kernel to say what may have been done when a call's time is up."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A call that was made and is not answered yet."""
 
-    __slots__ = ("answer", "client_requests", "done")
-
-    def __init__(self, client_requests: ClientRequests | None) -> None:
-        self.done = trio.Event()
-        self.answer: Return | Fault | None = None
-        self.client_requests = client_requests
+    client_requests: ClientRequests | None
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: Return | Fault | None = None
 
 
 class Outgoing:

@@ -85,11 +85,10 @@ class SearchFeed(ABC):
         """Queue what is here and not among `theirs`, the ids of the search's groups; answers those not known here."""
 
     async def run(self) -> None:
-        """Work until cancelled, or until the outbox is stopped."""
+        """Work until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.outbox.watch_epoch, self._epoch)
             await self.outbox.run()
-            nursery.cancel_scope.cancel()
 
     async def caught_up(self, patience_s: float) -> int:
         """Until the search knows all that is kept now, at most `patience_s`; answers how much it does not know."""

@@ -109,22 +109,20 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
     database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
-    feed = TurnFeed(env, database, strip)
-    ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
-    importing = Importing(database, ingest)
-    following = Following(env, importing) if settings.follow else None
     try:
-        env.background.start_soon(feed.run)
+        feed = TurnFeed(env, database, strip)
+        ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
+        importing = Importing(database, ingest)
         env.info(redaction="on" if redactor else "off", follows=", ".join(env.roots))
         searching = Searching(database, feed, settings.search_patience_s)
         carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
-        if following is not None:
-            env.background.start_soon(following.run)
-        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(feed.run)
+            if settings.follow:
+                tasks.start_soon(Following(env, importing).run)
+            yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
+            tasks.cancel_scope.cancel()
     finally:
-        if following is not None:
-            await following.stop()
-        await feed.outbox.stop()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(database.close)
 
