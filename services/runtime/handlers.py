@@ -5,14 +5,11 @@
         yield Handlers(Documents(env), Searches(env))       # from here on the service is ready
 
     class Documents:
-        def __init__(self, env: Environment) -> None: ...
-
         @handles(NoyalibGet)
         async def get(self, params: NoyalibGet, ctx: Context) -> NoyalibGetResult: ...
 
-What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
-orderly end. A handler is cancelled when its caller cancels, disconnects or runs out of time. A module may also have
-`warm_up` and `prepare`, which take work out of a restart: see `WarmUp` and `Prepare`.
+What stands before the `yield` is start-up, what stands after it is the orderly end. A handler is cancelled when its
+caller cancels, disconnects or runs out of time.
 """
 
 from __future__ import annotations
@@ -274,9 +271,6 @@ for a fork would copy their state and not their threads.
 """
 
 Prepare = Callable[[Mapping[str, Any]], None]
-"""What a service's module may have as `prepare`: called with the service's settings in a process that waits to take the
-place of one that dies, for what takes long and is the same for each start, such as an import or a pattern compiled.
-
-Nothing of the data or the roots, which belong to the generation that lives, and no model, which would be in memory
-twice.
+"""What a service's module may have as `prepare`: called with the service's settings in a standby, for what takes long
+and is the same for each start. Nothing of the data or the roots, and no model, which would be in memory twice.
 """

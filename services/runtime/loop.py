@@ -1,8 +1,7 @@
 """The loop that every service runs: hello, ready, calls, cancellation, pings, drain, bye.
 
-Every call gets exactly one last frame, a `Return` or a `Fault`, whatever its handler does; a handler is cancelled when
-its caller says so or its time is up; pings are answered by the same event loop that runs the handlers, so that a
-handler which blocks the loop is seen as a hang.
+Every call gets exactly one last frame, a `Return` or a `Fault`, whatever its handler does. Pings are answered by the
+event loop that runs the handlers, so that a handler which blocks it is seen as a hang.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Delivery from a service's database to another service, at least once, through any crash of either side.
 
 The transactional outbox: a change leaves its key in a table, in the transaction that makes it. An `Outbox` takes keys
-from there, delivers each thing in its present state, and strikes the keys out once the far end has it on disk. Killed
-in between, it delivers again, which changes nothing: deliveries are idempotent. While the far end is away it backs
-off; afterwards, and at the start, both sides are compared, for the far end may have come back with less than it had.
+from there, delivers each thing in its present state, and strikes the keys out once the far end has it on disk; to be
+repeated, deliveries are idempotent. While the far end is away it backs off; afterwards, and at the start, both sides
+are compared, for the far end may have come back with less than it had.
 """
 
 from __future__ import annotations

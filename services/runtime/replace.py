@@ -1,12 +1,9 @@
-"""Files replaced or made whole, one edit at a time, by whichever service: a crash leaves the old file or the new one.
+"""Files replaced, made or renamed whole, one edit at a time: a crash leaves the old file or the new one.
 
 The new content is written to an unnamed file in the same directory, made durable, given a name and renamed over the
 target, with its mode and owner; where nothing is to be replaced, it is given the target's name at once.  The directory
-is locked for the edit, so that two processes cannot lose each other's, and the target too, for others that lock it.  A
-name left over from a crash between naming and renaming is removed by the next edit in that directory.
-
-`rename` never overwrites: it takes place only where there is nothing at the new name, decided by the operating system
-in the same step.
+is locked for the edit, and the target too, for others that lock it.  A name left over from a crash between naming and
+renaming is removed by the next edit in that directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files that clients write: read whole, changed by a function and replaced whole, or made where there is none.
 
-A client says by a hash which content it means to replace (`if_match`), so that what another wrote meanwhile is not
-lost. What is answered is on disk; a kill at any moment leaves the old file or the new one.
+A client says by a hash which content it means to replace (`if_match`). What is answered is on disk; a kill at any
+moment leaves the old file or the new one.
 """
 
 from __future__ import annotations

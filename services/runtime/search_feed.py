@@ -1,8 +1,7 @@
 """Feeding a collection of the search from a service's own database: what is the same for all that do it.
 
 The database has an outbox, whose `number` grows with each row, and the table `setting(name, value)`; each change leaves
-a row in its own transaction. A feed says what its rows come to now, and the rest is done here: telling, comparing both
-sides after the search was away or began again, waiting for what was changed to be found.
+a row in its own transaction. A feed says what its rows come to now, and the rest is done here.
 """
 
 from __future__ import annotations

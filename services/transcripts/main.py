@@ -28,7 +28,7 @@ from services.transcripts.following import Following
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
 from services.transcripts.listing import Listing
-from services.transcripts.passages import Stripper
+from services.transcripts.messages import Stripper
 from services.transcripts.prices import Price, Prices
 from services.transcripts.redaction import RULES, Redactor, make_rule
 from services.transcripts.search import Searching
@@ -81,8 +81,7 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
 def redactor_of(settings: Settings) -> Redactor | None:
     """What masks secrets; None where it is switched off.
 
-    Raises:
-        InvalidParams: a custom pattern is no regular expression.
+    Raises InvalidParams: a custom pattern is no regular expression.
     """
     if not settings.redact:
         return None

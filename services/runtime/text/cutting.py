@@ -3,9 +3,7 @@
 A piece is as long as the model reads with its title and headings before it. It ends where a heading begins; a long
 section is cut between its blocks, then at blank lines, between lines, between sentences; short neighbours are put
 together, and each remembers its parts, so that a hit can still name its heading and lines. A piece has as many line
-breaks as its lines say: what stands where in it follows from its text.
-
-Data (base64 and the like) says nothing to a model or to a reader: its beginning stays, with how much was left out.
+breaks as its lines say. Data (base64 and the like) says nothing to a model or to a reader: its beginning stays.
 """
 
 from __future__ import annotations
