@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -79,14 +79,26 @@ class IgnoreRules:
         return None
 
 
-def texts_of(roots: Roots, folder: str, names: Iterable[str]) -> list[str]:
-    """What the ignore files of these names in a folder say; one that cannot be read ignores nothing."""
+def rules_in(
+    roots: Roots, folder: str, names: Collection[str], above: IgnoreRules | None, prefix: int, lead: str = "",
+    *, files: Iterable[str] = IGNORE_FILES, failed: Callable[[str, Exception], None] | None = None,
+) -> IgnoreRules | None:  # fmt: skip
+    """The rules `above` a folder, and those that its ignore files state.
+
+    Args:
+        names: of what is in the folder, or may be.
+        files: names of ignore files, in rising order of precedence.
+        failed: told of one that cannot be read; such a one ignores nothing.
+    """
     texts: list[str] = []
-    for name in names:
-        path = os.path.join(folder, name)
-        with suppress(OSError, OutsideRoots), open(roots.open(path)[0], "rb") as file:
-            texts.append(file.read(MAX_BYTES).decode("utf-8", "replace"))
-    return texts
+    for path in [os.path.join(folder, name) for name in files if name in names]:
+        try:
+            with open(roots.open(path)[0], "rb") as file:
+                texts.append(file.read(MAX_BYTES).decode("utf-8", "replace"))
+        except (OSError, OutsideRoots) as error:
+            if failed is not None:
+                failed(path, error)
+    return rules_from(texts, above, prefix, lead) if texts else above
 
 
 def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lead: str = "") -> IgnoreRules:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from services.decode.code.symbols import parse as parse_code
+from services.decode.symbols import parse as parse_code
 from services.decode.text.reading import text_of
 from services.documents.store import globs
 from services.documents.text.passages import passages

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from proto.errors import InvalidParams, OperationError
 from services.documents.store import globs
-from services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_from, texts_of
+from services.runtime.ignore_files import GENERATED, IGNORE_FILES, VERSION_CONTROL, IgnoreRules, rules_in
 from services.runtime.roots import Roots, is_text_name, printable
+from services.runtime.walking import Folder, walk
 
 
 @dataclass(slots=True)
@@ -36,33 +37,19 @@ class Walk:
         """Each file's path below the directory, and its status; in order."""
         included = globs.matcher(self.include) if self.include else None
         excluded = globs.matcher(self.exclude) if self.exclude else None
-        pending: list[tuple[str, IgnoreRules | None]] = [("", self._above() if self.honour_ignores else None)]
-        while pending:
-            prefix, rules = pending.pop()
-            folder = os.path.join(self.directory, prefix)
-            try:
-                with os.scandir(folder) as scan:
-                    entries = sorted(scan, key=lambda entry: entry.name)
-            except OSError as error:
-                self.failed.append(f"{printable(folder)}: {error.strerror}")
-                continue
-            if hidden := self.roots.hidden_in(folder):
-                entries = [entry for entry in entries if not hidden(entry.name)]
-            if self.honour_ignores:
-                rules = self._rules(folder, {entry.name for entry in entries}, rules, len(prefix))
-            folders: list[tuple[str, IgnoreRules | None]] = []
-            for entry in entries:
-                path = prefix + entry.name
+        top = Folder(self.directory, "", self._above() if self.honour_ignores else None)
+        for folder, folders, others in walk(self.roots, top, self._fail, honour_ignores=self.honour_ignores):
+            folders[:] = [
+                entry for entry in folders
+                if self.recursive and self._enters(folder.below + entry.name, entry.name, folder.rules, excluded)
+            ]  # fmt: skip
+            for entry in others:
+                path = folder.below + entry.name
                 try:
-                    if entry.is_symlink():
-                        self.skipped += 1
-                    elif entry.is_dir(follow_symlinks=False):
-                        if self.recursive and self._enters(path, entry.name, rules, excluded):
-                            folders.append((path + "/", rules))
-                    elif not entry.is_file(follow_symlinks=False):
+                    if not entry.is_file(follow_symlinks=False):
                         self.skipped += 1
                     elif (
-                        (rules and rules.ignores(path, is_folder=False))
+                        (folder.rules and folder.rules.ignores(path, is_folder=False))
                         or (included and not included("/" + path))
                         or (excluded and excluded("/" + path))
                     ):
@@ -72,8 +59,10 @@ class Walk:
                     else:
                         yield path, entry.stat(follow_symlinks=False)
                 except OSError as error:
-                    self.failed.append(f"{printable(entry.path)}: {error.strerror}")
-            pending += reversed(folders)
+                    self._fail(entry.path, error)
+
+    def _fail(self, path: str, error: OSError) -> None:
+        self.failed.append(f"{printable(path)}: {error.strerror}")
 
     def _enters(self, path: str, name: str, rules: IgnoreRules | None, excluded: Callable[[str], bool] | None) -> bool:
         if excluded and excluded("/" + path):
@@ -96,15 +85,8 @@ class Walk:
             chain.append(folder)
         rules: IgnoreRules | None = None
         for folder in reversed(chain):
-            rules = self._rules(folder, IGNORE_FILES, rules, 0, os.path.relpath(self.directory, folder) + "/")
+            rules = rules_in(self.roots, folder, IGNORE_FILES, rules, 0, os.path.relpath(self.directory, folder) + "/")
         return rules
-
-    def _rules(
-        self, folder: str, names: Collection[str], above: IgnoreRules | None, prefix: int, lead: str = ""
-    ) -> IgnoreRules | None:
-        """The rules above and those of the folder's own ignore files."""
-        texts = texts_of(self.roots, folder, [name for name in IGNORE_FILES if name in names])
-        return rules_from(texts, above, prefix, lead) if texts else above
 
 
 def existing(path: str, field: str, roots: Roots) -> tuple[str, bool]:

@@ -20,7 +20,7 @@ from proto.errors import InvalidParams
 from proto.ops.files.text import Piece
 from services.files import paths
 from services.files.index.listing import without_files
-from services.runtime.ignore_files import IgnoreRules, gitignore, rules_from, texts_of
+from services.runtime.ignore_files import IgnoreRules, gitignore, rules_in
 from services.runtime.roots import OutsideRoots, Roots, printable
 
 OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
@@ -213,10 +213,8 @@ class Walk:
         if ".git" in names:
             # A repository's rules end where another begins.
             git, in_repository = None, True
-        read = functools.partial(texts_of, self._roots, paths.to_os(folder))
-        if texts := read([name for name in OWN_FILES if name in names]):
-            own = rules_from(texts, own, prefix, lead)
-        wanted = [name for name in GIT_FILES if name.partition("/")[0] in names]
-        if in_repository and (texts := read(wanted)):
-            git = rules_from(texts, git, prefix, lead)
+        own = rules_in(self._roots, paths.to_os(folder), names, own, prefix, lead, files=OWN_FILES)
+        if in_repository:
+            there = [name for name in GIT_FILES if name.partition("/")[0] in names]
+            git = rules_in(self._roots, paths.to_os(folder), there, git, prefix, lead, files=GIT_FILES)
         return _Rules(own, git, in_repository)

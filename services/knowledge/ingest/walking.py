@@ -1,10 +1,9 @@
 """Which files below the roots are notes, and which of them came, changed and went since.
 
-`Walker.walk` finds every `.md` file below the roots with the stamp that tells one version from the next. It follows no
-symbolic link (the target is found by itself where it is below a root), prunes hidden folders and those of package
-installers, and honours ignore files with git's rules. An entry that cannot be read is reported and skipped; an
-unreadable folder is never taken for a deleted one. `Walker.look` finds the same of some files and folders only, at a
-cost that does not grow with the roots.
+`Walker.walk` finds every `.md` file below the roots with the stamp that tells one version from the next. It prunes
+hidden folders and those of package installers, and honours ignore files. An entry that cannot be read is reported and
+skipped; an unreadable folder is never taken for a deleted one. `Walker.look` finds the same of some files and folders
+only, at a cost that does not grow with the roots.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from services.knowledge.nodes import Known
-from services.knowledge.notes.files import Place, Stamp, TooLarge, read
-from services.runtime.ignore_files import IGNORE_FILES, IgnoreRules, rules_from
-from services.runtime.roots import OutsideRoots, Roots, is_below, is_text_name, printable
+from services.knowledge.notes.files import Place, Stamp
+from services.runtime.ignore_files import IGNORE_FILES, rules_in
+from services.runtime.roots import Roots, is_below, is_text_name, printable
+from services.runtime.walking import Folder, walk
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages", "lost+found"})
 
@@ -27,33 +26,6 @@ MARKER = "pyvenv.cfg"
 """A folder with this file holds packages, not notes."""
 
 _GONE = (errno.ENOENT, errno.ENOTDIR)
-
-
-class _Folder(NamedTuple):
-    """A folder that a walk comes to; `prefix` is its path below the root, ending in `/` unless it is the root."""
-
-    root: str
-    path: str
-    prefix: str
-    rules: IgnoreRules | None
-
-
-class _Entry:
-    """As `os.DirEntry`, of a path. Raises OSError where nothing is there."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.name = os.path.basename(path)
-        self._status = os.lstat(path)
-
-    def is_dir(self, *, follow_symlinks: bool) -> bool:
-        return stat.S_ISDIR(self._status.st_mode)
-
-    def is_file(self, *, follow_symlinks: bool) -> bool:
-        return stat.S_ISREG(self._status.st_mode)
-
-    def stat(self, *, follow_symlinks: bool) -> os.stat_result:
-        return self._status
 
 
 class Walk:
@@ -68,7 +40,7 @@ class Walk:
         self.unreadable: list[str] = []
         self.problems: dict[str, str] = {}
         self._roots = roots
-        self._reached: dict[str, _Folder | None] = {}
+        self._reached: dict[str, Folder | None] = {}
 
     def is_hidden_from_view(self, place: Place) -> bool:
         """Whether the walk could not have seen this file even if it is there."""
@@ -76,94 +48,81 @@ class Walk:
 
     def look_at(self, root: str, path: str, *, deep: bool) -> None:
         """Take in the note at `path`, or all below it."""
-        folder = self._at(root, path)
-        pending = [folder] if deep and folder is not None else []
-        while pending:
-            pending += self._listed(pending.pop())
+        top = self._at(root, path)
+        if not deep or top is None:
+            return
+        for folder, folders, others in walk(self._roots, top, self._unlisted, not_used=self._not_used):
+            if folder.below and any(entry.name == MARKER for entry in (*folders, *others)):
+                folders.clear()
+                continue
+            folders[:] = [entry for entry in folders if self._enters(folder, entry.name)]
+            for entry in others:
+                try:
+                    if self._is_note(folder, entry.name) and entry.is_file(follow_symlinks=False):
+                        self._take(root, folder, entry.name, entry.stat(follow_symlinks=False))
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    self._fail(entry.path, f"cannot be examined: {error.strerror}")
 
-    def _listed(self, folder: _Folder) -> Iterable[_Folder]:
-        """Take in the notes of a folder; the folders in it that the walk goes on to."""
-        try:
-            with os.scandir(folder.path) as scan:
-                entries = list(scan)
-        except OSError as error:
-            if not folder.prefix or error.errno not in _GONE:
-                self._fail(folder.path, f"folder cannot be read: {error.strerror}")
-            return ()
-        if hidden := self._roots.hidden_in(folder.path):
-            entries = [entry for entry in entries if not hidden(entry.name)]
-        names = {entry.name for entry in entries}
-        if folder.prefix and MARKER in names:
-            return ()
-        inside = self._with_rules(folder, names)
-        return [below for entry in entries if (below := self._take(entry, inside)) is not None]
+    def _enters(self, folder: Folder, name: str) -> bool:
+        if name.startswith(".") or name in SKIPPED_FOLDERS or os.path.join(folder.path, name) in self._roots:
+            return False
+        return folder.rules is None or not folder.rules.ignores(folder.below + name, is_folder=True)
 
-    def _take(self, entry: os.DirEntry[str] | _Entry, folder: _Folder) -> _Folder | None:
-        """Take in an entry that is a note; answers one that is a folder to walk."""
-        name = entry.name
-        if name.startswith("."):
-            return None
-        path = folder.prefix + name
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                if name in SKIPPED_FOLDERS or entry.path in self._roots:
-                    return None
-                if folder.rules is not None and folder.rules.ignores(path, is_folder=True):
-                    return None
-                return _Folder(folder.root, entry.path, path + "/", folder.rules)
-            if name[-3:].lower() != ".md" or not entry.is_file(follow_symlinks=False):
-                return None
-            if folder.rules is not None and folder.rules.ignores(path, is_folder=False):
-                return None
-            if is_text_name(path):
-                self.notes[Place(folder.root, path)] = Stamp.of(entry.stat(follow_symlinks=False))
-            else:
-                self.problems[printable(entry.path)] = "name is not valid UTF-8"
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            self._fail(entry.path, f"cannot be examined: {error.strerror}")
-        return None
+    def _is_note(self, folder: Folder, name: str) -> bool:
+        if name.startswith(".") or name[-3:].lower() != ".md":
+            return False
+        return folder.rules is None or not folder.rules.ignores(folder.below + name, is_folder=False)
 
-    def _at(self, root: str, path: str) -> _Folder | None:
+    def _take(self, root: str, folder: Folder, name: str, status: os.stat_result) -> None:
+        if is_text_name(folder.below + name):
+            self.notes[Place(root, folder.below + name)] = Stamp.of(status)
+        else:
+            self.problems[printable(os.path.join(folder.path, name))] = "name is not valid UTF-8"
+
+    def _at(self, root: str, path: str) -> Folder | None:
         """The folder at a path, if a walk from the root comes to it; a note that is there is taken in."""
         try:
             if path == root:
                 os.lstat(root)
-                return _Folder(root, root, "", None)
+                return Folder(root)
             above = None if self._roots.hides(path) else self._with_rules_at(root, os.path.dirname(path))
-            return None if above is None else self._take(_Entry(path), above)
+            if above is None:
+                return None
+            status, name = os.lstat(path), os.path.basename(path)
+            if stat.S_ISDIR(status.st_mode) and self._enters(above, name):
+                return Folder(path, f"{above.below}{name}/", above.rules)
+            if stat.S_ISREG(status.st_mode) and self._is_note(above, name):
+                self._take(root, above, name, status)
         except OSError as error:
             # A root that vanished may be a disk that is not mounted: its notes are out of sight, not deleted.
             if path == root:
-                self._fail(path, f"folder cannot be read: {error.strerror}")
+                self._unlisted(path, error)
             elif error.errno not in _GONE:
                 self._fail(path, f"cannot be examined: {error.strerror}")
-            return None
+        return None
 
-    def _with_rules_at(self, root: str, path: str) -> _Folder | None:
-        """The same, with the folder's rules; None where the walk does not go on."""
+    def _with_rules_at(self, root: str, path: str) -> Folder | None:
+        """The same with the folder's own rules; None where the walk does not go on."""
         if path not in self._reached:
             folder = self._at(root, path)
-            if folder is not None and not (folder.prefix and os.path.lexists(os.path.join(path, MARKER))):
-                names = {name for name in IGNORE_FILES if os.path.lexists(os.path.join(path, name))}
-                folder = self._with_rules(folder, names)
-            else:
+            if folder is not None and folder.below and os.path.lexists(os.path.join(path, MARKER)):
                 folder = None
+            if folder is not None:
+                names = [name for name in IGNORE_FILES if os.path.lexists(os.path.join(path, name))]
+                rules = rules_in(self._roots, path, names, folder.rules, len(folder.below), failed=self._not_used)
+                folder = folder._replace(rules=rules)
             self._reached[path] = folder
         return self._reached[path]
 
-    def _with_rules(self, folder: _Folder, names: Set[str]) -> _Folder:
-        """The folder with the rules of its own ignore files."""
-        texts: list[str] = []
-        for path in (os.path.join(folder.path, name) for name in IGNORE_FILES if name in names):
-            try:
-                texts.append(read(path, self._roots).text)
-            except OSError as error:
-                self.problems[printable(path)] = f"ignore file cannot be read: {error.strerror}"
-            except (OutsideRoots, TooLarge) as error:
-                self.problems[printable(path)] = f"ignore file is not used: {error}"
-        return folder._replace(rules=rules_from(texts, folder.rules, len(folder.prefix))) if texts else folder
+    def _unlisted(self, path: str, error: OSError) -> None:
+        if path in self._roots or error.errno not in _GONE:
+            self._fail(path, f"folder cannot be read: {error.strerror}")
+
+    def _not_used(self, path: str, error: Exception) -> None:
+        why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not used: {error}"
+        self.problems[printable(path)] = f"ignore file {why}"
 
     def _fail(self, path: str, problem: str) -> None:
         self.unreadable.append(path)
