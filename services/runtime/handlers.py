@@ -18,8 +18,9 @@ import contextlib
 import inspect
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -36,6 +37,7 @@ P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
+C = TypeVar("C", bound="Closable")
 Q = ParamSpec("Q")
 
 PROGRESS_INTERVAL_S = 0.05
@@ -139,6 +141,7 @@ class Environment:
         outgoing: Outgoing,
         background: trio.Nursery,
         ending: trio.Event,
+        closed_at_the_end: contextlib.AsyncExitStack,
         *,
         handoff: socket.socket | None = None,
     ) -> None:
@@ -154,6 +157,7 @@ class Environment:
         self.outgoing = outgoing
         self.handoff = handoff
         self._receivers: list[Callable[[Event], Awaitable[None]]] = []
+        self._closed_at_the_end = closed_at_the_end
 
     def settings_as(self, kind: type[T]) -> T:
         """The settings as a Struct.  Raises InvalidParams that names what does not fit."""
@@ -161,6 +165,13 @@ class Environment:
             return msgspec.convert(self.settings, kind)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"settings of {self.service}: {error}") from None
+
+    async def opened(self, open_: Callable[Q, C], *args: Q.args, **named: Q.kwargs) -> C:
+        """What `open_` makes in a thread, a database above all; it is closed in one once the service and its tasks in
+        the background have ended."""
+        made = await trio.to_thread.run_sync(partial(open_, *args, **named))
+        self._closed_at_the_end.push_async_callback(_close, made)
+        return made
 
     async def after_the_rush(self) -> None:
         """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
@@ -198,6 +209,18 @@ class Environment:
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service on this service's own account."""
         return await self.outgoing.call(params, timeout_s=timeout_s)
+
+
+class Closable(Protocol):
+    """What holds files."""
+
+    def close(self) -> object:
+        """Blocks until they are let go."""
+
+
+async def _close(opened: Closable) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(opened.close)
 
 
 Handler = Callable[[Any, Context], Awaitable[object]]

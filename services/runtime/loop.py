@@ -103,9 +103,9 @@ class ServiceLoop:
             self._channel.post(
                 frames.Hello(frames.PROTOCOL, birth.service, birth.generation, os.getpid(), birth.operations)
             )
-            async with trio.open_nursery() as background:
+            async with contextlib.AsyncExitStack() as opened, trio.open_nursery() as background:
                 env = self._env = Environment(
-                    self._birth, self._outgoing, background, self._drained, handoff=self._handoff
+                    birth, self._outgoing, background, self._drained, opened, handoff=self._handoff
                 )
                 env.info(**self._info)
                 # The reader outlives the calls: cancellations and answers must still arrive while draining.

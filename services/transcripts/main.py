@@ -9,7 +9,6 @@ from typing import Annotated, Any, cast
 
 import apsw
 import msgspec
-import trio
 from msgspec import Meta, Raw
 
 from proto.errors import InvalidParams, OperationError
@@ -107,23 +106,17 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     settings = read_settings(env.settings)
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
-    try:
-        feed = TurnFeed(env, database, strip)
-        ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
-        importing = Importing(database, ingest)
-        env.info(redaction="on" if redactor else "off", follows=", ".join(env.roots))
-        searching = Searching(database, feed, settings.search_patience_s)
-        carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
-        async with trio.open_nursery() as tasks:
-            tasks.start_soon(feed.run)
-            if settings.follow:
-                tasks.start_soon(Following(env, importing).run)
-            yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
-            tasks.cancel_scope.cancel()
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    database = await env.opened(open_database, env.data_dir / "transcripts.db", env.damaged)
+    feed = TurnFeed(env, database, strip)
+    ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
+    importing = Importing(database, ingest)
+    env.info(redaction="on" if redactor else "off", follows=", ".join(env.roots))
+    env.background.start_soon(feed.run)
+    if settings.follow:
+        env.background.start_soon(Following(env, importing).run)
+    searching = Searching(database, feed, settings.search_patience_s)
+    carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
+    yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
