@@ -195,7 +195,7 @@ def _use(name: str, data_dir: Path) -> int:
     print(f"{name} is used: {service} is ready with it.")
     if service == EMBEDDER:
         _cut_anew(data_dir)
-        print("The vectors are computed again in the background; `linckia status` says how many still wait.")
+        print("Searches use the vectors there are until all are of this model; `linckia status` says how far it is.")
     return 0
 
 
