@@ -17,7 +17,6 @@ import trio
 from proto.front import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
-    Answered,
     Attach,
     Between,
     Detach,
@@ -61,14 +60,9 @@ class Handoff:
         self._taken_over, self._between = trio.open_memory_channel[socket.socket](math.inf)
         self._left = trio.Event()
 
-    async def run(self, opened: trio.Event) -> None:
-        """Take what is handed over, until cancelled; sessions end with it, and go on in the next front.
-
-        Args:
-            opened: set when a local client has had its first answer.
-        """
+    async def run(self) -> None:
+        """Take what is handed over, until cancelled; sessions end with it, and go on in the next front."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_when, opened)
             while True:
                 await trio.lowlevel.wait_readable(self._end)
                 packet, fds, _flags, _address = socket.recv_fds(
@@ -133,10 +127,6 @@ class Handoff:
         """Until no client is served, local or over HTTP."""
         while self._sessions or self._listening:
             await self._left.wait()
-
-    async def _tell_when(self, opened: trio.Event) -> None:
-        await opened.wait()
-        self._tell(Answered())
 
     async def receive(self) -> socket.socket:
         return await self._between.receive()

@@ -63,7 +63,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             nursery.start_soon(told.run)
             if env.handoff is not None:
                 handoff = Handoff(env.handoff, partial(gateway.attach, ending=env.ending), listen)
-                nursery.start_soon(handoff.run, gateway.opened)
+                nursery.start_soon(handoff.run)
             yield _handlers(gateway, dispatcher, table)
             if env.handoff is not None:
                 with trio.move_on_after(DRAIN_S):

@@ -30,12 +30,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proto import grants
 from proto.dispatch import Dispatcher
 from proto.errors import LinckiaError
-from proto.front import OFF, SERVICE, Http
-from proto.grants import Token, TokenTable
-from proto.hosts import is_loopback
+from proto.front import OFF, SERVICE, Http, is_loopback
+from proto.grants import Token, TokenTable, parse_rate
 from proto.operation import operation_of
 from proto.ops.kernel import KernelTokens
-from proto.rate import parse_rate
 from services.front import rate, refusals
 from services.front.rate import Limits
 from services.front.session import current_key, current_peer

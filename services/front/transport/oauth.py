@@ -17,9 +17,8 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.front import OAuth
-from proto.grants import MAX_NAME_CHARS, Grant
+from proto.grants import MAX_NAME_CHARS, Grant, Rate
 from proto.operation import ALL, SURFACES
-from proto.rate import Rate
 
 if TYPE_CHECKING:
     from jwt import PyJWK
