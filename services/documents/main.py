@@ -33,7 +33,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         except Damaged:
             # What was packed with a dictionary that cannot be read says so when it is read.
             codec = Codec()
-        parts = Parts.around(env, store, codec)
+        parts = Parts(env, store, codec)
         follower = SessionFollower(parts)
         store.when_index_is_lost = parts.hurry
         async with trio.open_nursery() as background:
