@@ -55,8 +55,6 @@ def _read(db: apsw.Connection, kind: type[T], query: str, *values: apsw.SQLiteVa
 
 
 class Carrying:
-    """The handlers."""
-
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._store = parts.store

@@ -25,8 +25,6 @@ MAX_HASHES = 100
 
 
 class Changing:
-    """The handlers."""
-
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._store = parts.store

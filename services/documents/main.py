@@ -24,7 +24,6 @@ from services.runtime.storage import Damaged, patiently
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the databases are open."""
     store = await trio.to_thread.run_sync(Store, env.data_dir, env.damaged)
     env.at_rest(store.give_back)
     try:

@@ -27,8 +27,6 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Parts:
-    """The open store and the work around it."""
-
     def __init__(self, env: Environment, store: Store, codec: Codec) -> None:
         takes_generated = not env.settings_as(Settings).default_ignores
         self.env, self.store, self.codec = env, store, codec

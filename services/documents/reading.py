@@ -46,8 +46,6 @@ _ORDERS = {
 
 
 class Reading:
-    """The handlers."""
-
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._store = parts.store
@@ -137,7 +135,6 @@ class Reading:
 
 
 def _listed(db: apsw.Connection, params: ops.DocumentsList) -> ops.ListResult:
-    """A page of the documents that `params` asks for."""
     found = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
         pattern=params.pattern, path=params.path, hash_=params.hash, metadata=ops.pairs(params.metadata),

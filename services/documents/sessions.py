@@ -37,8 +37,6 @@ _log = logging.getLogger("linckia.documents")
 
 
 class Sessions:
-    """The handlers."""
-
     def __init__(self, parts: Parts, follower: SessionFollower) -> None:
         self._parts = parts
         self._store = parts.store
@@ -136,8 +134,6 @@ class Sessions:
 
 
 class _Watched(NamedTuple):
-    """A folder of a session."""
-
     session: str
     folder: str
     interval_s: float
@@ -162,7 +158,6 @@ class SessionFollower:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
         adding = self._parts.adding
         left_out = VERSION_CONTROL | (frozenset() if adding.takes_generated else GENERATED)
         query = "SELECT session, folder, interval_ms / 1000.0 FROM watched"
@@ -190,13 +185,11 @@ class SessionFollower:
                     await self._wake.wait()
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
-        """Look at the folders of these again."""
         paths = [path for change in changes for path in (change.path, change.old_path) if path is not None]
         self._settled -= {one for one in self._settled if any(is_below(path, (one.folder,)) for path in paths)}
         self._wake.set()
 
     async def rescan(self, sequence: int) -> None:
-        """Look at all folders again."""
         self._settled.clear()
         self._wake.set()
 
@@ -214,7 +207,6 @@ class SessionFollower:
         return one not in self._settled or self._is_unwatched
 
     async def _look(self, one: _Watched) -> None:
-        """Add what has changed in a folder."""
         # Before the look: what changes while it is under way is told after it.
         self._settled.add(one)
         adding = self._parts.adding

@@ -39,8 +39,6 @@ class _Upload:
 
 
 class Uploads:
-    """The uploads under way."""
-
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._adding = parts.adding

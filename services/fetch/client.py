@@ -62,7 +62,6 @@ class Allowed:
                 raise ValueError(f"fetch.allow: {entry!r} is neither a host, an address nor a network")
 
     def host(self, name: str) -> bool:
-        """Whether this very name is allowed, whatever address it has."""
         name = name.rstrip(".").lower()
         return name in self._hosts or any(name.endswith(domain) for domain in self._domains)
 

@@ -24,8 +24,6 @@ _JAVASCRIPT = (".ts", ".tsx", ".js", ".jsx", ".mjs", ".cjs", ".mts", ".cts", ".d
 
 @dataclass(frozen=True, slots=True)
 class Doc:
-    """A document as the graph has it."""
-
     id: int
     path: str
     name: str
@@ -51,7 +49,6 @@ class Paths:
         self._by_folder = functools.cache(self._in_folders)
 
     def _exact(self, path: str) -> Doc | None:
-        """The document of a path."""
         return next(self.where("path=?", path), None)
 
     def ending(self, suffix: str, near: Doc) -> list[Doc]:

@@ -117,7 +117,6 @@ class Parsing:
 
 
 def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
-    """Write what a content defines and uses."""
     forget(db, object_)
     db.execute(
         "INSERT INTO code(object, language, family) VALUES(?, ?, ?)",
@@ -152,5 +151,4 @@ def forget(db: apsw.Connection, object_: int) -> None:
 
 
 def note_changed(db: apsw.Connection, names: set[str]) -> None:
-    """These names may have another meaning now."""
     db.executemany("INSERT OR IGNORE INTO changed(name) VALUES(?)", ((name,) for name in sorted(names)))

@@ -78,7 +78,6 @@ def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterat
 
 
 def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
-    """As answers have it."""
     hash_ = path = None
     if node.doc is not None:
         path = node.doc.path

@@ -60,11 +60,9 @@ class Codec:
         return number, self._compressor(number, get_ident()).compress(data)
 
     def pack_plain(self, data: bytes | memoryview) -> bytes:
-        """The block, without a dictionary."""
         return self._compressor(0, get_ident()).compress(data)
 
     def unpack(self, number: int, block: bytes, size: int) -> bytes:
-        """The bytes of a block.  Raises DamagedContent."""
         try:
             data = self._decompressor(number, get_ident()).decompress(block, max_output_size=max(1, size))
         except zstandard.ZstdError as error:

@@ -17,7 +17,6 @@ import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from services.runtime import linear
 
 Matcher = Callable[[str], bool]
-"""Whether a path matches."""
 
 
 def is_glob(text: str) -> bool:
@@ -40,7 +39,6 @@ _STARS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def _translated(token: re.Match[str]) -> str:
-    """A part of a glob as RE2 has it."""
     given = token[1] or ""
     negated = "^/" if given[:1] in ("!", "^") else ""
     inside = re.sub(r"([\\\[\]^])", r"\\\1", given[1:] if negated else given)
