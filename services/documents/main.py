@@ -14,7 +14,7 @@ from services.documents.carrying import Carrying
 from services.documents.changing import Changing
 from services.documents.parts import Parts
 from services.documents.reading import Reading
-from services.documents.sessions import SessionFollower, Sessions
+from services.documents.sessions import Sessions
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.uploads import Uploads
@@ -33,7 +33,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             # What was packed with a dictionary that cannot be read says so when it is read.
             codec = Codec()
         parts = Parts(env, store, codec)
-        follower = SessionFollower(parts)
+        sessions = Sessions(parts)
         store.when_index_is_lost = parts.hurry
         async with trio.open_nursery() as background:
             background.start_soon(patiently, env, "indexing", parts.indexing.run)
@@ -41,8 +41,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             background.start_soon(parts.feed.cut_again)
             background.start_soon(parts.graph.run)
             background.start_soon(parts.graph.watch_epoch, parts.graph_feed.epoch)
-            background.start_soon(follower.run)
-            sessions = Sessions(parts, follower)
+            background.start_soon(sessions.follower.run)
             yield Handlers(Reading(parts), Changing(parts), Uploads(parts), sessions, Carrying(parts))
             background.cancel_scope.cancel()
     finally:

@@ -51,3 +51,11 @@ class Parts:
         left = await self.indexing.settled(progress.objects, EXTRACTION_PATIENCE_S)
         without = await self.indexing.without_text(progress.objects)
         return msgspec.structs.replace(answer, text_waiting=left, without_text=without)
+
+
+class Family:
+    """Handlers, which share the parts."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.store

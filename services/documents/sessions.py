@@ -25,7 +25,7 @@ from services.documents import changing
 from services.documents.add import folders
 from services.documents.add.add import add_changes
 from services.documents.add.folders import Walk
-from services.documents.parts import Parts
+from services.documents.parts import Family, Parts
 from services.documents.store import rows
 from services.documents.store.rows import Given
 from services.runtime.follower import Follower
@@ -36,11 +36,10 @@ from services.runtime.roots import is_below
 _log = logging.getLogger("linckia.documents")
 
 
-class Sessions:
-    def __init__(self, parts: Parts, follower: SessionFollower) -> None:
-        self._parts = parts
-        self._store = parts.store
-        self._follower = follower
+class Sessions(Family):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.follower = SessionFollower(parts)
 
     @handles(ops.SessionStart)
     async def start(self, params: ops.SessionStart, ctx: Context) -> ops.SessionStarted:
@@ -51,7 +50,9 @@ class Sessions:
 
         def change(db: apsw.Connection) -> None:
             db.execute("INSERT INTO session(id, label, started_ns) VALUES(?, ?, ?)", (id_, label, now_ns))
-            changing.bind(db, id_, ctx.session)
+            if ctx.session:
+                # What this client adds from now on, until the session is stopped, belongs to it.
+                db.execute("INSERT INTO setting VALUES(?, ?)", (f"{changing.OF_CLIENT}{id_}", ctx.session))
 
         await self._store.write(change)
         return ops.SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
@@ -61,14 +62,14 @@ class Sessions:
         def change(db: apsw.Connection) -> ops.SessionStopped:
             wanted = params.session_id or params.label or params.name
             id_, label = changing.started(db, wanted, client=ctx.session)
-            changing.unbind(db, id_)
+            db.execute("DELETE FROM setting WHERE name=?", (f"{changing.OF_CLIENT}{id_}",))
             db.execute("UPDATE session SET stopped_ns=? WHERE id=?", (time.time_ns(), id_))
             db.execute("DELETE FROM watched WHERE session=?", (id_,))
             count = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).get
             return ops.SessionStopped(session_id=id_, label=label, documents=count)
 
         answer = await self._store.write(change)
-        self._follower.hurry()
+        self.follower.hurry()
         return answer
 
     @handles(ops.SessionBound)
@@ -129,7 +130,7 @@ class Sessions:
             return ops.Watching(session_id=id_, enabled=params.enabled, roots=roots, interval_ms=params.interval_ms)
 
         answer = await self._store.write(change)
-        self._follower.hurry()
+        self.follower.hurry()
         return answer
 
 
