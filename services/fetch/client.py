@@ -128,8 +128,7 @@ async def resolve(host: str, port: int, allowed: Allowed) -> list[str]:
     if not may:
         where = host if addresses == [host] else f"{host} is {', '.join(addresses)}, which"
         raise Forbidden(
-            f"{where} is not on the Internet; the setting fetch.allow (LINCKIA_FETCH_ALLOW) may list it",
-            field="url",
+            f"{where} is not on the Internet; the setting fetch.allow (LINCKIA_FETCH_ALLOW) may list it", field="url"
         )
     return may
 

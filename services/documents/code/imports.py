@@ -153,8 +153,7 @@ def _javascript(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     bare, extension = posixpath.splitext(base)
     others = [bare + one for one in _JAVASCRIPT] if extension in _JAVASCRIPT else []
     return _first(
-        paths,
-        [base, *(base + one for one in _JAVASCRIPT), *others, *(f"{base}/index{one}" for one in _JAVASCRIPT)],
+        paths, [base, *(base + one for one in _JAVASCRIPT), *others, *(f"{base}/index{one}" for one in _JAVASCRIPT)]
     )
 
 

@@ -118,10 +118,7 @@ class Parsing:
 
 def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
     forget(db, object_)
-    db.execute(
-        "INSERT INTO code(object, language, family) VALUES(?, ?, ?)",
-        (object_, parsed.language, parsed.family),
-    )
+    db.execute("INSERT INTO code(object, language, family) VALUES(?, ?, ?)", (object_, parsed.language, parsed.family))
     first: int = db.execute("SELECT coalesce(max(id), 0) + 1 FROM symbol").get
     db.executemany(
         "INSERT INTO symbol(id, object, name, qualified, kind, first, last, parent) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
