@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 
 import apsw
 import trio
@@ -22,15 +21,10 @@ _BACK = {ops.Direction.OUT: ops.Direction.IN, ops.Direction.IN: ops.Direction.OU
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
     waiting = Waiting()
-    path = env.data_dir / "graph.db"
-    database = await trio.to_thread.run_sync(partial(store.open_database, path, waiting.wake))
+    database = await env.opened(store.open_database, env.data_dir / "graph.db", waiting.wake)
     env.at_rest(database.give_back)
     env.background.start_soon(waiting.end_with, env.ending)
-    try:
-        yield Handlers(Graph(database, waiting))
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    yield Handlers(Graph(database, waiting))
 
 
 class Waiting:

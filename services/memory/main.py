@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
-import trio
 from msgspec import Meta
 
 from proto.errors import LinckiaError
@@ -30,14 +29,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open, also a damaged one."""
     kept_ns = env.settings_as(Settings).expired_days * DAY_NS
-    database = await trio.to_thread.run_sync(store.open_database, env.data_dir / "memory.db", env.damaged)
-    try:
-        with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
-            await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
-        feed = MemoryFeed(env, database)
-        env.background.start_soon(feed.run)
-        yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))
-        await feed.outbox.stop()
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    database = await env.opened(store.open_database, env.data_dir / "memory.db", env.damaged)
+    with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
+        await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
+    feed = MemoryFeed(env, database)
+    env.background.start_soon(feed.run)
+    yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))

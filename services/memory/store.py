@@ -126,7 +126,6 @@ def open_database(path: Path, on_damage: Callable[[str], object] | None = None) 
         kind=Kind.SOURCE,
         readers=4,
         pragmas={"secure_delete": 1},
-        private=True,
         on_damage=on_damage,
     )
 
