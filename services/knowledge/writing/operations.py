@@ -15,8 +15,8 @@ from proto.ops import knowledge as ops
 from proto.ops import knowledge_writing as writing_ops
 from proto.ops.knowledge_writing import NoteRenamed, NoteWritten
 from proto.ops.yaml import YamlMerge
-from services.knowledge.finding import Finding
 from services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
+from services.knowledge.ingest.waiting import Finding
 from services.knowledge.nodes import Node
 from services.knowledge.notes import files, markdown, tags
 from services.knowledge.notes.files import Place
@@ -200,9 +200,7 @@ class Writing:
                 with contextlib.suppress(LinckiaError):
                     await self._carried_out(renaming, note_down=False)
             self.is_whole.set()
-            async with self._ingest.passed:
-                while not self._ingest.scanned:
-                    await self._ingest.passed.wait()
+            await self._ingest.until(lambda: self._ingest.scanned)
             await trio.to_thread.run_sync(self._journal.clear)
 
     async def _carried_out(self, renaming: Renaming, *, note_down: bool) -> list[str]:
@@ -230,11 +228,9 @@ class Writing:
                 raise Unavailable(f"{path} is not indexed yet: {behind[0]}", retry_after_ms=1000)
             said = f"`path`: {path} is not indexed: it is in an ignored folder, or cannot be read"
             raise OperationError(said, field="path")
-        with trio.move_on_after(WRITER_PATIENCE_S):
-            async with self._ingest.passed:
-                while self._ingest.index.pending or not self._ingest.is_listed:
-                    await self._ingest.passed.wait()
-        if self._ingest.index.pending or not self._ingest.is_listed:
+        if not await self._ingest.until(
+            lambda: self._ingest.is_listed and not self._ingest.index.pending, WRITER_PATIENCE_S
+        ):
             reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
             raise Unavailable(f"not every link to the note is known yet: {reason}", retry_after_ms=1000)
         return await self._finding.found(id_)
