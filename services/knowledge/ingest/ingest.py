@@ -21,7 +21,7 @@ from proto.errors import LinckiaError, OperationError
 from proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
 from proto.ops.watch import Change, ChangeKind, EntryKind
 from services.knowledge.ingest.index import COLLECTION, Index
-from services.knowledge.ingest.walking import MARKER, Changes, Walk, Walker, compare, within
+from services.knowledge.ingest.walking import MARKER, Changes, Walk, compare, look, place_of, within
 from services.knowledge.notes.files import Place
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
@@ -67,7 +67,6 @@ class Ingest:
         """`on_step` is called after each step, which may have changed notes and links."""
         self._env = env
         self._database = database
-        self._walker = Walker(env.roots)
         self._on_step = on_step
         self._least_interval_s = msgspec.convert(env.settings, Settings).scan_interval_s
         # To be looked at, and to be looked through.
@@ -163,8 +162,8 @@ class Ingest:
         """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`.
 
         Answers its id; an empty text where it is not indexed by then, or never is."""
-        place = self._walker.place_of(path)
-        if place is None or place not in (await trio.to_thread.run_sync(self._walker.look, (path,), ())).notes:
+        place = place_of(path, self.roots)
+        if place is None or place not in (await trio.to_thread.run_sync(look, self.roots, (path,), ())).notes:
             return ""
 
         def is_indexed() -> bool:
@@ -297,15 +296,15 @@ class Ingest:
             # A walk that is asked for from here on is another one.
             self._next_scan = math.inf
 
-        def look() -> tuple[Walk, Changes, float]:
+        def work() -> tuple[Walk, Changes, float]:
             began = time.perf_counter()
-            walk = self._walker.walk() if everywhere else self._walker.look(files, folders)
+            walk = look(self.roots, (), self.roots) if everywhere else look(self.roots, files, folders)
             known = self.index.known
-            changes = compare(known if everywhere else within(known, self._walker, files, folders), walk)
+            changes = compare(known if everywhere else within(known, self.roots, files, folders), walk)
             return walk, changes, time.perf_counter() - began
 
         try:
-            walk, changes, took_s = await trio.to_thread.run_sync(look, limiter=self._turn)
+            walk, changes, took_s = await trio.to_thread.run_sync(work, limiter=self._turn)
             await self.index.follow(changes, walk, first=not self.scanned)
         except BaseException:
             self.invalidate(files, folders)

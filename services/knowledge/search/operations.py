@@ -77,7 +77,7 @@ class Search:
     @handles(ops.QueryByTags)
     async def query_by_tags(self, params: ops.QueryByTags, ctx: Context) -> list[ops.TaggedNote]:
         wanted = passages.tags_of(params.tags)
-        least = 1 if params.match is ops.TagMatch.ANY else len(wanted)
+        least = 1 if params.match == "any" else len(wanted)
         found = await self._database.read(lambda db: nodes.tagged(db, wanted, least, params.limit))
         return [
             ops.TaggedNote(
