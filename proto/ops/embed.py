@@ -59,6 +59,13 @@ class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Annotated[str, Meta(description="Of model, weights and pooling; vectors of two are never compared")]
     truncated: Annotated[list[int], Meta(description="Indices of texts that were longer than the model reads")] = []
     tokens: Annotated[int, Meta(description="Tokens that went through the model")] = 0
+    background: (
+        Annotated[
+            tuple[float, float],
+            Meta(description="Mean and standard deviation of the cosines of texts that have nothing in common"),
+        ]
+        | None
+    ) = None
 
 
 @internal.read("embed_texts", deadline_s=120, callers=("knowledge", "retrieve", CLIENT))
@@ -71,6 +78,9 @@ class EmbedTexts(Params[EmbedResult], frozen=True, kw_only=True):
         list[list[int]],
         Meta(max_length=4096, description="Instead of texts: their ids by the model's own tokenizer, with all it adds"),
     ] = []
+    fingerprint: Annotated[
+        str, Meta(description="Of the model to use, one that was in use; empty: the one that is")
+    ] = ""
 
 
 class MaxSimResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -189,6 +189,10 @@ class CollectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     vectors_failed: Annotated[int, Meta(description="Of those: pieces that the model failed on; tried again")] = 0
     backlog: Annotated[Backlog | None, Meta(description="How quickly these come; null where none does")] = None
     fingerprint: str | None = None
+    coming: (
+        Annotated[str, Meta(description="Fingerprint of another model: once all vectors are of it, these are searched")]
+        | None
+    ) = None
     size_bytes: int = 0
     index: Annotated[str, Meta(description="Kind of vector index in use")] = "none"
     words: Annotated[str, Meta(description="Word index in use: fts5, or tantivy where it is large")] = "fts5"

@@ -144,11 +144,12 @@ class EverythingHit(msgspec.Struct, frozen=True, kw_only=True):
     """A passage, and where it is from."""
 
     corpus: Corpus
-    id: Annotated[str, Meta(description="Of the turn, note or document: what that corpus' own tools take")]
+    id: Annotated[str, Meta(description="What that corpus' own tools take: of a document its hash")]
     score: Score
     title: str
     context: Annotated[str, Meta(description="Headings, or the role of who spoke")]
     text: Annotated[str, Meta(description="The passage that matched")]
+    lines: Annotated[str, Meta(description="Where that stands in its note or document, from 1: 12-30")] = ""
     source: Annotated[str, Meta(description="What found it: vector+rerank, hybrid+rerank, hybrid, vector or lexical")]
     metadata: Annotated[dict[str, Value], Meta(description="What its corpus keeps of it: path, time, agent, project")]
 

@@ -17,24 +17,11 @@ import trio
 from msgspec import Meta
 
 from proto.errors import Unavailable
-from proto.ops.decode import (
-    DOCUMENT_TYPES,
-    MEMORY_BYTES,
-    TIME_LIMIT_S,
-    DecodeCode,
-    Decoded,
-    DecodedText,
-    DecodeFile,
-    DecodeFormats,
-    DecodeText,
-    Formats,
-    ParsedCode,
-)
+from proto.ops import decode as ops
 from proto.ops.media import MediaBytes, MediaKind
-from services.decode.code.symbols import parse_all
 from services.decode.images import FORMATS, image, pdf
-from services.decode.results import TOO_LARGE, NotDecoded, Result
-from services.decode.source import Source
+from services.decode.results import TOO_LARGE, NotDecoded, Result, Source
+from services.decode.symbols import parse_all
 from services.decode.text.reading import text_of
 from services.decode.video import CONTAINERS, audio, video
 from services.runtime.handlers import Context, Environment, Handlers, handles
@@ -64,8 +51,8 @@ _log = logging.getLogger("linckia.decode")
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the table `services.decode`."""
 
-    time_limit_s: Annotated[float, Meta(gt=0, le=TIME_LIMIT_S)] = TIME_LIMIT_S
-    memory_limit_bytes: Annotated[int, Meta(ge=0)] = MEMORY_BYTES
+    time_limit_s: Annotated[float, Meta(gt=0, le=ops.TIME_LIMIT_S)] = ops.TIME_LIMIT_S
+    memory_limit_bytes: Annotated[int, Meta(ge=0)] = ops.MEMORY_BYTES
     """Of the process; 0: the system sets none, of memory or of processor time."""
 
 
@@ -100,30 +87,32 @@ class Decoder:
         await trio.sleep(ANSWERED_WITHIN_S)
         os._exit(SPENT_EXIT)
 
-    @handles(DecodeFile)
-    async def decode_file(self, params: DecodeFile, ctx: Context) -> Decoded:
+    @handles(ops.DecodeFile)
+    async def decode_file(self, params: ops.DecodeFile, ctx: Context) -> ops.Decoded:
         if (decoder := _DECODERS.get(params.kind)) is None:
-            return Decoded(metadata={}, pictures=[], problem=None)
+            return ops.Decoded(metadata={}, pictures=[], problem=None)
 
         async def ask(offset: int, limit: int) -> bytes:
             return (await ctx.call(MediaBytes(hash=params.hash, offset=offset, limit=limit))).data
 
         source = Source(lambda offset, limit: trio.from_thread.run(ask, offset, limit), params.size)
-        refused = partial(Decoded, metadata={}, pictures=[])
+        refused = partial(ops.Decoded, metadata={}, pictures=[])
         return await self._run(partial(decode, decoder, source), lambda problem: refused(problem=problem))
 
-    @handles(DecodeText)
-    async def decode_text(self, params: DecodeText, ctx: Context) -> DecodedText:
+    @handles(ops.DecodeText)
+    async def decode_text(self, params: ops.DecodeText, ctx: Context) -> ops.DecodedText:
         work = partial(text_of, params.data, self._settings.time_limit_s * TEXT_SHARE)
-        return await self._run(work, lambda problem: DecodedText(text=None, problem=problem))
+        return await self._run(work, lambda problem: ops.DecodedText(text=None, problem=problem))
 
-    @handles(DecodeCode)
-    async def decode_code(self, params: DecodeCode, ctx: Context) -> ParsedCode:
-        return await self._run(partial(parse_all, params.contents), lambda _: ParsedCode(contents=[]))
+    @handles(ops.DecodeCode)
+    async def decode_code(self, params: ops.DecodeCode, ctx: Context) -> ops.ParsedCode:
+        return await self._run(partial(parse_all, params.contents), lambda _: ops.ParsedCode(contents=[]))
 
-    @handles(DecodeFormats)
-    async def decode_formats(self, params: DecodeFormats, ctx: Context) -> Formats:
-        return Formats(pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF", *DOCUMENT_TYPES])
+    @handles(ops.DecodeFormats)
+    async def decode_formats(self, params: ops.DecodeFormats, ctx: Context) -> ops.Formats:
+        return ops.Formats(
+            pictures=list(FORMATS), containers=CONTAINERS.split(","), documents=["PDF", *ops.DOCUMENT_TYPES]
+        )
 
     async def _run(self, work: Callable[[], T], refused: Callable[[str], T]) -> T:
         # The caller may go; the thread stays, and so do its limit and its turn.
@@ -158,7 +147,7 @@ class Decoder:
         return refused(f"decoding it takes more than the {limit_s:g} s that a file may have")
 
 
-def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> Decoded:
+def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> ops.Decoded:
     """What can be made of the file, and why it is not more; blocks.  Raises LinckiaError where it cannot be read."""
     result = Result()
     try:
@@ -172,4 +161,4 @@ def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> Decod
         result.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"
     if source.failure is not None:
         raise source.failure
-    return Decoded(metadata=result.metadata, pictures=result.pictures, problem=result.problem)
+    return ops.Decoded(metadata=result.metadata, pictures=result.pictures, problem=result.problem)

@@ -1,15 +1,19 @@
-"""What decoders share: what they answer, and how a picture becomes a thumbnail."""
+"""What decoders share: the file in hand, what they answer, and how a picture becomes a thumbnail."""
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from PIL import Image, ImageOps
 
+from proto.errors import LinckiaError
 from proto.ops.decode import Picture
+from proto.ops.media import MAX_CHUNK_BYTES
 
 SIDE: Final = 320
 MAX_PIXELS: Final = 120_000_000
@@ -17,6 +21,11 @@ MAX_PIXELS: Final = 120_000_000
 MAX_TEXT_CHARS: Final = 2000
 MAX_TAGS: Final = 200
 TOO_LARGE: Final = "it takes more memory than a file may have"
+
+PIECE_BYTES: Final = MAX_CHUNK_BYTES
+PIECES: Final = 128
+"""Kept: what is read again and again, such as the index of a video, while the rest goes by."""
+READ_AHEAD_BYTES: Final = 64 * 1024
 
 
 class NotDecoded(Exception):
@@ -80,3 +89,53 @@ def plain(value: object) -> Any:
         return plain(float(value))  # type: ignore[arg-type]  # a rational; what is none raises
     except (TypeError, ValueError, ZeroDivisionError):
         return plain(str(value))
+
+
+class Source(io.RawIOBase):
+    """A file of `size` bytes, read through the service that asked for it, for one thread: this process opens none.
+
+    Args:
+        read: blocks until it has so many bytes from an offset on, fewer at the end; raises LinckiaError.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self._piece = functools.lru_cache(PIECES)(self._ask)
+        self._size = size
+        self._at = 0
+        self.failure: LinckiaError | None = None
+        """Why it could not be read: libraries do not pass on what was raised."""
+
+    def buffered(self) -> BinaryIO:
+        return io.BufferedReader(self, READ_AHEAD_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    # Any writable buffer: the protocol has a name from Python 3.12 on.
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        if self._at >= self._size:
+            return 0
+        number, start = divmod(self._at, PIECE_BYTES)
+        data = self._piece(number)[start : start + len(view)]
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def _ask(self, number: int) -> bytes:
+        if self.failure is not None:
+            raise OSError(str(self.failure))
+        try:
+            return self._read(number * PIECE_BYTES, PIECE_BYTES)
+        except LinckiaError as error:
+            self.failure = error
+            raise OSError(str(error)) from error

@@ -9,30 +9,49 @@ import hashlib
 import itertools
 import json
 from collections.abc import Sequence
+from typing import TypeVar
 
 import apsw
 import msgspec
 import trio
-import zstandard
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import carry as ops
 from services.documents.parts import Parts
-from services.documents.store import kinds, objects, schema, snapshots
+from services.documents.store import kinds, objects, rows, schema, snapshots
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Block, Content
 from services.documents.store.snapshots import Entry
 from services.runtime.handlers import Context, handles
 
 PAGE = 1000
+T = TypeVar("T")
 
-_ROWS = (
-    "SELECT path, name, lower(hex(object.hash)), document.mime, session,"
-    " (SELECT json_group_array(tag) FROM tag WHERE document=document.id), metadata,"
-    " (SELECT json_group_array(name) FROM (SELECT collection.name FROM member JOIN collection"
-    "   ON collection.id = member.collection WHERE member.document=document.id ORDER BY 1)),"
-    " created_ns, modified_ns, indexed_ns FROM document JOIN object ON object.id = document.object"
-)
+_DOCUMENTS = f"""
+    SELECT json_object('path', path, 'name', name, 'hash', lower(hex(object.hash)), 'mime_type', document.mime,
+        'session', session, 'metadata', json(metadata), 'created_ns', created_ns, 'modified_ns', modified_ns,
+        'indexed_ns', indexed_ns,
+        'tags', json((SELECT json_group_array(tag) FROM tag WHERE document=document.id)),
+        'collections', json((SELECT json_group_array(collection.name ORDER BY collection.name) FROM member
+            JOIN collection ON collection.id = member.collection WHERE member.document=document.id)))
+    FROM document JOIN object ON object.id = document.object WHERE path > ? ORDER BY path LIMIT {PAGE}
+"""
+_SESSIONS = """
+    SELECT json_object('id', id, 'label', label, 'started_ns', started_ns, 'stopped_ns', stopped_ns,
+        'watches', json((SELECT json_group_array(json_object('folder', folder, 'interval_ms', interval_ms)) FROM watched
+            WHERE watched.session=session.id)))
+    FROM session ORDER BY number
+"""
+_SNAPSHOTS = """
+    SELECT json_object('id', id, 'label', label, 'directory', directory, 'collection', collection,
+        'created_ns', created_ns, 'files', files, 'bytes', bytes)
+    FROM snapshot ORDER BY number
+"""
+
+
+def _read(db: apsw.Connection, kind: type[T], query: str, *values: apsw.SQLiteValue) -> list[T]:
+    """What a query answers as JSON, a row each."""
+    return [msgspec.json.decode(row, type=kind) for (row,) in db.execute(query, values)]
 
 
 class Carrying:
@@ -44,14 +63,17 @@ class Carrying:
 
     @handles(ops.DocumentsExport)
     async def export(self, params: ops.DocumentsExport, ctx: Context) -> ops.ExportedRows:
-        query = f"{_ROWS} WHERE path > ? ORDER BY path LIMIT {PAGE}"
         return ops.ExportedRows(
-            documents=await self._store.read(lambda db: [_document(*row) for row in db.execute(query, (params.after,))])
+            documents=await self._store.read(lambda db: _read(db, ops.CarriedDocument, _DOCUMENTS, params.after))
         )
 
     @handles(ops.DocumentsExportWork)
     async def export_work(self, params: ops.DocumentsExportWork, ctx: Context) -> ops.ExportedWork:
-        return await self._store.read(_work)
+        return await self._store.read(
+            lambda db: ops.ExportedWork(
+                sessions=_read(db, ops.CarriedSession, _SESSIONS), snapshots=_read(db, ops.CarriedSnapshot, _SNAPSHOTS)
+            )
+        )
 
     @handles(ops.DocumentsExportFiles)
     async def export_files(self, params: ops.DocumentsExportFiles, ctx: Context) -> ops.ExportedFiles:
@@ -67,19 +89,28 @@ class Carrying:
 
         return ops.ExportedFiles(files=await self._store.read(query))
 
-    @handles(ops.DocumentsExportContent)
-    async def export_content(self, params: ops.DocumentsExportContent, ctx: Context) -> ops.ExportedContent:
-        def query(db: apsw.Connection) -> ops.ExportedContent:
-            stored = objects.by_hash(db, bytes.fromhex(params.hash))
-            if stored is None:
-                raise OperationError(f"no content is stored with the hash {params.hash}", field="hash")
-            try:
-                pieces = objects.stream(db, self._parts.codec, stored, params.offset, ops.INLINE_BYTES)
-                return ops.ExportedContent(data=b"".join(pieces), size=stored.size)
-            except DamagedContent as error:
-                raise OperationError(str(error), field="hash") from None
+    @handles(ops.DocumentsExportContents)
+    async def export_contents(self, params: ops.DocumentsExportContents, ctx: Context) -> ops.ExportedContents:
+        def query(db: apsw.Connection) -> ops.ExportedContents:
+            contents: list[ops.ExportedContent] = []
+            held = 0
+            for hash_ in params.hashes:
+                contents.append(self._content(db, hash_, params.offset))
+                held += len(contents[-1].data)
+                if held >= ops.ANSWER_BYTES:
+                    break
+            return ops.ExportedContents(contents=contents)
 
         return await self._store.read(query)
+
+    def _content(self, db: apsw.Connection, hash_: str, offset: int) -> ops.ExportedContent:
+        if (stored := objects.by_hash(db, bytes.fromhex(hash_))) is None:
+            return ops.ExportedContent(problem=f"no content is stored with the hash {hash_}")
+        try:
+            pieces = objects.stream(db, self._parts.codec, stored, offset, ops.INLINE_BYTES)
+            return ops.ExportedContent(data=b"".join(pieces), size=stored.size)
+        except DamagedContent as error:
+            return ops.ExportedContent(problem=str(error))
 
     @handles(ops.DocumentsMissing)
     async def missing(self, params: ops.DocumentsMissing, ctx: Context) -> ops.MissingContents:
@@ -121,33 +152,6 @@ class Carrying:
         return Content(digest.digest(), len(data), nature, Block(*self._parts.codec.pack(data)))
 
 
-def _document(path: str, name: str, hash_: str, mime: str | None, session: str | None, tags: str, metadata: str,
-              collections: str, created_ns: int, modified_ns: int, indexed_ns: int) -> ops.CarriedDocument:  # fmt: skip
-    return ops.CarriedDocument(
-        path=path, name=name, hash=hash_, mime_type=mime, session=session, tags=json.loads(tags),
-        metadata=json.loads(metadata), collections=json.loads(collections), created_ns=created_ns,
-        modified_ns=modified_ns, indexed_ns=indexed_ns,
-    )  # fmt: skip
-
-
-def _work(db: apsw.Connection) -> ops.ExportedWork:
-    watched: dict[str, list[ops.CarriedFolder]] = {}
-    for session, folder, interval_ms in db.execute("SELECT session, folder, interval_ms FROM watched ORDER BY 1, 2"):
-        watched.setdefault(session, []).append(ops.CarriedFolder(folder=folder, interval_ms=interval_ms))
-    sessions = [
-        ops.CarriedSession(
-            id=id_, label=label, started_ns=started, stopped_ns=stopped, watches=watched.get(id_, [])
-        )
-        for id_, label, started, stopped in db.execute(
-            "SELECT id, label, started_ns, stopped_ns FROM session ORDER BY number"
-        )
-    ]  # fmt: skip
-    names = ops.CarriedSnapshot.__struct_fields__
-    rows = db.execute(f"SELECT {', '.join(names)} FROM snapshot ORDER BY number")
-    taken = [ops.CarriedSnapshot(**dict(zip(names, row, strict=True))) for row in rows]
-    return ops.ExportedWork(sessions=sessions, snapshots=taken)
-
-
 def _put_session(db: apsw.Connection, session: ops.CarriedSession) -> None:
     db.execute(
         "INSERT OR IGNORE INTO session(id, label, started_ns, stopped_ns) VALUES(?, ?, ?, ?)",
@@ -171,16 +175,13 @@ def _put_document(db: apsw.Connection, document: ops.CarriedDocument) -> None:
          document.session, document.created_ns, document.modified_ns, document.indexed_ns),
     )  # fmt: skip
     ((id_, stored),) = db.execute("SELECT id, metadata FROM document WHERE path=?", (document.path,))
-    before = json.loads(str(stored))
+    before = json.loads(stored)
     after = {**document.metadata, **before}
     if after != before:
         db.execute("UPDATE document SET metadata=? WHERE id=?", (json.dumps(after, ensure_ascii=False), id_))
     db.executemany("INSERT OR IGNORE INTO tag(document, tag) VALUES(?, ?)", ((id_, tag) for tag in document.tags))
     for name in document.collections:
-        db.execute("INSERT OR IGNORE INTO collection(name) VALUES(?)", (name,))
-        db.execute(
-            "INSERT OR IGNORE INTO member(document, collection) SELECT ?, id FROM collection WHERE name=?", (id_, name)
-        )
+        rows.join(db, name, schema.ids((id_,)))
 
 
 def _put_files(
@@ -196,8 +197,7 @@ def _put_files(
     for one in files:
         object_ = _stored(db, one.hash) if one.hash else 0
         listed.append(Entry(one.path, b"", object_, one.size, one.modified_ns, one.mode))
-    listing = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(msgspec.msgpack.encode(listed))
-    values = msgspec.structs.asdict(snapshot) | {"listing": listing}
+    values = msgspec.structs.asdict(snapshot) | {"listing": snapshots.packed(listed)}
     db.execute(
         f"INSERT INTO snapshot({', '.join(values)}) VALUES({', '.join('?' * len(values))})"
         " ON CONFLICT(id) DO UPDATE SET listing=excluded.listing",

@@ -8,17 +8,7 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.change import (
-    AddResult,
-    Deleted,
-    DeleteResult,
-    DocumentsAdd,
-    DocumentsDelete,
-    DocumentsRestore,
-    DocumentsUpdate,
-    RestoreResult,
-    UpdateResult,
-)
+from proto.ops.documents import change as ops
 from proto.ops.documents.reading import Document, Scalar, pairs
 from services.documents import restore
 from services.documents.add import folders
@@ -41,8 +31,8 @@ class Changing:
         self._parts = parts
         self._store = parts.store
 
-    @handles(DocumentsAdd)
-    async def add(self, params: DocumentsAdd, ctx: Context) -> AddResult:
+    @handles(ops.DocumentsAdd)
+    async def add(self, params: ops.DocumentsAdd, ctx: Context) -> ops.AddResult:
         adding = self._parts.adding
         session = await session_to_add(self._store, params.session, ctx.session)
         tags = tuple(dict.fromkeys(params.tags))
@@ -64,22 +54,22 @@ class Changing:
         )  # fmt: skip
         return await self._parts.added(*await add_directory(adding, walk, given, params.snapshot_label, ctx))
 
-    @handles(DocumentsUpdate)
-    async def update(self, params: DocumentsUpdate, ctx: Context) -> UpdateResult:
+    @handles(ops.DocumentsUpdate)
+    async def update(self, params: ops.DocumentsUpdate, ctx: Context) -> ops.UpdateResult:
         answer = await self._store.write(lambda db: _update(db, params))
         self._parts.hurry()
         return answer
 
-    @handles(DocumentsDelete)
-    async def delete(self, params: DocumentsDelete, ctx: Context) -> DeleteResult:
+    @handles(ops.DocumentsDelete)
+    async def delete(self, params: ops.DocumentsDelete, ctx: Context) -> ops.DeleteResult:
         if params.dry_run:
             return await self._store.read(lambda db: _delete(db, params))
         answer = await self._store.write(lambda db: _delete(db, params))
         self._parts.hurry()
         return answer
 
-    @handles(DocumentsRestore)
-    async def restore(self, params: DocumentsRestore, ctx: Context) -> RestoreResult:
+    @handles(ops.DocumentsRestore)
+    async def restore(self, params: ops.DocumentsRestore, ctx: Context) -> ops.RestoreResult:
         roots = self._parts.adding.roots
         target = folders.to_be_written(params.output_directory, "output_directory", roots)
 
@@ -94,7 +84,7 @@ class Changing:
             raise OperationError(f"{target} cannot be written: {error.strerror}", field="output_directory") from None
 
 
-def _update(db: apsw.Connection, params: DocumentsUpdate) -> UpdateResult:
+def _update(db: apsw.Connection, params: ops.DocumentsUpdate) -> ops.UpdateResult:
     if params.hash is not None:
         found = rows.pick(db, hash_=params.hash)
     else:
@@ -108,7 +98,7 @@ def _update(db: apsw.Connection, params: DocumentsUpdate) -> UpdateResult:
     values = pairs(params.metadata)
     updated = sum(describe(db, document.id, values, give=params.tags, take=params.remove_tags) for document in found)
     hashes = sorted({document.hash for document in found})[:MAX_HASHES]
-    return UpdateResult(matched=len(found), updated=updated, hashes=hashes)
+    return ops.UpdateResult(matched=len(found), updated=updated, hashes=hashes)
 
 
 def describe(
@@ -158,12 +148,12 @@ def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: S
     return [by_id[id_] for id_ in sorted(by_id)]
 
 
-def _delete(db: apsw.Connection, params: DocumentsDelete) -> DeleteResult:
+def _delete(db: apsw.Connection, params: ops.DocumentsDelete) -> ops.DeleteResult:
     if params.snapshot_id is not None:
         snapshot = snapshots.find(db, params.snapshot_id)
         if not params.dry_run:
             db.execute("DELETE FROM snapshot WHERE id=?", (snapshot.id,))
-        return DeleteResult(deleted=[], count=0, dry_run=params.dry_run, kept_by_snapshots=0, snapshots=1)
+        return ops.DeleteResult(deleted=[], count=0, dry_run=params.dry_run, kept_by_snapshots=0, snapshots=1)
     names = [name for name in (params.name, params.path, *params.names) if name is not None]
     found = chosen(db, names, params.hash, params.tags, params.collection)
     if not found:
@@ -173,8 +163,8 @@ def _delete(db: apsw.Connection, params: DocumentsDelete) -> DeleteResult:
     kept = sum(db.execute(query, (document.id,)).get is not None for document in found)
     if not params.dry_run:
         db.executemany("DELETE FROM document WHERE id=?", ((document.id,) for document in found))
-    return DeleteResult(
-        deleted=[Deleted(hash=one.hash, name=one.name, path=one.path) for one in found[:MAX_NAMED]],
+    return ops.DeleteResult(
+        deleted=[ops.Deleted(hash=one.hash, name=one.name, path=one.path) for one in found[:MAX_NAMED]],
         count=len(found), dry_run=params.dry_run, kept_by_snapshots=kept, snapshots=0,
     )  # fmt: skip
 

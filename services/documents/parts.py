@@ -8,7 +8,7 @@ import msgspec
 
 from proto.ops.documents.change import AddResult
 from services.documents.add.add import Adding
-from services.documents.add.bulk import Progress
+from services.documents.add.intake import Progress
 from services.documents.code.feed import Due as GraphDue
 from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing

@@ -16,33 +16,8 @@ import trio
 
 from proto.errors import InvalidParams, LinckiaError
 from proto.ops.completing import NAMES_LIKE
-from proto.ops.documents.find import (
-    DocumentsGraph,
-    DocumentsGrep,
-    DocumentsSearch,
-    GraphAnswer,
-    GrepResult,
-    SearchResult,
-)
-from proto.ops.documents.reading import (
-    CORPUS,
-    CollectionCount,
-    CollectionsResult,
-    DocumentsGet,
-    DocumentsList,
-    DocumentsListCollections,
-    DocumentsListSnapshots,
-    DocumentsNames,
-    DocumentsStatus,
-    DocumentsVerify,
-    GetResult,
-    ListResult,
-    SnapshotsResult,
-    SortBy,
-    StatusResult,
-    VerifyResult,
-    pairs,
-)
+from proto.ops.documents import find
+from proto.ops.documents import reading as ops
 from proto.ops.retrieve import RetrieveStatus
 from services.documents import restore, verify
 from services.documents.add import folders
@@ -62,11 +37,11 @@ MAX_LISTED = 200_000
 CONTENT_BYTES = 1024 * 1024
 
 _ORDERS = {
-    SortBy.NAME: "document.name COLLATE NOCASE {0}, document.name {0}, document.path {0}",
-    SortBy.SIZE: "object.size {0}",
-    SortBy.CREATED: "document.created_ns {0}",
-    SortBy.MODIFIED: "document.modified_ns {0}",
-    SortBy.INDEXED: "document.indexed_ns {0}",
+    ops.SortBy.NAME: "document.name COLLATE NOCASE {0}, document.name {0}, document.path {0}",
+    ops.SortBy.SIZE: "object.size {0}",
+    ops.SortBy.CREATED: "document.created_ns {0}",
+    ops.SortBy.MODIFIED: "document.modified_ns {0}",
+    ops.SortBy.INDEXED: "document.indexed_ns {0}",
 }
 
 
@@ -77,76 +52,76 @@ class Reading:
         self._parts = parts
         self._store = parts.store
 
-    @handles(DocumentsSearch)
-    async def search(self, params: DocumentsSearch, ctx: Context) -> SearchResult:
+    @handles(find.DocumentsSearch)
+    async def search(self, params: find.DocumentsSearch, ctx: Context) -> find.SearchResult:
         if params.query is None and params.hash is None:
             raise InvalidParams("missing required parameter `query`", field="query")
         answer = await searching.search(params, self._store, self._parts.codec, self._parts.feed, ctx)
         return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
 
-    @handles(DocumentsGrep)
-    async def grep(self, params: DocumentsGrep, ctx: Context) -> GrepResult:
+    @handles(find.DocumentsGrep)
+    async def grep(self, params: find.DocumentsGrep, ctx: Context) -> find.GrepResult:
         answer = await self._store.read(partial(grep.grep, codec=self._parts.codec, params=params))
         return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
 
-    @handles(DocumentsList)
-    async def list_documents(self, params: DocumentsList, ctx: Context) -> ListResult:
+    @handles(ops.DocumentsList)
+    async def list_documents(self, params: ops.DocumentsList, ctx: Context) -> ops.ListResult:
         return await self._store.read(lambda db: _listed(db, params))
 
-    @handles(DocumentsNames)
-    async def names(self, params: DocumentsNames, ctx: Context) -> list[str]:
+    @handles(ops.DocumentsNames)
+    async def names(self, params: ops.DocumentsNames, ctx: Context) -> list[str]:
         if params.argument != "document_name":
             return []
         query = f"SELECT DISTINCT name FROM document WHERE {NAMES_LIKE.format('name')}"
         return await self._store.read(lambda db: [name for (name,) in db.execute(query, (params.value,))])
 
-    @handles(DocumentsListCollections)
-    async def list_collections(self, params: DocumentsListCollections, ctx: Context) -> CollectionsResult:
+    @handles(ops.DocumentsListCollections)
+    async def list_collections(self, params: ops.DocumentsListCollections, ctx: Context) -> ops.CollectionsResult:
         found = await self._store.read(_collections)
-        return CollectionsResult(collections=found, total=len(found))
+        return ops.CollectionsResult(collections=found, total=len(found))
 
-    @handles(DocumentsListSnapshots)
-    async def list_snapshots(self, params: DocumentsListSnapshots, ctx: Context) -> SnapshotsResult:
-        def query(db: apsw.Connection) -> SnapshotsResult:
+    @handles(ops.DocumentsListSnapshots)
+    async def list_snapshots(self, params: ops.DocumentsListSnapshots, ctx: Context) -> ops.SnapshotsResult:
+        def query(db: apsw.Connection) -> ops.SnapshotsResult:
             some = snapshots.latest(db, -1 if params.limit is None else params.limit, params.offset)
-            return SnapshotsResult(snapshots=some, total=db.execute("SELECT count(*) FROM snapshot").get)
+            return ops.SnapshotsResult(snapshots=some, total=db.execute("SELECT count(*) FROM snapshot").get)
 
         return await self._store.read(query)
 
-    @handles(DocumentsGet)
-    async def get(self, params: DocumentsGet, ctx: Context) -> GetResult:
+    @handles(ops.DocumentsGet)
+    async def get(self, params: ops.DocumentsGet, ctx: Context) -> ops.GetResult:
         roots = self._parts.adding.roots
         target = None if params.outputPath is None else folders.to_be_written(params.outputPath, "outputPath", roots)
 
-        def get(db: apsw.Connection) -> GetResult:
+        def get(db: apsw.Connection) -> ops.GetResult:
             return _get(db, self._parts.codec, params, target, roots)
 
-        def get_related(lacks: list[str], db: apsw.Connection) -> GetResult:
+        def get_related(lacks: list[str], db: apsw.Connection) -> ops.GetResult:
             answer = get(db)
             related, edges, cut = walking.around(db, answer.path, params.depth)
             return msgspec.structs.replace(answer, related=related, edges=edges, graph_truncated=cut, degraded=lacks)
 
         return await (self._of_graph(get_related) if params.graph else self._store.read(get))
 
-    @handles(DocumentsGraph)
-    async def graph(self, params: DocumentsGraph, ctx: Context) -> GraphAnswer:
+    @handles(find.DocumentsGraph)
+    async def graph(self, params: find.DocumentsGraph, ctx: Context) -> find.GraphAnswer:
         return await self._of_graph(lambda lacks, db: walking.answer(db, params, lacks))
 
-    @handles(DocumentsStatus)
-    async def status(self, params: DocumentsStatus, ctx: Context) -> StatusResult:
+    @handles(ops.DocumentsStatus)
+    async def status(self, params: ops.DocumentsStatus, ctx: Context) -> ops.StatusResult:
         parts = self._parts
         waiting = (parts.indexing.waiting, parts.search.waiting, parts.graph.waiting)
         degraded = [*self._store.lacks(), *(reason for reason in waiting if reason)]
         vectors: int | None = None
         try:
-            vectors = (await ctx.call(RetrieveStatus(collection=CORPUS), timeout_s=5)).vectors_waiting
+            vectors = (await ctx.call(RetrieveStatus(collection=ops.CORPUS), timeout_s=5)).vectors_waiting
         except LinckiaError as error:
             degraded.append(f"vectors: {error}")
         disk = await trio.to_thread.run_sync(self._store.size_bytes)
         return await self._store.read(lambda db: verify.status(db, params, disk, vectors, degraded))
 
-    @handles(DocumentsVerify)
-    async def verify(self, params: DocumentsVerify, ctx: Context) -> VerifyResult:
+    @handles(ops.DocumentsVerify)
+    async def verify(self, params: ops.DocumentsVerify, ctx: Context) -> ops.VerifyResult:
         return await verify.verify(self._store, self._parts.codec, ctx)
 
     async def _of_graph(self, query: Callable[[list[str], apsw.Connection], T]) -> T:
@@ -161,11 +136,11 @@ class Reading:
             # It found the index damaged, and what was parsed gone.
 
 
-def _listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
+def _listed(db: apsw.Connection, params: ops.DocumentsList) -> ops.ListResult:
     """A page of the documents that `params` asks for."""
     found = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
-        pattern=params.pattern, path=params.path, hash_=params.hash, metadata=pairs(params.metadata),
+        pattern=params.pattern, path=params.path, hash_=params.hash, metadata=ops.pairs(params.metadata),
         mime_type=params.mime_type, type_=params.type,
     )  # fmt: skip
     if params.recent is not None:
@@ -176,14 +151,14 @@ def _listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
         found = rows.Conditions([f"document.id IN ({latest})"], [*found.values, params.recent])
     order = "document.id"
     if params.sort_by is not None or params.sort_order is not None or params.recent is not None:
-        by = params.sort_by or SortBy.INDEXED
-        downwards = params.sort_order == "desc" if params.sort_order is not None else by is not SortBy.NAME
+        by = params.sort_by or ops.SortBy.INDEXED
+        downwards = params.sort_order == "desc" if params.sort_order is not None else by is not ops.SortBy.NAME
         direction = "DESC" if downwards else "ASC"
         order = f"{_ORDERS[by].format(direction)}, document.id {direction}"
     total = rows.total(db, found)
     page = list(rows.documents(db, found, order, min(params.limit or MAX_LISTED, MAX_LISTED), params.offset))
     ends = params.offset + len(page)
-    return ListResult(
+    return ops.ListResult(
         total=total,
         documents=[] if params.paths_only else page,
         paths=[document.path for document in page] if params.paths_only else None,
@@ -192,7 +167,9 @@ def _listed(db: apsw.Connection, params: DocumentsList) -> ListResult:
     )
 
 
-def _get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path | None, roots: Roots) -> GetResult:
+def _get(
+    db: apsw.Connection, codec: Codec, params: ops.DocumentsGet, target: Path | None, roots: Roots
+) -> ops.GetResult:
     if params.hash is None and params.name is None and params.path is None:
         raise InvalidParams("missing parameter: give `hash`, `name` or `path`", field="hash")
     found = rows.pick(db, hash_=params.hash, name=params.name, path=params.path)
@@ -200,7 +177,7 @@ def _get(db: apsw.Connection, codec: Codec, params: DocumentsGet, target: Path |
     stored = objects.by_hash(db, bytes.fromhex(first.hash))
     assert stored is not None
     problem = db.execute("SELECT problem FROM object WHERE id=?", (stored.id,)).get
-    answer = GetResult(
+    answer = ops.GetResult(
         **msgspec.structs.asdict(first), paths=[document.path for document in found], graph_enabled=params.graph,
         text_problem=problem,
     )  # fmt: skip
@@ -242,11 +219,11 @@ def _content(
     return base64.b64encode(data).decode(), "base64", len(data)
 
 
-def _collections(db: apsw.Connection) -> list[CollectionCount]:
+def _collections(db: apsw.Connection) -> list[ops.CollectionCount]:
     """By name; those that hold nothing are none."""
     counted = db.execute(
         "SELECT collection.name, count(*), sum(object.size) FROM member"
         " JOIN collection ON collection.id = member.collection JOIN document ON document.id = member.document"
         " JOIN object ON object.id = document.object GROUP BY collection.id ORDER BY collection.name"
     )
-    return [CollectionCount(name=name, documents=count, bytes=size) for name, count, size in counted]
+    return [ops.CollectionCount(name=name, documents=count, bytes=size) for name, count, size in counted]

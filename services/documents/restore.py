@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -22,6 +22,7 @@ from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
+from services.documents.store.snapshots import Entry
 from services.runtime.rewrite import open_below
 from services.runtime.roots import OutsideRoots, Roots
 
@@ -31,52 +32,40 @@ FSYNC_EACH = 64
 _EXISTS = "exists already"
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A file to be restored: its path below the directory, and the document's own for messages and patterns."""
-
-    path: str
-    origin: str
-    hash: bytes
-    modified_ns: int
-    mode: int
-
-
-def _of_snapshot(db: apsw.Connection, id_: str) -> list[_Wanted]:
+def _of_snapshot(db: apsw.Connection, id_: str) -> tuple[str, list[Entry]]:
+    """Its directory, and what was there."""
     snapshot = snapshots.find(db, id_)
-    base = snapshot.directory.rstrip("/") + "/"
-    return [
-        _Wanted(one.path.removeprefix(base), one.path, one.hash, one.modified_ns, one.mode & 0o777)
-        for one in snapshots.entries(db, snapshot.id)
-    ]
+    return snapshot.directory.rstrip("/") + "/", list(snapshots.entries(db, snapshot.id))
 
 
-def _of_collection(db: apsw.Connection, name: str) -> list[_Wanted]:
+def _of_collection(db: apsw.Connection, name: str) -> tuple[str, list[Entry]]:
     """Those that came from files keep their places relative to one another."""
     found = rows.conditions(collection=name)
     query = (
         "SELECT document.path, object.hash, document.modified_ns FROM document"
         f" JOIN object ON object.id = document.object{found.where} ORDER BY document.path"
     )
-    listed: list[tuple[str, bytes, int]] = list(db.execute(query, found.values))
+    listed = [Entry(path, hash_, 0, 0, at_ns, 0) for path, hash_, at_ns in db.execute(query, found.values)]
     if not listed:
         near = did_you_mean(name, (each for (each,) in db.execute("SELECT name FROM collection LIMIT 5000")))
         raise OperationError(f"Collection not found: {name}{near}", field="collection")
-    folders = [os.path.dirname(path) for path, _, _ in listed if path.startswith("/")]
-    base = os.path.commonpath(folders).rstrip("/") + "/" if folders else "/"
-    return [_Wanted(path.removeprefix(base), path, hash_, at_ns, 0o644) for path, hash_, at_ns in listed]
+    folders = [os.path.dirname(one.path) for one in listed if one.path.startswith("/")]
+    return os.path.commonpath(folders).rstrip("/") + "/" if folders else "/", listed
 
 
-def _matching(wanted: Sequence[_Wanted], include: Sequence[str], exclude: Sequence[str]) -> list[_Wanted]:
-    """Those whose path, below the directory or where it came from, matches."""
-    included = globs.matcher(include or ["*"])
-    excluded = globs.matcher(exclude)
+def _wanted(db: apsw.Connection, params: DocumentsRestore) -> tuple[str, list[Entry]]:
+    """What their paths begin with that is left out, and those whose path, below that or whole, matches."""
+    if params.snapshot_id is not None:
+        base, listed = _of_snapshot(db, params.snapshot_id)
+    else:
+        base, listed = _of_collection(db, str(params.collection))
+    included, excluded = globs.matcher(params.include_patterns or ["*"]), globs.matcher(params.exclude_patterns)
 
-    def admits(one: _Wanted) -> bool:
-        paths = ("/" + one.path.lstrip("/"), one.origin)
+    def admits(one: Entry) -> bool:
+        paths = ("/" + one.path.removeprefix(base).lstrip("/"), one.path)
         return any(map(included, paths)) and not any(map(excluded, paths))
 
-    return [one for one in wanted if admits(one)]
+    return base, [one for one in listed if admits(one)]
 
 
 def restore(
@@ -89,12 +78,7 @@ def restore(
         OperationError: there is no such snapshot or collection.
         OSError: the directory itself cannot be made.
     """
-    if params.snapshot_id is not None:
-        wanted = _of_snapshot(db, params.snapshot_id)
-    else:
-        assert params.collection is not None
-        wanted = _of_collection(db, params.collection)
-    wanted = _matching(wanted, params.include_patterns, params.exclude_patterns)
+    base, wanted = _wanted(db, params)
     if not params.dry_run:
         target.mkdir(parents=True, exist_ok=True)
     each = len(wanted) <= FSYNC_EACH
@@ -106,7 +90,7 @@ def restore(
         if done % 64 == 0:
             progress(done, len(wanted))
         try:
-            place, stored = _place(one.path), objects.by_hash(db, one.hash)
+            place, stored = _place(one.path.removeprefix(base)), objects.by_hash(db, one.hash)
             refusal = "" if place is None else roots.refusal(str(target / place), write=True)
             if place is None:
                 reason = "its name leads out of the output directory"
@@ -118,8 +102,8 @@ def restore(
                 there = not params.overwrite and os.path.lexists(target / place)
                 reason = refusal or (_EXISTS if there else "")
             else:
-                overwrite = params.overwrite
-                reason = refusal or _write(db, codec, stored, one, roots, target, place, overwrite=overwrite, sync=each)
+                write = partial(_write, db, codec, stored, roots, target, place)
+                reason = refusal or write(overwrite=params.overwrite, sync=each, like=one)
             if not reason and place is not None and stored is not None:
                 written.add(place)
                 size += stored.size
@@ -129,7 +113,9 @@ def restore(
         except (OutsideRoots, DamagedContent) as error:
             why = str(error)
             reason = why if isinstance(error, OutsideRoots) else f"the stored content is damaged: {why}"
-        (skipped if reason else restored).append(Restored(path=one.path, hash=one.hash.hex(), reason=reason))
+        (skipped if reason else restored).append(
+            Restored(path=one.path.removeprefix(base), hash=one.hash.hex(), reason=reason)
+        )
     if written and not params.dry_run:
         _sync(roots, target, {os.path.dirname(place) for place in written} if each else None)
     return RestoreResult(
@@ -154,19 +140,29 @@ def _place(path: str) -> str | None:
 
 
 def _write(
-    db: apsw.Connection, codec: Codec, stored: Stored, one: _Wanted, roots: Roots, target: Path, place: str, *,
-    overwrite: bool, sync: bool,
+    db: apsw.Connection, codec: Codec, stored: Stored, roots: Roots, target: Path, place: str, *,
+    like: Entry | None = None, overwrite: bool = True, sync: bool = True,
 ) -> str:  # fmt: skip
-    """Write one file; answers why not, or nothing.  Raises OSError, OutsideRoots, DamagedContent."""
+    """Write one file, whole or not at all; answers why not, or nothing.  Raises OSError, OutsideRoots,
+    DamagedContent."""
     above, _, name = place.rpartition("/")
+    temporary = f".linckia-new-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open_below(roots, str(target), above) as folder:
         if not overwrite:
             with suppress(FileNotFoundError):
                 os.lstat(name, dir_fd=folder)
                 return _EXISTS
-        temporary = f".linckia-new-{secrets.token_hex(8)}"
+        descriptor = os.open(temporary, flags, 0o644 if like is None else 0o600, dir_fd=folder)
         try:
-            _write_new(db, codec, stored, temporary, folder, wanted=one, sync=sync)
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(objects.stream(db, codec, stored))
+                file.flush()
+                if like is not None:
+                    os.fchmod(descriptor, like.mode & 0o777 or 0o644)
+                    os.utime(descriptor, ns=(like.modified_ns, like.modified_ns))
+                if sync:
+                    os.fsync(descriptor)
             if overwrite:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             else:
@@ -189,38 +185,14 @@ def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path, roo
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open_below(roots, str(target.parent), "") as folder:
-            temporary = f".linckia-new-{secrets.token_hex(8)}"
-            try:
-                _write_new(db, codec, stored, temporary, folder)
-                os.rename(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=folder)
-            os.fsync(folder)
+        _write(db, codec, stored, roots, target.parent, target.name)
+        _sync(roots, target.parent, [""])
     except OSError as error:
         raise OperationError(f"{target} cannot be written: {error.strerror}", field="outputPath") from None
     except OutsideRoots as error:
         raise OperationError(str(error), field="outputPath") from None
     except DamagedContent as error:
         raise told(db, error) from None
-
-
-def _write_new(
-    db: apsw.Connection, codec: Codec, stored: Stored, path: str, folder: int, *,
-    wanted: _Wanted | None = None, sync: bool = True,
-) -> None:  # fmt: skip
-    """Write a content to a file that is not there.  Raises OSError, DamagedContent."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644 if wanted is None else 0o600, dir_fd=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(objects.stream(db, codec, stored))
-        file.flush()
-        if wanted is not None:
-            os.fchmod(descriptor, wanted.mode or 0o644)
-            os.utime(descriptor, ns=(wanted.modified_ns, wanted.modified_ns))
-        if sync:
-            os.fsync(descriptor)
 
 
 def told(db: apsw.Connection, error: DamagedContent) -> Exception:

@@ -18,21 +18,8 @@ import apsw
 import trio
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
+from proto.ops.documents import sessions as ops
 from proto.ops.documents.reading import Scalar, pairs
-from proto.ops.documents.sessions import (
-    PINNED,
-    Bound,
-    Pinned,
-    SessionBound,
-    SessionPin,
-    SessionStart,
-    SessionStarted,
-    SessionStop,
-    SessionStopped,
-    SessionUnpin,
-    SessionWatch,
-    Watching,
-)
 from proto.ops.watch import Change
 from services.documents import changing
 from services.documents.add import folders
@@ -57,8 +44,8 @@ class Sessions:
         self._store = parts.store
         self._follower = follower
 
-    @handles(SessionStart)
-    async def start(self, params: SessionStart, ctx: Context) -> SessionStarted:
+    @handles(ops.SessionStart)
+    async def start(self, params: ops.SessionStart, ctx: Context) -> ops.SessionStarted:
         now_ns = time.time_ns()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ns // 1_000_000_000))
         id_ = f"session-{stamp}-{secrets.token_hex(4)}"
@@ -69,58 +56,58 @@ class Sessions:
             changing.bind(db, id_, ctx.session)
 
         await self._store.write(change)
-        return SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
+        return ops.SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
 
-    @handles(SessionStop)
-    async def stop(self, params: SessionStop, ctx: Context) -> SessionStopped:
-        def change(db: apsw.Connection) -> SessionStopped:
+    @handles(ops.SessionStop)
+    async def stop(self, params: ops.SessionStop, ctx: Context) -> ops.SessionStopped:
+        def change(db: apsw.Connection) -> ops.SessionStopped:
             wanted = params.session_id or params.label or params.name
             id_, label = changing.started(db, wanted, client=ctx.session)
             changing.unbind(db, id_)
             db.execute("UPDATE session SET stopped_ns=? WHERE id=?", (time.time_ns(), id_))
             db.execute("DELETE FROM watched WHERE session=?", (id_,))
             count = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).get
-            return SessionStopped(session_id=id_, label=label, documents=count)
+            return ops.SessionStopped(session_id=id_, label=label, documents=count)
 
         answer = await self._store.write(change)
         self._follower.hurry()
         return answer
 
-    @handles(SessionBound)
-    async def bound(self, params: SessionBound, ctx: Context) -> Bound | None:
+    @handles(ops.SessionBound)
+    async def bound(self, params: ops.SessionBound, ctx: Context) -> ops.Bound | None:
         found = await self._store.read(lambda db: changing.bound(db, ctx.session)) if ctx.session else None
-        return None if found is None else Bound(session_id=found[0], label=found[1])
+        return None if found is None else ops.Bound(session_id=found[0], label=found[1])
 
-    @handles(SessionPin)
-    async def pin(self, params: SessionPin, ctx: Context) -> Pinned:
+    @handles(ops.SessionPin)
+    async def pin(self, params: ops.SessionPin, ctx: Context) -> ops.Pinned:
         return await self._pin(params, pairs(params.metadata))
 
-    @handles(SessionUnpin)
-    async def unpin(self, params: SessionUnpin, ctx: Context) -> Pinned:
+    @handles(ops.SessionUnpin)
+    async def unpin(self, params: ops.SessionUnpin, ctx: Context) -> ops.Pinned:
         return await self._pin(params, {})
 
-    async def _pin(self, params: SessionPin | SessionUnpin, values: dict[str, Scalar]) -> Pinned:
+    async def _pin(self, params: ops.SessionPin | ops.SessionUnpin, values: dict[str, Scalar]) -> ops.Pinned:
         """Give or take the tag.  Raises InvalidParams; OperationError where nothing matches."""
         names = [name for name in (params.path, params.name, *params.paths) if name is not None]
         if not names and params.hash is None:
             raise InvalidParams("missing parameter: give `hash`, `path` (a path or a glob) or `paths`", field="path")
-        give, take = ([PINNED], []) if isinstance(params, SessionPin) else ([], [PINNED])
+        give, take = ([ops.PINNED], []) if isinstance(params, ops.SessionPin) else ([], [ops.PINNED])
 
-        def change(db: apsw.Connection) -> Pinned:
+        def change(db: apsw.Connection) -> ops.Pinned:
             found = changing.chosen(db, names, params.hash)
             if not found:
                 said = ", ".join(map(repr, names[:5]))
                 raise OperationError(f"Document not found: nothing matches {said}", field="path")
             for document in found:
                 changing.describe(db, document.id, values, give=give, take=take)
-            return Pinned(updated=len(found))
+            return ops.Pinned(updated=len(found))
 
         answer = await self._store.write(change)
         self._parts.hurry()
         return answer
 
-    @handles(SessionWatch)
-    async def watch(self, params: SessionWatch, ctx: Context) -> Watching:
+    @handles(ops.SessionWatch)
+    async def watch(self, params: ops.SessionWatch, ctx: Context) -> ops.Watching:
         folder = None
         if params.root is not None:
             roots = self._parts.adding.roots
@@ -130,7 +117,7 @@ class Sessions:
         elif params.enabled:
             raise InvalidParams("missing required parameter `root`", field="root")
 
-        def change(db: apsw.Connection) -> Watching:
+        def change(db: apsw.Connection) -> ops.Watching:
             id_, _ = changing.started(db, params.session_id, client=ctx.session)
             if params.enabled:
                 db.execute(
@@ -141,7 +128,7 @@ class Sessions:
                 db.execute("DELETE FROM watched WHERE session=?1 AND (?2 IS NULL OR folder=?2)", (id_, folder))
             listed = db.execute("SELECT folder FROM watched WHERE session=? ORDER BY folder", (id_,))
             roots = [one for (one,) in listed]
-            return Watching(session_id=id_, enabled=params.enabled, roots=roots, interval_ms=params.interval_ms)
+            return ops.Watching(session_id=id_, enabled=params.enabled, roots=roots, interval_ms=params.interval_ms)
 
         answer = await self._store.write(change)
         self._follower.hurry()

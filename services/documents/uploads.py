@@ -14,20 +14,10 @@ from dataclasses import dataclass, field
 import trio
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.documents.change import (
-    AddResult,
-    DocumentsPutAbandon,
-    DocumentsPutBegin,
-    DocumentsPutCommit,
-    DocumentsPutPiece,
-    UploadAbandoned,
-    UploadBegun,
-    UploadProgress,
-)
+from proto.ops.documents import change as ops
 from proto.ops.documents.reading import pairs
 from services.documents import changing
-from services.documents.add.bulk import Progress
-from services.documents.add.intake import Taken
+from services.documents.add.intake import Progress, Taken
 from services.documents.parts import Parts
 from services.documents.store.incoming import Incoming
 from services.documents.store.rows import Given
@@ -41,7 +31,7 @@ FINISHED_KEPT = 64
 
 @dataclass(slots=True)
 class _Upload:
-    begun: DocumentsPutBegin
+    begun: ops.DocumentsPutBegin
     incoming: Incoming
     receiving: ExitStack
     touched: float
@@ -55,10 +45,10 @@ class Uploads:
         self._parts = parts
         self._adding = parts.adding
         self._uploads: dict[str, _Upload] = {}
-        self._finished: dict[str, AddResult] = {}
+        self._finished: dict[str, ops.AddResult] = {}
 
-    @handles(DocumentsPutBegin)
-    async def begin(self, params: DocumentsPutBegin, ctx: Context) -> UploadBegun:
+    @handles(ops.DocumentsPutBegin)
+    async def begin(self, params: ops.DocumentsPutBegin, ctx: Context) -> ops.UploadBegun:
         before = trio.current_time() - FORGET_AFTER_S
         for id_ in [id_ for id_, upload in self._uploads.items() if upload.touched < before]:
             self._forget(id_)
@@ -69,10 +59,10 @@ class Uploads:
         receiving = ExitStack()
         receiving.enter_context(self._adding.receiving_chunks())
         self._uploads[id_] = _Upload(params, Incoming(self._adding.codec), receiving, trio.current_time())
-        return UploadBegun(upload_id=id_)
+        return ops.UploadBegun(upload_id=id_)
 
-    @handles(DocumentsPutPiece)
-    async def piece(self, params: DocumentsPutPiece, ctx: Context) -> UploadProgress:
+    @handles(ops.DocumentsPutPiece)
+    async def piece(self, params: ops.DocumentsPutPiece, ctx: Context) -> ops.UploadProgress:
         if len(params.data) > MAX_PIECE_BYTES:
             raise InvalidParams(f"parameter `data` has more than {MAX_PIECE_BYTES} bytes", field="data")
         upload = self._find(params.upload_id)
@@ -81,7 +71,7 @@ class Uploads:
             incoming = upload.incoming
             if params.offset + len(params.data) <= incoming.size:
                 # It has come before.
-                return UploadProgress(received=incoming.size)
+                return ops.UploadProgress(received=incoming.size)
             if params.offset != incoming.size:
                 raise InvalidParams(
                     f"parameter `offset` is {params.offset}, and {incoming.size} bytes have come", field="offset"
@@ -90,10 +80,10 @@ class Uploads:
                 await trio.to_thread.run_sync(incoming.feed, params.data)
                 if incoming.full:
                     await self._adding.store.write(incoming.settle)
-            return UploadProgress(received=incoming.size)
+            return ops.UploadProgress(received=incoming.size)
 
-    @handles(DocumentsPutCommit)
-    async def commit(self, params: DocumentsPutCommit, ctx: Context) -> AddResult:
+    @handles(ops.DocumentsPutCommit)
+    async def commit(self, params: ops.DocumentsPutCommit, ctx: Context) -> ops.AddResult:
         if params.upload_id in self._finished:
             return self._finished[params.upload_id]
         upload = self._find(params.upload_id)
@@ -114,7 +104,9 @@ class Uploads:
             self._forget(params.upload_id)
         return await self._parts.added(answer, progress)
 
-    async def _store(self, upload: _Upload, params: DocumentsPutCommit, client: str) -> tuple[AddResult, Progress]:
+    async def _store(
+        self, upload: _Upload, params: ops.DocumentsPutCommit, client: str
+    ) -> tuple[ops.AddResult, Progress]:
         begun = upload.begun
         name, mime = params.name or begun.name, params.mimeType or begun.mimeType
         session = await changing.session_to_add(self._adding.store, begun.session, client)
@@ -123,9 +115,9 @@ class Uploads:
         given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
         return await self._adding.write(Taken(begun.path, "", time.time_ns(), 0, content, name), given)
 
-    @handles(DocumentsPutAbandon)
-    async def abandon(self, params: DocumentsPutAbandon, ctx: Context) -> UploadAbandoned:
-        return UploadAbandoned(was_there=self._forget(params.upload_id))
+    @handles(ops.DocumentsPutAbandon)
+    async def abandon(self, params: ops.DocumentsPutAbandon, ctx: Context) -> ops.UploadAbandoned:
+        return ops.UploadAbandoned(was_there=self._forget(params.upload_id))
 
     def _forget(self, id_: str) -> bool:
         """Answers whether there was one."""

@@ -179,7 +179,9 @@ class Graphs:
             agreement=agreement,
             tokens_per_s={name.value: round(speed) for name, speed in speeds.items()},
         )
-        for old in (*path.parent.glob("*.graph"), *path.parent.glob("*.json"), *path.parent.glob("*.onnx*")):
+        # The one before stays: while vectors of another model are made, those of the last one are searched.
+        for old in sorted(path.parent.glob("*.graph"), key=lambda each: each.stat().st_mtime)[:-1]:
+            old.with_suffix(".json").unlink(missing_ok=True)
             old.unlink()
         replace_file(path.with_suffix(".graph"), best)
         replace_file(path, msgspec.json.encode(found))

@@ -20,14 +20,8 @@ import trio
 from msgspec import Meta
 
 from proto.errors import Executed, Forbidden, LinckiaError, MaybeExecuted, OperationError, Timeout, Unavailable
-from proto.ops.documents.change import (
-    AddResult,
-    DocumentsPutAbandon,
-    DocumentsPutBegin,
-    DocumentsPutCommit,
-    DocumentsPutPiece,
-)
-from proto.ops.fetch import Download, DownloadAllowed, DownloadCheck, Downloaded, IssuerKeys, IssuerKeySet
+from proto.ops import fetch as ops
+from proto.ops.documents import change as documents
 from services.fetch import partial as partials
 from services.fetch.client import Allowed, Client, parse
 from services.fetch.issuer import Issuer
@@ -65,31 +59,31 @@ class Fetch:
         self._folder = folder
         self._locks: weakref.WeakValueDictionary[str, trio.Lock] = weakref.WeakValueDictionary()
 
-    @handles(Download)
-    async def download(self, params: Download, context: Context) -> Downloaded:
+    @handles(ops.Download)
+    async def download(self, params: ops.Download, context: Context) -> ops.Downloaded:
         try:
             return await self._download(params, context)
         except OSError as error:
             full = disk_full(error, self._folder)
             raise full or OperationError(f"{params.url}: it cannot be kept: {error.strerror}") from error
 
-    @handles(DownloadCheck)
-    async def check(self, params: DownloadCheck, context: Context) -> DownloadAllowed:
+    @handles(ops.DownloadCheck)
+    async def check(self, params: ops.DownloadCheck, context: Context) -> ops.DownloadAllowed:
         parsed = parse(params.url)
         try:
             addresses = await self._client.addresses(parsed)
         except (Forbidden, OperationError) as error:
-            return DownloadAllowed(allowed=False, addresses=[], reason=str(error))
-        return DownloadAllowed(allowed=True, addresses=addresses)
+            return ops.DownloadAllowed(allowed=False, addresses=[], reason=str(error))
+        return ops.DownloadAllowed(allowed=True, addresses=addresses)
 
-    @handles(IssuerKeys)
-    async def issuer_keys(self, params: IssuerKeys, context: Context) -> IssuerKeySet:
+    @handles(ops.IssuerKeys)
+    async def issuer_keys(self, params: ops.IssuerKeys, context: Context) -> ops.IssuerKeySet:
         settings = self._settings
         if not settings.issuer:
             raise OperationError("the settings name no issuer; see [http.oauth]")
         return await Issuer(settings.issuer, settings.jwks_url, settings.allow, USER_AGENT).keys()
 
-    async def _download(self, params: Download, context: Context) -> Downloaded:
+    async def _download(self, params: ops.Download, context: Context) -> ops.Downloaded:
         url = str(parse(params.url))
         limit_s = self._settings.timeout_s if params.timeout_s is None else params.timeout_s
         lock = self._locks.setdefault(url, trio.Lock())
@@ -108,18 +102,14 @@ class Fetch:
             executed=Executed.NO,
         )
 
-    async def _into_store(self, params: Download, url: str, partial: Partial, context: Context) -> Downloaded:
+    async def _into_store(self, params: ops.Download, url: str, partial: Partial, context: Context) -> ops.Downloaded:
         received, digests = await self._checked(params, url, partial, context)
         size, source = partial.size, partial.source
         mime_type = params.mimeType or source.mime_type
-        begin = DocumentsPutBegin(
-            path=url,
-            name=params.name or name_of(received.url, source.disposition),
-            tags=params.tags,
-            metadata=params.metadata,
-            collection=params.collection,
-            mimeType=mime_type,
-        )
+        begin = documents.DocumentsPutBegin(
+            path=url, name=params.name or name_of(received.url, source.disposition), tags=params.tags,
+            metadata=params.metadata, collection=params.collection, mimeType=mime_type,
+        )  # fmt: skip
         for attempt in range(1, STORE_ATTEMPTS + 1):
             try:
                 added = await _store(context, begin, partial, digests["sha256"])
@@ -129,21 +119,14 @@ class Fetch:
                     raise
         await trio.to_thread.run_sync(partial.drop)
         algorithm = params.checksum.split(":")[0] if params.checksum else "sha256"
-        return Downloaded(
-            hash=added.hash or digests["sha256"],
-            url=received.url,
-            path=url,
-            name=added.name,
-            size=size,
-            mime_type=mime_type,
-            is_new=added.is_new,
-            checksum=f"{algorithm}:{digests[algorithm]}",
-            resumed_from=received.resumed_from,
-            redirects=received.redirects,
-        )
+        return ops.Downloaded(
+            hash=added.hash or digests["sha256"], url=received.url, path=url, name=added.name, size=size,
+            mime_type=mime_type, is_new=added.is_new, checksum=f"{algorithm}:{digests[algorithm]}",
+            resumed_from=received.resumed_from, redirects=received.redirects,
+        )  # fmt: skip
 
     async def _checked(
-        self, params: Download, url: str, partial: Partial, context: Context
+        self, params: ops.Download, url: str, partial: Partial, context: Context
     ) -> tuple[Received, dict[str, str]]:
         """Receive the body and compare its checksum; what does not fit is thrown away."""
         algorithm, _, wanted = (params.checksum or "sha256:").partition(":")
@@ -173,7 +156,9 @@ class Fetch:
             # Pieces of two versions, perhaps: once more, from the start.
 
 
-async def _store(context: Context, begin: DocumentsPutBegin, partial: Partial, sha256: str) -> AddResult:
+async def _store(
+    context: Context, begin: documents.DocumentsPutBegin, partial: Partial, sha256: str
+) -> documents.AddResult:
     """Hand a finished download to the store of documents, in pieces: neither process ever holds the whole."""
     size = partial.size
     upload_id = (await context.call(begin)).upload_id
@@ -181,14 +166,14 @@ async def _store(context: Context, begin: DocumentsPutBegin, partial: Partial, s
         offset = 0
         while offset < size:
             data = await trio.to_thread.run_sync(partial.read, offset)
-            await context.call(DocumentsPutPiece(upload_id=upload_id, offset=offset, data=data))
+            await context.call(documents.DocumentsPutPiece(upload_id=upload_id, offset=offset, data=data))
             offset += len(data)
             context.progress(size + offset, 2 * size, f"storing {begin.name}")
-        return await context.call(DocumentsPutCommit(upload_id=upload_id, size=size, sha256=sha256))
+        return await context.call(documents.DocumentsPutCommit(upload_id=upload_id, size=size, sha256=sha256))
     except BaseException:
         # The store forgets it by itself, in time.
         with trio.move_on_after(1.0, shield=True), contextlib.suppress(LinckiaError):
-            await context.call(DocumentsPutAbandon(upload_id=upload_id))
+            await context.call(documents.DocumentsPutAbandon(upload_id=upload_id))
         raise
 
 

@@ -17,7 +17,6 @@ import trio
 from proto.front import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
-    Answered,
     Attach,
     Between,
     Detach,
@@ -58,7 +57,6 @@ class Handoff:
         self._serve = serve
         self._listen = listen
         self._sessions: dict[int, trio.CancelScope] = {}
-        self._answered = False
         self._listening = 0
         self._taken_over, self._between = trio.open_memory_channel[socket.socket](math.inf)
         self._left = trio.Event()
@@ -125,12 +123,6 @@ class Handoff:
         """Until no client is served, local or over HTTP."""
         while self._sessions or self._listening:
             await self._left.wait()
-
-    def answered(self) -> None:
-        """A local client has had its first answer."""
-        if not self._answered:
-            self._answered = True
-            self._tell(Answered())
 
     def _take_over(self, connection: socket.socket) -> None:
         # It came from another front, which may have been taken over.

@@ -64,18 +64,12 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
             if env.handoff is not None:
                 attach = partial(gateway.attach, ending=env.ending)
                 handoff = Handoff(env.handoff, attach, listen)
-                nursery.start_soon(_tell_when_opened, gateway, handoff)
                 nursery.start_soon(handoff.run)
             yield _handlers(gateway, dispatcher, table)
             if env.handoff is not None:
                 with trio.move_on_after(DRAIN_S):
                     await handoff.drained()
             nursery.cancel_scope.cancel()
-
-
-async def _tell_when_opened(gateway: Gateway, handoff: Handoff) -> None:
-    await gateway.opened.wait()
-    handoff.answered()
 
 
 @dataclass(frozen=True)

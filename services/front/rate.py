@@ -14,7 +14,7 @@ from contextvars import ContextVar
 import trio
 
 from proto.errors import Kind, Overloaded
-from proto.rate import Rate
+from proto.grants import Rate
 from services.front import refusals
 
 MAX_CLIENTS = 4096

@@ -19,16 +19,10 @@ from services.runtime.handlers import Context, Environment, Handlers, handles
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
     graph = Graph(env)
-    database = graph.database = await trio.to_thread.run_sync(
-        store.open_database, env.data_dir / "graph.db", graph.look_again
-    )
-    env.at_rest(database.give_back)
+    graph.database = await env.opened(store.open_database, env.data_dir / "graph.db", graph.look_again)
+    env.at_rest(graph.database.give_back)
     env.background.start_soon(graph.end)
-    try:
-        yield Handlers(graph)
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    yield Handlers(graph)
 
 
 class Graph:

@@ -57,34 +57,29 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     def on_rebuilt() -> None:
         ingest.wake()
 
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "notes.db", on_rebuilt)
+    database = await env.opened(open_database, env.data_dir / "notes.db", on_rebuilt)
     env.at_rest(database.give_back)
-    try:
-        feed = GraphFeed(env, database)
-        outbox = Outbox(env, "the graph", feed)
-        ingest = Ingest(env, database, outbox.hurry)
-        follower = Follower(env, "notes", ingest)
-        if ingest.roots:
-            ignored = [*(f"{name}/" for name in sorted(SKIPPED_FOLDERS)), ".*/"]
-            follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
-        else:
-            ingest.unwatched("there is no folder to be watched")
-        async with trio.open_nursery() as tasks:
-            finding = Finding(database, ingest)
-            writing = Writing(env, database, ingest, finding)
-            for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
-                tasks.start_soon(task)
-            tasks.start_soon(outbox.watch_epoch, feed.epoch)
-            with trio.move_on_after(STARTUP_PATIENCE_S):
-                await writing.is_whole.wait()
-            refiner = Refiner()
-            search = Search(database, ingest, refiner)
-            discovery = Discovery(database, ingest, refiner, search)
-            topics = Topics(database, ingest)
-            yield Handlers(search, discovery, topics, Notes(database, ingest, outbox, finding), writing)
-            tasks.cancel_scope.cancel()
-    finally:
-        database.close()
+    feed = GraphFeed(env, database)
+    outbox = Outbox(env, "the graph", feed)
+    ingest = Ingest(env, database, outbox.hurry)
+    follower = Follower(env, "notes", ingest)
+    if ingest.roots:
+        ignored = [*(f"{name}/" for name in sorted(SKIPPED_FOLDERS)), ".*/"]
+        follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
+    else:
+        ingest.unwatched("there is no folder to be watched")
+    finding = Finding(database, ingest)
+    writing = Writing(env, database, ingest, finding)
+    for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
+        env.background.start_soon(task)
+    env.background.start_soon(outbox.watch_epoch, feed.epoch)
+    with trio.move_on_after(STARTUP_PATIENCE_S):
+        await writing.is_whole.wait()
+    refiner = Refiner()
+    search = Search(database, ingest, refiner)
+    discovery = Discovery(database, ingest, refiner, search)
+    topics = Topics(database, ingest)
+    yield Handlers(search, discovery, topics, Notes(database, ingest, outbox, finding), writing)
 
 
 class Notes:

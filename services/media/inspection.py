@@ -17,8 +17,8 @@ from proto.ops.media import MediaBytes, MediaInspection, MediaKind
 from services.media import store
 from services.media.files import counts, digest, opened, version_of
 from services.media.store import Content
+from services.runtime.calls import Undecodable, decoded
 from services.runtime.database import Database
-from services.runtime.decoding import Undecodable, decoded
 from services.runtime.handlers import Context
 from services.runtime.roots import Roots
 from services.runtime.storage import DiskFull
@@ -62,8 +62,7 @@ class Inspection:
                 return found.path, found.status.st_size, found.version, *found.kind()
 
         real, size, version, kind, mime = await trio.to_thread.run_sync(look, limiter=self._reading)
-        hash_: bytes | None = None
-        content = Content({}, [], None, 0.0)
+        content = Content(b"", {}, None, 0.0, [])
         if kind in _MADE_OF and size:
             hash_ = await self._hash(real, version)
             lock = self._busy.setdefault(hash_, trio.Lock())
@@ -78,7 +77,7 @@ class Inspection:
             kind=kind,
             mime_type=mime,
             size=size,
-            hash=None if hash_ is None else hash_.hex(),
+            hash=content.hash.hex() or None,
             metadata=content.metadata,
             artifacts=content.artifacts,
             problem=content.problem,
@@ -99,20 +98,23 @@ class Inspection:
 
     async def _hash(self, path: str, version: str) -> bytes:
         """Of a file's content."""
-        known = await self._database.read(lambda db: store.hash_of(db, version))
-        if known is None:
-            known = found = await self._read(path, version, digest)
-            await self._database.write(lambda db: store.has_hash(db, version, found))
-        return known
+        query = "SELECT hash FROM seen WHERE version=?"
+        known: bytes | None = await self._database.read(lambda db: db.execute(query, (version,)).get)
+        if known is not None:
+            return known
+        found = await self._read(path, version, digest)
+        await self._database.write(lambda db: store.has_hash(db, version, found))
+        return found
 
     async def _content(self, path: str, version: str, kind: MediaKind, hash_: bytes, ctx: Context) -> Content:
-        kept = await self._database.read(lambda db: store.content(db, hash_))
-        if kept is not None:
-            if kept.used_at < time.time() - store.USE_STEP_S:
+        kept = await self._database.read(lambda db: store.contents(db, "AND hash=?", hash_))
+        if kept:
+            if kept[0].used_at < (now := time.time()) - store.USE_STEP_S:
                 with contextlib.suppress(DiskFull):
                     # Answered on a full disk as well; only the age in the cache is not renewed.
-                    await self._database.write(lambda db: store.used(db, hash_))
-            return kept
+                    use = "UPDATE content SET used_at=? WHERE hash=?"
+                    await self._database.write(lambda db: db.execute(use, (now, hash_)).fetchall())
+            return kept[0]
         if kind is MediaKind.TEXT:
             made = Decoded(metadata=await self._read(path, version, counts), pictures=[], problem=None)
         else:

@@ -48,15 +48,21 @@ CREATE TABLE seen(version TEXT PRIMARY KEY, hash BLOB NOT NULL, at REAL NOT NULL
 class Content(NamedTuple):
     """The cached result of a content."""
 
+    hash: bytes
     metadata: dict[str, Any]
-    artifacts: list[MediaArtifact]
     problem: str | None
     used_at: float
+    artifacts: list[MediaArtifact]
 
 
-def hash_of(db: apsw.Connection, version: str) -> bytes | None:
-    found: bytes | None = db.execute("SELECT hash FROM seen WHERE version=?", (version,)).get
-    return found
+def contents(db: apsw.Connection, which: str, *values: apsw.SQLiteValue) -> list[Content]:
+    """The results that are kept, as far as SQL says `which`."""
+    query = f"SELECT hash, metadata, problem, used_at FROM content WHERE version=? {which}"
+    rows = list(db.execute(query, (VERSION, *values)))
+    return [
+        Content(hash_, msgspec.json.decode(metadata), problem, used_at, artifacts(db, hash_))
+        for hash_, metadata, problem, used_at in rows
+    ]
 
 
 def has_hash(db: apsw.Connection, version: str, hash_: bytes) -> None:
@@ -67,22 +73,10 @@ def has_hash(db: apsw.Connection, version: str, hash_: bytes) -> None:
         )
 
 
-def content(db: apsw.Connection, hash_: bytes) -> Content | None:
-    row = db.execute(
-        "SELECT metadata, problem, used_at FROM content WHERE hash=? AND version=?", (hash_, VERSION)
-    ).fetchone()
-    return None if row is None else Content(msgspec.json.decode(row[0]), artifacts(db, hash_), row[1], row[2])
-
-
 def artifacts(db: apsw.Connection, hash_: bytes) -> list[MediaArtifact]:
     """The pictures of a content, without their bytes."""
     rows = db.execute(f"SELECT {PICTURE} FROM picture WHERE hash=? ORDER BY position", (hash_,))
     return [artifact_of(hash_, *row) for row in rows]
-
-
-def used(db: apsw.Connection, hash_: bytes) -> None:
-    """Note that a content was asked for."""
-    db.execute("UPDATE content SET used_at=? WHERE hash=?", (time.time(), hash_))
 
 
 def thumbnail(db: apsw.Connection, version: str) -> str:
@@ -113,12 +107,7 @@ def keep(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> 
         db.execute("DELETE FROM picture WHERE hash=?", oldest[:1])
         db.execute("DELETE FROM content WHERE hash=?", oldest[:1])
         total -= oldest[1]
-    return Content(made.metadata, artifacts(db, hash_), made.problem, now)
-
-
-def picture(db: apsw.Connection, hash_: bytes, name: str) -> bytes | None:
-    found: bytes | None = db.execute("SELECT data FROM picture WHERE hash=? AND name=?", (hash_, name)).get
-    return found
+    return Content(hash_, made.metadata, made.problem, now, artifacts(db, hash_))
 
 
 def artifact_of(

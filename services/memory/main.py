@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 import apsw
 import msgspec
-import trio
 from msgspec import Meta
 
 from proto.errors import LinckiaError
@@ -42,22 +40,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open, also a damaged one."""
     kept_ns = env.settings_as(Settings).expired_days * DAY_NS
-    database = await trio.to_thread.run_sync(
-        partial(
-            Database, env.data_dir / "memory.db", store.SCHEMA, kind=Kind.SOURCE, readers=4,
-            pragmas={"secure_delete": 1}, private=True, on_damage=env.damaged,
-        )
+    database = await env.opened(
+        Database, env.data_dir / "memory.db", store.SCHEMA, kind=Kind.SOURCE, readers=4, pragmas={"secure_delete": 1},
+        on_damage=env.damaged,
     )  # fmt: skip
-    try:
-        with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
-            await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
-        feed = MemoryFeed(env, database, COLLECTION)
-        env.background.start_soon(feed.run)
-        yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))
-        await feed.outbox.stop()
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
+        await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
+    feed = MemoryFeed(env, database, COLLECTION)
+    env.background.start_soon(feed.run)
+    yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))
 
 
 class MemoryFeed(ForgettingFeed):

@@ -7,9 +7,10 @@ and what is searched never part for longer than that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import trio
@@ -29,6 +30,8 @@ from services.runtime.database import Database, Kind, beside
 from services.runtime.outbox import Outbox
 
 T = TypeVar("T")
+
+_log = logging.getLogger("linckia.retrieve")
 
 _PRAGMAS = {
     # What is deleted is overwritten, not only forgotten.
@@ -87,8 +90,10 @@ class Collection:
         """Another one stands for another database: ids of this one mean nothing in it."""
         self.refilling = ""
         """Why the collection is not full; empty where it is, for all that is known."""
-        self.waiting = 0
-        """Items whose vector is still to come, by the last count."""
+        self.progress = store.NONE
+        """How far the vectors are, by the last count."""
+        self.coming: Model | None = None
+        """The model whose vectors are being made, while those of another are searched."""
         self.rate = Rate()
         """At which these come."""
         self.hurried: dict[str, None] = {}
@@ -105,7 +110,7 @@ class Collection:
         self.words = WordIndex(path, large_words, self.epoch, is_large=is_large)
         self._rebuilding = False
         self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, model)
-        self.outbox: Outbox[list[Waiting]] | None = None
+        self.outbox: Outbox[Any] | None = None
         self.loaded = trio.Event()
         self.has_work = trio.Event()
         self.vectors_wanted = trio.Event()
@@ -122,7 +127,8 @@ class Collection:
                 self.epoch = store.meta(db, "epoch") or ""
                 reason = store.meta(db, "refilling")
                 self.refilling = f"collection {self.name} {reason}" if reason else ""
-                self.waiting = store.count_waiting(db)
+                self.progress = store.progress(db)
+                self.coming = store.coming_model(db)
                 return large_words is not None and store.has_items(db, large_words), store.current_model(db)
 
         try:
@@ -154,15 +160,24 @@ class Collection:
     @property
     def vectors_awaited(self) -> str:
         """How many pieces wait for their vectors, and what for where that is known; empty where none does."""
-        if not self.waiting:
+        if not (lacking := self.progress.lacking):
             return ""
-        count = str(self.waiting) if len(self.vectors) else f"all {self.waiting}"
+        count = str(lacking) if len(self.vectors) else f"all {lacking}"
         reason = self.outbox.waiting if self.outbox is not None else None
         return f"{count} pieces still wait for their vectors{f' ({reason})' if reason else ''}"
 
+    @property
+    def becoming(self) -> str:
+        """How far the vectors of another model are, after what keeps those there are from being compared."""
+        if self.coming is None:
+            return ""
+        waiting, made, _ = self.progress
+        return f" ({made} of {made + waiting} pieces have a vector of {self.coming.fingerprint}, the model in use)"
+
     def backlog(self) -> Backlog | None:
         """How far its vectors are; None where none is still to come, or that is not known yet."""
-        return self.rate.backlog(self.vectors.held, self.waiting) if self.waiting and self.loaded.is_set() else None
+        waiting, made, _ = self.progress
+        return self.rate.backlog(made, waiting) if waiting and self.loaded.is_set() else None
 
     def hurry(self, groups: Iterable[str]) -> None:
         """Have the vectors of these groups made before others'."""
@@ -172,6 +187,11 @@ class Collection:
                 self.hurried[group] = None
             while len(self.hurried) > MOST_HURRIED:
                 del self.hurried[next(iter(self.hurried))]
+
+    @property
+    def waiting(self) -> int:
+        """Items whose vector is still to come, of the coming model where one is coming."""
+        return self.progress.waiting
 
     # Writing
 
@@ -194,11 +214,11 @@ class Collection:
             return store.put(db, groups)
 
         change = await self.write(put, self._follow)
-        if change.waiting:
+        if change.progress.waiting:
             if not self.waiting:
                 self.rate.begin()
             self.has_work.set()
-        self.waiting = change.waiting
+        self.progress = change.progress
         return change
 
     async def delete(self, ids: Sequence[str]) -> Change:
@@ -208,7 +228,7 @@ class Collection:
     async def delete_chosen(self, choose: Callable[[apsw.Connection], Sequence[str]]) -> Change:
         """The same with ids that are chosen in that transaction."""
         change = await self.write(lambda db: store.delete(db, choose(db)), self._follow)
-        self.waiting = change.waiting
+        self.progress = change.progress
         return change
 
     async def scrub(self) -> None:
@@ -236,26 +256,43 @@ class Collection:
             raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
-        """Make `fingerprint` the model of this collection's vectors; those that lack are queued."""
-        if self.fingerprint == fingerprint:
+        """Have every item get a vector of this model; those of another one are searched until all are there."""
+        if fingerprint == (self.fingerprint if self.coming is None else self.coming.fingerprint):
             return
 
-        def adopt(db: apsw.Connection) -> tuple[apsw.Connection, Model]:
-            return db, store.adopt_model(db, fingerprint, dimensions)
+        def adopt(db: apsw.Connection) -> apsw.Connection:
+            store.adopt_model(db, fingerprint, dimensions)
+            return db
 
-        await self.write(adopt, lambda adopted: self.vectors.load(*adopted))
-        await self.count_waiting()
+        await self.write(adopt, self.follow_models)
+        if self.coming is not None:
+            _log.info(
+                "%s: vectors of %s are made; until then those of %s are searched",
+                self.name,
+                fingerprint,
+                self.fingerprint,
+            )
+        self.rate.begin()
         self.has_work.set()
 
+    def follow_models(self, db: apsw.Connection) -> None:
+        """What was committed a moment ago of whose vectors there are; in the writer's thread."""
+        self.coming, self.progress = store.coming_model(db), store.progress(db)
+        if (model := store.current_model(db)) != self.vectors.model:
+            self.vectors.load(db, model)
+
+    async def switch(self) -> None:
+        """Search the vectors of the model that was coming: there are as many of them as there can be."""
+        if self.coming is not None:
+            await self.vectors.become(self, self.coming)
+
     async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> int:
-        """Keep vectors (float16 bytes) of that model; answers how many still had their item."""
-        model = self.vectors.model
-        if model is None or model.fingerprint != fingerprint:
-            return 0
-        kept = await self.write(
-            lambda db: store.settle(db, model, done), lambda kept: self._follow(Change(stored=kept))
-        )
-        return len(kept)
+        """Keep vectors (float16 bytes) of that model; answers how many are still to come."""
+        change = await self.write(lambda db: store.settle(db, fingerprint, done), self._follow)
+        came = self.waiting - change.progress.waiting
+        self.progress = change.progress
+        self.rate.add(max(0, came))
+        return self.waiting
 
     async def postpone(self, item: Waiting, until: float, error: str) -> None:
         """See `store.postpone`."""
@@ -330,13 +367,14 @@ class Collection:
             return self._of_this_epoch(work)(db)
 
     async def count_waiting(self) -> int:
-        """Items whose vector is still to come; `waiting` holds the last count."""
-        self.waiting = await self.read(store.count_waiting)
+        """Items whose vector is still to come; `progress` holds the last count."""
+        self.progress = await self.read(store.progress)
         return self.waiting
 
     async def status(self) -> CollectionStatus:
         """How much there is."""
-        groups, items, vectors, self.waiting, failed = await self.read(store.counts)
+        groups, items, vectors, failed = await self.read(store.counts)
+        await self.count_waiting()
         return CollectionStatus(
             collection=self.name,
             groups=groups,
@@ -346,6 +384,7 @@ class Collection:
             vectors_failed=failed,
             backlog=self.backlog(),
             fingerprint=self.fingerprint,
+            coming=None if self.coming is None else self.coming.fingerprint,
             size_bytes=self._database.size_bytes() + self.vectors.size_bytes + self.words.size_bytes(),
             index=self.vectors.kind,
             words=self.words.kind,

@@ -10,6 +10,7 @@ damaged or of another model is left out, and its vectors are read from the datab
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,10 @@ import msgspec
 import numpy as np
 import trio
 
-from proto.errors import LinckiaError
-from services.retrieve import segment
+from proto.errors import LinckiaError, Unavailable
+from services.retrieve import segment, store
 from services.retrieve.filters import select_ids
-from services.retrieve.segment import Damaged, Limits, Record, Segment
+from services.retrieve.segment import DEFAULT_LIMITS, Damaged, Limits, Record, Segment
 from services.retrieve.store import Change, Model, Stored, meta
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
@@ -65,7 +66,8 @@ class VectorIndex:
         missing: vectors of the database that are not here yet.
     """
 
-    def __init__(self, model: Model, part: Segment | None, tail: FlatIndex, missing: int = 0) -> None:
+    def __init__(self, model: Model, part: Segment | None, tail: FlatIndex, limits: Limits, missing: int = 0) -> None:
+        self._limits = limits
         self.model = model
         self.segment = part
         self.tail = tail
@@ -86,25 +88,32 @@ class VectorIndex:
             self.segment.strike(ids)
         self.tail.remove(ids)
 
-    def search(self, query: Matrix, limit: int, allowed: ItemIds | None, limits: Limits) -> Scored:
+    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
+        """Item ids (among `allowed`, where given) and cosines, best first."""
         found = dict(self.tail.search(query, limit, allowed))
         if self.segment is not None:
-            found = dict(self.segment.search(query, limit, allowed, limits)) | found
+            found = dict(self.segment.search(query, limit, allowed, self._limits)) | found
         return best_first(list(found.items()), limit)
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
+        """Cosines of those of `ids` that have a vector."""
         found = {} if self.segment is None else self.segment.cosines(query, np.asarray(ids, dtype=np.int64))
         return found | self.tail.cosines(query, ids)
 
-    def is_outgrown(self, limits: Limits) -> bool:
+    @property
+    def is_outgrown(self) -> bool:
         """Whether another segment is to take the place of this one."""
+        limits = self._limits
         count, struck = (0, 0) if self.segment is None else (self.segment.record.count, self.segment.struck)
         longest = max(limits.flat_vectors, int(count * TAIL_SHARE))
         return bool(self.missing) or len(self.tail) > longest or struck > count * limits.struck_share
 
 
+NO_VECTORS = VectorIndex(Model(0, "", 1), None, FlatIndex(1), DEFAULT_LIMITS)
+
+
 class LiveVectors:
-    """`load` and `follow` are the writer's thread's, `near` and `cosines` anybody's; all of them block.
+    """`load` and `follow` are the writer's thread's, and block; what is searched is anybody's.
 
     Args:
         folder: of the segments.
@@ -163,7 +172,7 @@ class LiveVectors:
             return
         part = built or self._open_saved(db, model)
         segment.remove_others(self._folder, None if part is None else part.record.name)
-        rest = ids = _vector_ids(db, model)
+        rest = ids = _vector_ids(db)
         longest = self._limits.flat_vectors
         if part is not None:
             part.strike(np.setdiff1d(part.ids, ids, assume_unique=True))
@@ -174,7 +183,7 @@ class LiveVectors:
             found, rows = _vectors_by_id(db, model, rest)
             tail.add(found.tolist(), rows.astype(np.float32))
             missing = 0
-        self.index = VectorIndex(model, part, tail, missing)
+        self.index = VectorIndex(model, part, tail, self._limits, missing)
 
     def follow(self, change: Change) -> None:
         """What was committed a moment ago."""
@@ -182,24 +191,17 @@ class LiveVectors:
             self.index.remove(change.gone)
             self.index.add(change.stored)
 
-    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
-        """Item ids (among `allowed`, where given) and cosines, best first.  Raises VectorsLoading."""
-        if (index := self.index) is None:
-            if self.model is not None:
-                raise VectorsLoading
-            return []
-        return index.search(query, limit, allowed, self._limits)
-
-    def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """Cosines of those of `ids` that have a vector."""
-        index = self.index
-        return {} if index is None or not ids else index.cosines(query, ids)
+    def loaded(self) -> VectorIndex:
+        """What is searched, by one model throughout, however long the search takes.  Raises VectorsLoading."""
+        if self.index is None:
+            raise VectorsLoading
+        return self.index
 
     # Beside searches and writes
 
     def changed(self) -> None:
         """Something was committed; on trio's thread."""
-        if self.index is not None and self.index.is_outgrown(self._limits):
+        if self.index is not None and self.index.is_outgrown:
             self._wanted.set()
 
     async def keep(self, collection: Collection, report: Callable[[str], None], *, retry_s: float = RETRY_S) -> None:
@@ -227,7 +229,7 @@ class LiveVectors:
     async def tend(self, collection: Collection) -> bool:
         """Write another segment, if need be; whether there was need.  Raises what `keep` reports."""
         async with self._turn:
-            if (index := self.index) is None or not index.is_outgrown(self._limits):
+            if (index := self.index) is None or not index.is_outgrown:
                 return False
             await self._rebuild(collection, index)
         return True
@@ -245,48 +247,63 @@ class LiveVectors:
         return False
 
     async def _rebuild(self, collection: Collection, index: VectorIndex) -> None:
-        try:
-            built = await trio.to_thread.run_sync(self._build, collection, index.model, limiter=self._tender)
-        except (OSError, Damaged):
-            # Another model may have been adopted meanwhile, and the files of this one cleared away.
-            if self.index is index:
-                raise
-            return
-        try:
-            await self._switch(collection, index, built)
-        finally:
-            if built is not None and (self.index is None or self.index.segment is not built):
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(built.remove_files, limiter=self._tender)
+        built = await self._built(collection, index.model, store.VECTORS)
+        # Unless another model was adopted once all of its vectors had gone.
+        await self._switch(collection, index.model, built, lambda db: self.index is index)
 
-    def _build(self, collection: Collection, model: Model) -> Segment | None:
-        """A segment of all vectors there are; None where these are few.  No transaction around it all: one that lasts
-        keeps the log from being cut."""
-        ids = collection.read_here(partial(_vector_ids, model=model))
-        if len(ids) <= self._limits.flat_vectors // 2:
-            return None
+    async def become(self, collection: Collection, model: Model) -> None:
+        """Search the vectors of the coming model, in one commit, where that is still this one.
 
-        def read(some: ItemIds) -> tuple[ItemIds, HalfMatrix]:
-            return collection.read_here(lambda db: _vectors_by_id(db, model, some))
+        Raises:
+            Unavailable: the disk is full or failing; the vectors of before are searched on.
+        """
+        async with self._turn:
+            try:
+                built = await self._built(collection, model, store.COMING)
+            except (OSError, Damaged) as error:
+                raise Unavailable(f"the index of the new vectors cannot be written: {error}") from error
+            await self._switch(collection, model, built, lambda db: store.switch(db, model))
 
-        record = segment.write(self._folder, ids, read, model.dimensions, trio.from_thread.check_cancelled)
-        return None if record is None else Segment(self._folder, record, model.dimensions)
+    async def _built(self, collection: Collection, model: Model, table: str) -> Segment | None:
+        return await trio.to_thread.run_sync(self._build, collection, model, table, limiter=self._tender)
 
-    async def _switch(self, collection: Collection, index: VectorIndex, built: Segment | None) -> None:
+    async def _switch(
+        self, collection: Collection, model: Model, built: Segment | None, admit: Callable[[apsw.Connection], bool]
+    ) -> None:
+        """Search `built` and what came since, in the place of what was searched, if `admit` says so."""
+
         def save(db: apsw.Connection) -> apsw.Connection | None:
-            if self.index is not index:
-                # Another model was adopted meanwhile.
+            if not admit(db):
                 return None
             record = None if built is None else built.record
-            saved = _Saved(format=FORMAT, fingerprint=index.model.fingerprint, segment=record)
+            saved = _Saved(format=FORMAT, fingerprint=model.fingerprint, segment=record)
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_KEY, msgspec.json.encode(saved).decode()))
             return db
 
         def follow(db: apsw.Connection | None) -> None:
             if db is not None:
-                self.load(db, index.model, built)
+                self.load(db, model, built)
+                collection.follow_models(db)
 
-        await collection.write(save, follow)
+        try:
+            await collection.write(save, follow)
+        finally:
+            if built is not None and (self.index is None or self.index.segment is not built):
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(built.remove_files, limiter=self._tender)
+
+    def _build(self, collection: Collection, model: Model, table: str) -> Segment | None:
+        """A segment of all vectors there are; None where these are few.  No transaction around it all: one that lasts
+        keeps the log from being cut."""
+        ids = collection.read_here(partial(_vector_ids, table=table))
+        if len(ids) <= self._limits.flat_vectors // 2:
+            return None
+
+        def read(some: ItemIds) -> tuple[ItemIds, HalfMatrix]:
+            return collection.read_here(lambda db: _vectors_by_id(db, model, some, table))
+
+        record = segment.write(self._folder, ids, read, model.dimensions, trio.from_thread.check_cancelled)
+        return None if record is None else Segment(self._folder, record, model.dimensions)
 
     def _open_saved(self, db: apsw.Connection, model: Model) -> Segment | None:
         try:
@@ -298,24 +315,23 @@ class LiveVectors:
         return None
 
 
-def _vector_ids(db: apsw.Connection, model: Model) -> ItemIds:
-    """Ids that have a vector of `model`, sorted."""
-    return select_ids(db, "SELECT item_id FROM vectors WHERE model_id = ?", (model.model_id,))
+def _vector_ids(db: apsw.Connection, table: str = store.VECTORS) -> ItemIds:
+    """Ids that have a vector there, sorted."""
+    return select_ids(db, f"SELECT item_id FROM {table}")
 
 
-def _vectors_by_id(db: apsw.Connection, model: Model, ids: ItemIds) -> tuple[ItemIds, HalfMatrix]:
-    """Those of `ids` (sorted) that have a vector of `model`, and the vectors."""
-    found: list[int] = []
-    vectors: list[bytes] = []
-    for start in range(0, len(ids), _AT_ONCE):
-        some = ids[start : start + _AT_ONCE].tolist()
-        rows = db.execute(
-            f"SELECT item_id, vector FROM vectors WHERE item_id IN ({', '.join('?' * len(some))}) AND +model_id = ? "
+def _vectors_by_id(
+    db: apsw.Connection, model: Model, ids: ItemIds, table: str = store.VECTORS
+) -> tuple[ItemIds, HalfMatrix]:
+    """Those of `ids` (sorted) that have a vector of `model` there, and the vectors."""
+    rows = [
+        row
+        for start in range(0, len(ids), _AT_ONCE)
+        for row in db.execute(
+            f"SELECT item_id, vector FROM {table} WHERE item_id IN (SELECT value FROM json_each(?)) AND +model_id = ? "
             "ORDER BY item_id",
-            (*some, model.model_id),
+            (json.dumps(ids[start : start + _AT_ONCE].tolist()), model.model_id),
         )
-        for item_id, vector in rows:
-            found.append(item_id)
-            vectors.append(vector)
-    matrix: HalfMatrix = np.frombuffer(b"".join(vectors), dtype="<f2").reshape(len(found), model.dimensions)
-    return np.array(found, dtype=np.int64), matrix
+    ]
+    matrix: HalfMatrix = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2")
+    return np.array([row[0] for row in rows], dtype=np.int64), matrix.reshape(len(rows), model.dimensions)

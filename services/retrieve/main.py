@@ -293,7 +293,7 @@ class RetrieveService:
     async def put(self, params: RetrievePut, ctx: Context) -> Written:
         async def put(collection: Collection) -> Written:
             change = await collection.put(params.groups)
-            return Written(vectors_waiting=change.waiting, epoch=collection.epoch)
+            return Written(vectors_waiting=change.progress.waiting, epoch=collection.epoch)
 
         return await self._collections.ask(params.collection, put)
 
@@ -301,7 +301,7 @@ class RetrieveService:
     async def delete(self, params: RetrieveDelete, ctx: Context) -> Written:
         async def delete(collection: Collection) -> Written:
             change = await collection.delete(params.groups)
-            return Written(vectors_waiting=change.waiting, epoch=collection.epoch)
+            return Written(vectors_waiting=change.progress.waiting, epoch=collection.epoch)
 
         return await self._collections.ask(params.collection, delete, Written())
 

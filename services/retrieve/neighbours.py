@@ -121,7 +121,7 @@ class GroupNeighbours:
 
 def load(db: apsw.Connection) -> GroupVectors:
     """Read the vectors of the current model and take each group's mean; blocks, in a thread of trio's."""
-    waiting = store.count_waiting(db)
+    waiting = store.progress(db).lacking
     model = store.current_model(db)
     if model is None:
         return GroupVectors([], np.empty((0, 0), dtype=np.float32), waiting)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import trio
@@ -35,7 +36,14 @@ _AWAY = frozenset({Kind.UNAVAILABLE, Kind.OVERLOADED})
 """Failures that say nothing about the texts."""
 
 
-class VectorFeed(Feed[list[Waiting]]):
+class Due(NamedTuple):
+    """Items that are to be embedded, by the model in use, or by the earlier one of that fingerprint."""
+
+    items: list[Waiting]
+    fingerprint: str = ""
+
+
+class VectorFeed(Feed[Due]):
     """The outbox of one collection and the embedder.
 
     Args:
@@ -49,6 +57,8 @@ class VectorFeed(Feed[list[Waiting]]):
         self._embed = embed
         self._model = model
         self._now = now
+        self._lost: set[str | None] = set()
+        """Fingerprints of earlier models that cannot be used any more."""
 
     async def compare(self) -> None:
         """Notice another model. Later each vector names its model, so the embedder is not woken to be asked."""
@@ -57,50 +67,67 @@ class VectorFeed(Feed[list[Waiting]]):
             current = await self._model(EmbedModelParams())
             await self._collection.adopt(current.fingerprint, current.dimensions)
 
-    async def take(self) -> list[Waiting] | None:
-        """The items of what was asked for, then those that have waited longest."""
+    async def take(self) -> Due | None:
+        """The items of what was asked for, then those that have waited longest.
+
+        While another model's vectors are made, items of which there is none get one of the model that is searched
+        first, so that they are found meanwhile.
+        """
         collection = self._collection
+        if (
+            collection.coming is not None
+            and collection.progress.lacking
+            and (searched := collection.fingerprint) not in self._lost
+            and (new := await collection.read(lambda db: store.unserved(db, BATCH)))
+        ):
+            return Due(new, searched or "")
         if hurried := tuple(collection.hurried):
             if due := await collection.read(lambda db: store.waiting_of(db, self._now(), hurried, BATCH)):
-                return due
+                return Due(due)
             for group in hurried:
                 collection.hurried.pop(group, None)
-        due = await collection.read(lambda db: store.waiting(db, self._now(), BATCH))
-        if not due:
-            await collection.count_waiting()
-        return due or None
+        if due := await collection.read(lambda db: store.waiting(db, self._now(), BATCH)):
+            return Due(due)
+        await collection.switch()
+        await collection.count_waiting()
+        return None
 
-    async def deliver(self, due: list[Waiting]) -> bool:
+    async def deliver(self, due: Due) -> bool:
         """Embed `due` and keep the vectors."""
-        await self._embed_and_keep(due)
+        try:
+            await self._embed_and_keep(due.items, due.fingerprint)
+        except LinckiaError as error:
+            if not due.fingerprint or error.failure.kind in _AWAY:
+                raise
+            self._lost.add(due.fingerprint)
         return True
 
-    async def strike(self, due: list[Waiting]) -> None:
+    async def strike(self, due: Due) -> None:
         """Each item leaves the outbox in the transaction that keeps its vector, or is postponed."""
         await self._collection.count_waiting()
 
-    async def _embed_and_keep(self, items: Sequence[Waiting]) -> None:
-        """Raises LinckiaError where the embedder is away."""
+    async def _embed_and_keep(self, items: Sequence[Waiting], fingerprint: str) -> None:
+        """Raises LinckiaError where the embedder is away, or has not that earlier model."""
+        texts = [item.text for item in items]
         try:
-            result = await self._embed(EmbedTexts(texts=[item.text for item in items], kind=TextKind.PASSAGE))
+            result = await self._embed(EmbedTexts(texts=texts, kind=TextKind.PASSAGE, fingerprint=fingerprint))
         except LinckiaError as error:
-            if error.failure.kind in _AWAY:
+            if fingerprint or error.failure.kind in _AWAY:
                 raise
             if len(items) > 1:
                 half = len(items) // 2
-                await self._embed_and_keep(items[:half])
-                await self._embed_and_keep(items[half:])
+                await self._embed_and_keep(items[:half], fingerprint)
+                await self._embed_and_keep(items[half:], fingerprint)
                 return
             pause_s = min(FIRST_POSTPONEMENT_S * 2.0 ** items[0].attempts, LONGEST_POSTPONEMENT_S)
             await self._collection.postpone(items[0], self._now() + pause_s, error.failure.message)
             return
         result.vectors.check()
         vectors = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).reshape(result.vectors.shape)
-        await self._collection.adopt(result.fingerprint, vectors.shape[1])
-        halves = vectors.astype("<f2")
-        done = [(item, halves[row].tobytes()) for row, item in enumerate(items)]
-        self._collection.rate.add(await self._collection.settle(result.fingerprint, done))
-        await self._collection.count_waiting()
+        if not fingerprint:
+            await self._collection.adopt(result.fingerprint, vectors.shape[1])
+        halves = [row.tobytes() for row in vectors.astype("<f2")]
+        await self._collection.settle(result.fingerprint, list(zip(items, halves, strict=True)))
 
 
 async def run_outbox(env: Environment, collection: Collection, feed: VectorFeed) -> None:

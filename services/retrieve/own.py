@@ -138,7 +138,7 @@ class OwnCollections:
             counted: list[int] = []
             change = await collection.put(groups, lambda db: counted.append(self._hold(db, params, dimensions)))
             return ops.CollectionUpserted(
-                upserted=len(groups), documents=counted[-1], vectors_waiting=change.waiting
+                upserted=len(groups), documents=counted[-1], vectors_waiting=change.progress.waiting
             )  # fmt: skip
 
     def _hold(self, db: apsw.Connection, params: ops.CollectionUpsert, dimensions: int | None) -> int:
@@ -305,7 +305,7 @@ def _info(db: apsw.Connection, name: str) -> ops.CollectionInfo:
         dimensions=shape[0] if shape is not None else None,
         documents=_documents(db),
         bytes=_bytes(db),
-        vectors_waiting=store.count_waiting(db),
+        vectors_waiting=store.progress(db).waiting,
     )
 
 

@@ -15,7 +15,17 @@ import apsw
 from services.retrieve import lexical
 from services.runtime.database import Schema, beside
 
-_TABLES = """
+
+def of_vectors(name: str) -> str:
+    """A table of vectors of one model; counting them reads the index alone."""
+    return (
+        f"CREATE TABLE {name} (item_id INTEGER PRIMARY KEY, model_id INTEGER NOT NULL, vector BLOB NOT NULL); "
+        f"CREATE INDEX {name}_by_model ON {name} (model_id);"
+    )
+
+
+_TABLES = (
+    """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE groups (
@@ -48,9 +58,6 @@ CREATE TABLE items (
 CREATE INDEX items_by_hash ON items (hash);
 
 CREATE TABLE models (model_id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, dimensions INTEGER NOT NULL);
-CREATE TABLE vectors (item_id INTEGER PRIMARY KEY, model_id INTEGER NOT NULL, vector BLOB NOT NULL);
-CREATE INDEX vectors_by_model ON vectors (model_id);
-
 -- Items that wait for a vector.
 CREATE TABLE outbox (
     item_id INTEGER PRIMARY KEY,
@@ -59,7 +66,12 @@ CREATE TABLE outbox (
     error TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX outbox_by_time ON outbox (not_before, item_id);
+
+-- `vectors` are searched; `coming` are those of another model, until there are as many.
 """
+    + of_vectors("vectors")
+    + of_vectors("coming")
+)
 
 
 def _name_epoch(db: apsw.Connection) -> None:
@@ -76,4 +88,9 @@ def _begin(db: apsw.Connection) -> None:
 
 _NAMES = "ALTER TABLE groups ADD COLUMN names TEXT NOT NULL DEFAULT ''"
 
-SCHEMA = Schema(version=3, tables=_TABLES, migrations={1: _name_epoch, 2: _NAMES}, begin=_begin)
+_COMING = (
+    of_vectors("coming")
+    + "DELETE FROM vectors WHERE model_id != (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')"
+)
+
+SCHEMA = Schema(version=4, tables=_TABLES, migrations={1: _name_epoch, 2: _NAMES, 3: _COMING}, begin=_begin)

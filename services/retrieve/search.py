@@ -21,9 +21,9 @@ from services.retrieve.candidates import Candidates, beginnings, best_of_groups,
 from services.retrieve.collection import Collection
 from services.retrieve.filters import allowed_items, compile_filters
 from services.retrieve.lexical import Fts5, WordsDamaged
-from services.retrieve.live_vectors import VectorsLoading
+from services.retrieve.live_vectors import NO_VECTORS, VectorIndex, VectorsLoading
 from services.retrieve.patience import Patience
-from services.retrieve.relevance import falling, relevance
+from services.retrieve.relevance import PACKAGED, falling, relevance
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
@@ -41,6 +41,10 @@ LOOKED_AT, LOOKED_AT_CHARS = 8, 600
 
 TOLD = 20
 """Hits of which it is told which words they hold."""
+
+_MODELS = 3
+"""That a query is embedded by at most: the one in use, the one that the vectors are of, the one that they are of then.
+"""
 
 _LOAD_WAIT_S = 2.0
 _LOADING = "vector: the vectors are still being loaded"
@@ -100,6 +104,10 @@ class _Search:
         self.words_failed = False
         self.vector: list[tuple[int, float]] | None = None
         self.query: Matrix | None = None
+        self.vectors: VectorIndex = NO_VECTORS
+        """What that is compared with."""
+        self.background = PACKAGED
+        """See `relevance`."""
         self.weights: dict[str, float] | None = None
         """The words of the query, and how much each says."""
         self.reranked: dict[int, float] = {}
@@ -137,11 +145,7 @@ class _Search:
                 nursery.start_soon(self._embed_query)
         if self.query is None and self.lexical is None:
             raise self._unanswered()
-        found = await self.collection.read(self._choose)
-        if not self.ran:
-            # The words were left out for the vectors, and these cannot be read.
-            raise self._unanswered()
-        return found
+        return await self.collection.read(self._choose)
 
     async def _find_words(self, then: Callable[[apsw.Connection], object] = lambda _: None) -> None:
         def keep(db: apsw.Connection, found: FoundWords) -> None:
@@ -167,9 +171,9 @@ class _Search:
             if self.query is None and (awaited := self.collection.vectors_awaited):
                 self.degraded.append(f"vector: {awaited}")
         except LinckiaError as error:
-            self.degraded.append(f"vector: {error.failure.message}")
+            self.degraded.append(f"vector: {error.failure.message}{self.collection.becoming}")
         except trio.TooSlowError:
-            self.degraded.append("vector: the query's vector did not come in time")
+            self.degraded.append(f"vector: the query's vector did not come in time{self.collection.becoming}")
         except VectorsLoading:
             self.degraded.append(_LOADING)
 
@@ -185,20 +189,36 @@ class _Search:
             if collection.vectors.behind:
                 raise VectorsLoading
             return None
+        for _ in range(_MODELS):
+            earlier = "" if collection.coming is None else collection.fingerprint or ""
+            result = await self._embedded(earlier)
+            if not len(collection.vectors):
+                await collection.adopt(result.fingerprint, result.vectors.shape[1])
+                return None
+            index = collection.vectors.loaded()
+            if result.fingerprint == index.model.fingerprint:
+                result.vectors.check()
+                self.vectors = index
+                self.background = result.background or PACKAGED
+                return np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).astype(np.float32)
+            # Another model is in use than the vectors are of; or they were replaced while the query's was made.
+            if not earlier:
+                await collection.adopt(result.fingerprint, result.vectors.shape[1])
+        raise VectorsLoading
+
+    async def _embedded(self, fingerprint: str) -> EmbedResult:
+        """The query's vector by the model in use, or by the earlier one of that fingerprint."""
         timeout_s = self.patience.timeout_s()
+        asked = EmbedTexts(texts=[self.params.query], kind=TextKind.QUERY, fingerprint=fingerprint)
         try:
             with trio.fail_after(timeout_s):
-                result = await self.embed(EmbedTexts(texts=[self.params.query], kind=TextKind.QUERY), timeout_s)
+                result = await self.embed(asked, timeout_s)
         except (trio.TooSlowError, LinckiaError) as error:
             if isinstance(error, trio.TooSlowError) or error.failure.kind is Kind.TIMEOUT:
                 self.patience.learn(answered=False)
             raise
         self.patience.learn(answered=True)
-        if result.fingerprint != collection.fingerprint:
-            await collection.adopt(result.fingerprint, result.vectors.shape[1])
-        result.vectors.check()
-        vector = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).astype(np.float32)
-        return vector if len(collection.vectors) else None
+        return result
 
     def _unanswered(self) -> Unavailable:
         return Unavailable("no stage of the search answers: " + "; ".join(self.degraded), retry_after_ms=1000)
@@ -212,11 +232,7 @@ class _Search:
         looked_again = False
         while True:
             if self.query is not None:
-                try:
-                    self.vector = self.collection.vectors.near(self.query, depth, allowed)
-                except VectorsLoading:
-                    self.degraded.append(_LOADING)
-                    self.query = None
+                self.vector = self.vectors.near(self.query, depth, allowed)
             found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
             groups = store.groups_of(db, list(found))
             fused = self._fuse(db)
@@ -236,7 +252,7 @@ class _Search:
         bare = store.never_embedded(db, [item for item, _ in best[: self.wanted]])
         best = telling(best, groups, self.lexical or (), bare)
         ids = [item for item, _ in best[: self.wanted]]
-        cosines = {} if self.query is None else self.collection.vectors.cosines(self.query, ids)
+        cosines = {} if self.query is None else self.vectors.cosines(self.query, ids)
         return Candidates(best, store.items(db, ids, self.texts), cosines, self._held(db, ids[:TOLD]))
 
     def _held(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[str]]:
@@ -269,8 +285,7 @@ class _Search:
         cosines = dict(self.vector)
         if self.query is not None:
             by_words = [item for item, _ in self.lexical]
-            vectors = self.collection.vectors
-            cosines |= vectors.cosines(self.query, [item for item in by_words if item not in cosines])
+            cosines |= self.vectors.cosines(self.query, [item for item in by_words if item not in cosines])
             average = sum(cosines.values()) / max(1, len(cosines))
             lent = self._by_siblings(db, self.query, [item for item in by_words if item not in cosines])
             # What the rest is about need not be what this piece says: it is no reason to take it for less than the
@@ -289,7 +304,7 @@ class _Search:
         """The best cosine of the rest of their group, for pieces without a vector."""
         siblings = store.siblings(db, ids) if ids else {}
         others = list({other for each in siblings.values() for other in each})
-        cosines = self.collection.vectors.cosines(query, others)
+        cosines = self.vectors.cosines(query, others)
         known = {item: [cosines[other] for other in each if other in cosines] for item, each in siblings.items()}
         return {item: max(of_others) for item, of_others in known.items() if of_others}
 
@@ -317,7 +332,6 @@ class _Search:
     def result(self, candidates: Candidates, reranker: Reranker | LateReranker | None) -> SearchResult:
         """The answer, with all that is known to be missing from it."""
         ran = self.ran
-        waiting = self.collection.waiting
         if LEXICAL in ran and self.unchecked:
             self.degraded.append("lexical: the word index is still being checked")
         if VECTOR in ran:
@@ -335,7 +349,7 @@ class _Search:
             degraded=self.degraded,
             source=("hybrid" if len(ran) == 2 else ran[0]) + (f"+{RERANK}" if self.reranked else ""),
             reranked=bool(self.reranked),
-            vectors_waiting=waiting,
+            vectors_waiting=self.collection.progress.lacking,
         )
 
     def _scores(self, candidates: Candidates, items: Sequence[int], *, by_model: bool) -> dict[int, float]:
@@ -352,7 +366,7 @@ class _Search:
                 share = self._share(candidates.held[item])
             else:
                 share = min(1.0, words.get(item, 0.0) * share_of_one)
-            return relevance(candidates.cosines.get(item), share, len(self.collection.vectors))
+            return relevance(candidates.cosines.get(item), share, len(self.vectors), self.background)
 
         read = [item for item in items if by_model and item in self.reranked]
         found = dict(zip(read, falling([sure(item) for item in read]), strict=True))

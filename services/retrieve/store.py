@@ -7,6 +7,7 @@ whole or not at all. They answer with what the vectors in memory must follow.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,12 +18,16 @@ from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
 from services.retrieve.filters import check_metadata, filterable, select_ids
 from services.retrieve.lexical import Fts5, Row, row_of
+from services.retrieve.schema import of_vectors
 from services.retrieve.vectors import ItemIds
 from services.runtime.text.cutting import reading
 
 Metadata: TypeAlias = dict[str, Value]
 
 _AT_ONCE = 500
+
+VECTORS, COMING = "vectors", "coming"
+"""The tables of vectors; `meta` has the coming model under the name of its table."""
 
 
 class Stored(NamedTuple):
@@ -38,6 +43,21 @@ class Given(Item, frozen=True, kw_only=True):
     vector: bytes
 
 
+class Progress(NamedTuple):
+    """How far the vectors are.
+
+    `waiting` items are in the outbox, `made` have their vector, of the coming model where one is coming; `lacking` have
+    none that is searched.
+    """
+
+    waiting: int
+    made: int
+    lacking: int
+
+
+NONE = Progress(0, 0, 0)
+
+
 class Change(msgspec.Struct):
     """What a write did, and what the vectors in memory must follow."""
 
@@ -47,8 +67,7 @@ class Change(msgspec.Struct):
     """Items that went."""
     stored: list[Stored] = []
     """Vectors that are new."""
-    waiting: int = 0
-    """Items of the collection whose vector is still to come."""
+    progress: Progress = NONE
 
 
 class Waiting(NamedTuple):
@@ -104,12 +123,12 @@ def _check_once(names: Sequence[str], field: str) -> None:
 def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
     """Set the whole content of `groups` (those that `check` lets pass)."""
     change = Change()
-    model = current_model(db)
-    # Taken before anything is removed: a piece that only moved, to another group too, keeps its vector.
-    vectors = _vectors_of(db, {_hash(group.title, item) for group in groups for item in group.items}, model)
+    # Taken before anything is removed: a piece that only moved, to another group too, keeps its vectors.
+    hashes = sorted({_hash(group.title, item) for group in groups for item in group.items})
+    held = [_Held(table, model, _vectors_of(db, hashes, table)) for table, model in tables(db).items()]
     for group in groups:
-        _put_group(db, group, model, vectors, change)
-    change.waiting = count_waiting(db)
+        _put_group(db, group, held, change)
+    change.progress = progress(db)
     return change
 
 
@@ -124,13 +143,19 @@ def delete(db: apsw.Connection, ids: Sequence[str]) -> Change:
         _remove_items(db, row[1], items, change)
         db.execute("DELETE FROM group_values WHERE group_id = ?", (row[0],))
         db.execute("DELETE FROM groups WHERE group_id = ?", (row[0],))
-    change.waiting = count_waiting(db)
+    change.progress = progress(db)
     return change
 
 
-def _put_group(
-    db: apsw.Connection, group: Group, model: Model | None, vectors: Mapping[bytes, bytes], change: Change
-) -> None:
+class _Held(NamedTuple):
+    """Vectors of one table by the hash of their words."""
+
+    table: str
+    model: Model
+    vectors: Mapping[bytes, bytes]
+
+
+def _put_group(db: apsw.Connection, group: Group, held_vectors: Sequence[_Held], change: Change) -> None:
     metadata = msgspec.json.encode(group.metadata)
     now = (group.title, group.names, metadata)
     row = db.execute("SELECT group_id, title, names, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
@@ -164,12 +189,12 @@ def _put_group(
         else:
             item_id = _insert(db, group_id, position, item, content)
             rows.append(row_of(item_id, f"{group.title} {group.names}", item.heading, item.text))
-            vector = item.vector if isinstance(item, Given) else vectors.get(content)
-            if item.embed and model is not None and vector is not None:
-                stored = Stored(item_id, vector)
-                _keep(db, model, stored)
-                change.stored.append(stored)
-            elif item.embed:
+            vector = None
+            for table, model, vectors in held_vectors if item.embed else ():
+                vector = item.vector if isinstance(item, Given) else vectors.get(content)
+                if vector is not None:
+                    _keep(db, table, model, Stored(item_id, vector), change)
+            if item.embed and vector is None:
                 db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
     Fts5(db).add(rows)
     change.rows += rows
@@ -185,11 +210,13 @@ def _insert(db: apsw.Connection, group_id: int, position: int, item: Item, conte
     return db.last_insert_rowid()
 
 
-def _keep(db: apsw.Connection, model: Model, stored: Stored) -> None:
+def _keep(db: apsw.Connection, table: str, model: Model, stored: Stored, change: Change) -> None:
     db.execute(
-        "INSERT OR REPLACE INTO vectors (item_id, model_id, vector) VALUES (?, ?, ?)",
+        f"INSERT OR REPLACE INTO {table} (item_id, model_id, vector) VALUES (?, ?, ?)",
         (stored.item_id, model.model_id, stored.vector),
     )
+    if table == VECTORS:
+        change.stored.append(stored)
 
 
 def _update(db: apsw.Connection, item_id: int, position: int, item: Item, change: Change) -> None:
@@ -204,8 +231,8 @@ def _update(db: apsw.Connection, item_id: int, position: int, item: Item, change
         (position, metadata, int(item.embed), item_id),
     )
     if embedded and not item.embed:
-        db.execute("DELETE FROM vectors WHERE item_id = ?", (item_id,))
-        db.execute("DELETE FROM outbox WHERE item_id = ?", (item_id,))
+        for table in (VECTORS, COMING, "outbox"):
+            db.execute(f"DELETE FROM {table} WHERE item_id = ?", (item_id,))
         change.gone.append(item_id)
     elif item.embed and not embedded:
         db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
@@ -215,29 +242,21 @@ def _remove_items(db: apsw.Connection, title: str, items: Sequence[int], change:
     """Remove items of one group, whose words were indexed under `title`."""
     rows = _for_each(db, "SELECT item_id, heading, text FROM items WHERE item_id IN ({marks})", items)
     Fts5(db).remove([row_of(item_id, title, heading, text) for item_id, heading, text in rows])
-    for table in ("vectors", "outbox", "items"):
+    for table in (VECTORS, COMING, "outbox", "items"):
         list(_for_each(db, f"DELETE FROM {table} WHERE item_id IN ({{marks}})", items))
     change.gone.extend(items)
 
 
-def _vectors_of(db: apsw.Connection, hashes: set[bytes], model: Model | None) -> dict[bytes, bytes]:
-    if model is None:
-        return {}
-    query = (
-        "SELECT hash, vector FROM items JOIN vectors ON vectors.item_id = items.item_id "
-        "WHERE model_id = ? AND hash IN ({marks})"
-    )
-    return dict(_for_each(db, query, sorted(hashes), model.model_id))
+def _vectors_of(db: apsw.Connection, hashes: Sequence[bytes], table: str) -> dict[bytes, bytes]:
+    query = f"SELECT hash, vector FROM items JOIN {table} USING (item_id) WHERE hash IN ({{marks}})"
+    return dict(_for_each(db, query, hashes))
 
 
-def _for_each(
-    db: apsw.Connection, query: str, values: Sequence[int] | Sequence[bytes], *first: int | str
-) -> Iterator[Any]:
-    """The rows of `query` for all of `values`, some hundred at a time: `{marks}` in it stands for these, and the
-    bindings `first` stand before them."""
+def _for_each(db: apsw.Connection, query: str, values: Sequence[int] | Sequence[bytes]) -> Iterator[Any]:
+    """The rows of `query` for all of `values`, some hundred at a time: `{marks}` in it stands for these."""
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
-        yield from db.execute(query.replace("{marks}", ", ".join("?" * len(some))), (*first, *some))
+        yield from db.execute(query.replace("{marks}", ", ".join("?" * len(some))), some)
 
 
 def _hash(title: str, item: Item) -> bytes:
@@ -246,9 +265,14 @@ def _hash(title: str, item: Item) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def count_waiting(db: apsw.Connection) -> int:
-    """Items whose vector is still to come."""
-    return int(db.execute("SELECT count(*) FROM outbox").get)
+def progress(db: apsw.Connection) -> Progress:
+    """How far the vectors are, by the lengths of tables."""
+    waiting, made, coming = db.execute(
+        "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM vectors), (SELECT count(*) FROM coming)"
+    ).get
+    if coming_model(db) is None:
+        return Progress(waiting, made, waiting)
+    return Progress(waiting, coming, waiting + coming - made)
 
 
 def item_ids(db: apsw.Connection) -> ItemIds:
@@ -261,13 +285,11 @@ def has_items(db: apsw.Connection, count: int) -> bool:
     return db.execute("SELECT 1 FROM items LIMIT 1 OFFSET ?", (count - 1,)).fetchone() is not None
 
 
-def counts(db: apsw.Connection) -> tuple[int, int, int, int, int]:
-    """Groups, items, vectors of the current model, items that wait, those of them that failed before."""
-    row: tuple[int, int, int, int, int] = db.execute(
-        "SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM items), "
-        "(SELECT count(*) FROM vectors WHERE model_id = "
-        "(SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')), "
-        "(SELECT count(*) FROM outbox), (SELECT count(*) FROM outbox WHERE attempts > 0)"
+def counts(db: apsw.Connection) -> tuple[int, int, int, int]:
+    """Groups, items, vectors that are searched, items whose vector failed before."""
+    row: tuple[int, int, int, int] = db.execute(
+        "SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM items), (SELECT count(*) FROM vectors), "
+        "(SELECT count(*) FROM outbox WHERE attempts > 0)"
     ).get
     return row
 
@@ -339,31 +361,59 @@ def meta(db: apsw.Connection, key: str) -> str | None:
 
 
 def current_model(db: apsw.Connection) -> Model | None:
-    """The model that the collection's vectors are of; None before the first."""
+    """The model whose vectors are searched; None before the first."""
+    return _model(db, "model")
+
+
+def coming_model(db: apsw.Connection) -> Model | None:
+    """The model whose vectors are being made while those of another are searched."""
+    return _model(db, COMING)
+
+
+def _model(db: apsw.Connection, key: str) -> Model | None:
     row = db.execute(
         "SELECT model_id, fingerprint, dimensions FROM models "
-        "WHERE model_id = (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')"
+        "WHERE model_id = (SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?)",
+        (key,),
     ).fetchone()
     return None if row is None else Model(*row)
 
 
-def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> Model:
-    """Make this the collection's model; every item without a vector of it goes to the outbox."""
+def tables(db: apsw.Connection) -> dict[str, Model]:
+    """The tables of vectors and whose they are; the outbox has the items that lack in the last one."""
+    models = {VECTORS: current_model(db), COMING: coming_model(db)}
+    return {table: model for table, model in models.items() if model is not None}
+
+
+def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> None:
+    """Have every item get a vector of this model.
+
+    Where there are vectors of another one, these are searched until `switch`; an item without a vector of the new one
+    goes to the outbox.
+    """
     db.execute("INSERT OR IGNORE INTO models (fingerprint, dimensions) VALUES (?, ?)", (fingerprint, dimensions))
-    row = db.execute("SELECT model_id, fingerprint, dimensions FROM models WHERE fingerprint = ?", (fingerprint,)).get
-    model = Model(*row)
-    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('model', ?)", (str(model.model_id),))
-    db.execute(
-        "DELETE FROM outbox WHERE item_id IN (SELECT item_id FROM vectors WHERE model_id = ?)", (model.model_id,)
-    )
+    number = db.execute("SELECT model_id FROM models WHERE fingerprint = ?", (fingerprint,)).get
+    before = current_model(db)
+    is_searched = before is None or before.model_id == number or not db.execute("SELECT 1 FROM vectors LIMIT 1").get
+    db.execute("DELETE FROM coming WHERE model_id != ?", (0 if is_searched else number,))
+    db.execute("DELETE FROM meta WHERE key = ?", (COMING,))
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", ("model" if is_searched else COMING, str(number)))
     # What failed under another model may succeed under this one.
-    db.execute("UPDATE outbox SET attempts = 0, not_before = 0, error = ''")
-    db.execute(
-        "INSERT OR IGNORE INTO outbox (item_id) SELECT item_id FROM items WHERE embed = 1 AND item_id NOT IN "
-        "(SELECT item_id FROM vectors WHERE model_id = ?)",
-        (model.model_id,),
-    )
-    return model
+    db.execute("DELETE FROM outbox")
+    lacking = f"item_id NOT IN (SELECT item_id FROM {VECTORS if is_searched else COMING})"
+    db.execute(f"INSERT INTO outbox (item_id) SELECT item_id FROM items WHERE embed = 1 AND {lacking}")
+
+
+def switch(db: apsw.Connection, model: Model) -> bool:
+    """Have the vectors of the coming model searched, and drop the others; False where it is not this one."""
+    if coming_model(db) != model:
+        return False
+    db.execute("DROP TABLE vectors; ALTER TABLE coming RENAME TO vectors; DROP INDEX coming_by_model")
+    db.execute("CREATE INDEX vectors_by_model ON vectors (model_id)")
+    db.execute(of_vectors(COMING))
+    db.execute("UPDATE meta SET value = ? WHERE key = 'model'", (str(model.model_id),))
+    db.execute("DELETE FROM meta WHERE key = ?", (COMING,))
+    return True
 
 
 _WAITING = (
@@ -390,25 +440,30 @@ def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: in
     return found
 
 
+def unserved(db: apsw.Connection, limit: int) -> list[Waiting]:
+    """Items that have no vector yet, neither of the model that is coming nor of the one that is searched."""
+    lacking = f"{_WAITING} AND NOT EXISTS (SELECT 1 FROM vectors WHERE vectors.item_id = outbox.item_id)"
+    return _waiting(db.execute(f"{lacking} ORDER BY outbox.item_id DESC LIMIT ?", (math.inf, limit)))
+
+
 def _waiting(rows: Iterable[Any]) -> list[Waiting]:
     return [Waiting(item_id, attempts, hash_, reading(*words)) for item_id, attempts, hash_, *words in rows]
 
 
-def settle(db: apsw.Connection, model: Model, done: Sequence[tuple[Waiting, bytes]]) -> list[Stored]:
-    """Keep vectors of `model` for those items that still hold the words the vectors are of; answers which."""
-    kept: list[Stored] = []
-    if current_model(db) != model:
-        return kept
-    for item, vector in done:
-        same = db.execute(
-            "SELECT 1 FROM items WHERE item_id = ? AND hash = ? AND embed = 1", (item.item_id, item.hash)
-        ).fetchone()
-        if same is None:
-            continue
-        kept.append(Stored(item.item_id, vector))
-        _keep(db, model, kept[-1])
-        db.execute("DELETE FROM outbox WHERE item_id = ?", (item.item_id,))
-    return kept
+def settle(db: apsw.Connection, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> Change:
+    """Keep vectors of that model, where any are wanted, for those items that still hold the words they are of."""
+    change = Change()
+    same = "SELECT 1 FROM items WHERE item_id = ? AND hash = ? AND embed = 1"
+    of = tables(db)
+    for table, model in of.items():
+        for item, vector in done if model.fingerprint == fingerprint else ():
+            if db.execute(same, (item.item_id, item.hash)).get is None:
+                continue
+            _keep(db, table, model, Stored(item.item_id, vector), change)
+            if table == [*of][-1]:
+                db.execute("DELETE FROM outbox WHERE item_id = ?", (item.item_id,))
+    change.progress = progress(db)
+    return change
 
 
 def postpone(db: apsw.Connection, item: Waiting, until: float, error: str) -> None:

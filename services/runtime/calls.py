@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +15,7 @@ import trio
 from proto import frames, results
 from proto.channel import Channel
 from proto.dispatch import ClientRequests
-from proto.errors import Executed, InvalidParams, LinckiaError, Timeout, Unavailable, from_failure
+from proto.errors import Executed, InvalidParams, Kind, LinckiaError, OperationError, Timeout, Unavailable, from_failure
 from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
 from proto.grants import Grant
 from proto.link import LinkClosed
@@ -21,19 +23,19 @@ from proto.operation import Params, operation_of
 
 R = TypeVar("R")
 
+SOON_MS = 1000
+
 LAST_WORD_S = 0.25
 """For the kernel to say what may have been done when a call's time is up."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A call that was made and is not answered yet."""
 
-    __slots__ = ("answer", "client_requests", "done")
-
-    def __init__(self, client_requests: ClientRequests | None) -> None:
-        self.done = trio.Event()
-        self.answer: Return | Fault | None = None
-        self.client_requests = client_requests
+    client_requests: ClientRequests | None
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: Return | Fault | None = None
 
 
 class Outgoing:
@@ -171,3 +173,32 @@ class Outgoing:
         """Answer every waiting call with `error` (the link is gone)."""
         for call_id in self._pending:
             self.answer(Fault(call_id, error.failure))
+
+
+class Undecodable(OperationError):
+    """The decoder has died of it twice: it is not to be tried again. The message is what to say of the content."""
+
+
+async def decoded(call: Callable[[Params[R]], Awaitable[R]], params: Params[R]) -> R:
+    """What `decode` makes of it.
+
+    Args:
+        call: of a `Context` or an `Environment`.
+
+    Raises:
+        Undecodable: to be kept with the content.
+        LinckiaError: the decoder is not there for now, which says nothing of the content.
+    """
+    while True:
+        try:
+            return await call(params)
+        except LinckiaError as error:
+            failure = error.failure
+            if failure.kind is Kind.QUARANTINED:
+                cause = failure.message.partition(" while ")[0].partition(";")[0]
+                why = "it breaks the decoder, or takes more memory than a file may have"
+                raise Undecodable(f"{cause} of it, twice: {why}; it is not tried again") from None
+            if failure.kind is not Kind.UNAVAILABLE or not 0 < (failure.retry_after_ms or 0) <= SOON_MS:
+                raise
+            # Another file has ended its process; the deadline bounds how often.
+            await trio.sleep((failure.retry_after_ms or 0) / 1000)

@@ -48,8 +48,8 @@ PER_CONVERSATION = 8
 CHARS_PER_TOKEN = 4
 """Of English text and code, by every tokenizer in common use."""
 
-_OWN = ("root", "in", "of", "expires")
-"""What corpora keep for their filters alone."""
+_OWN = ("root", "in", "of", "expires", "folders", "extensions", "hash")
+"""What corpora keep for their filters alone, and what is answered as the id."""
 
 _TURN_CHARS = 110
 """What a turn's hash, role and punctuation come to."""
@@ -186,8 +186,7 @@ def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
 def filters(params: TranscriptsSearch) -> list[Filter]:
     """The conditions that `params` states.
 
-    Raises:
-        InvalidParams: a time that cannot be read.
+    Raises InvalidParams: a time that cannot be read.
     """
     named = {name: getattr(params, name) for name in ("role", "agent", "project")}
     found = [Filter(field=name, any_of=[value]) for name, value in named.items() if value]
@@ -253,8 +252,16 @@ def cut(text: str, room: int) -> str:
 
 
 def _hit(corpus: Corpus, source: str, hit: Hit) -> EverythingHit:
-    told = {key: value for key, value in hit.group_metadata.items() if key not in _OWN}
+    first, last = (hit.item_metadata.get(name) for name in ("first", "last"))
     return EverythingHit(
-        corpus=corpus, id=hit.group, score=hit.score, title=hit.title, context=hit.heading, text=hit.text,
-        source=source, metadata=told,
-    )  # fmt: skip
+        corpus=corpus,
+        # Documents of one content are one group, and tools know that by its hash.
+        id=str(hit.group_metadata.get("hash", hit.group)) if corpus is Corpus.DOCUMENTS else hit.group,
+        score=hit.score,
+        title=hit.title,
+        context=hit.heading,
+        text=hit.text,
+        lines=f"{first}-{last}" if first else "",
+        source=source,
+        metadata={key: value for key, value in hit.group_metadata.items() if value and key not in _OWN},
+    )

@@ -28,7 +28,8 @@ import trio
 from proto.machine import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.encoder import Vectors
-from services.embed.main import Loaded, Settings, load
+from services.embed.main import Settings, load
+from services.embed.serving import Loaded
 from services.embed.weights import ModelFiles
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane
 from services.runtime.models.checkpoint import Ids

@@ -39,7 +39,8 @@ from kernel.control.client import Client
 from proto.machine import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.backends import Backend
-from services.embed.main import Loaded, Settings, load
+from services.embed.main import Settings, load
+from services.embed.serving import Loaded
 from services.embed.weights import resolve
 from tests.bench._peer_venv import environment
 from tests.bench.embed_bench import corpus, mixed

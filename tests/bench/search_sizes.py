@@ -36,7 +36,8 @@ import trio
 
 from kernel.control.client import CallFailed
 from proto.ops.embed import TextKind
-from services.embed.main import Loaded, Settings, load
+from services.embed.main import Settings, load
+from services.embed.serving import Loaded
 from services.retrieve import fusion
 from services.retrieve.collection import Collection
 from services.retrieve.lexical import Fts5
@@ -187,7 +188,7 @@ def scan_ms(folder: Path, queries: list[Matrix]) -> float:
         times = []
         for query in queries:
             start = time.perf_counter()
-            collection.vectors.near(query, CANDIDATES, None)
+            collection.vectors.loaded().near(query, CANDIDATES, None)
             times.append(time.perf_counter() - start)
         collection.close()
         return times

@@ -56,6 +56,33 @@ async def step(client: Client, op: str, /, **params: Any) -> Any:
     return await answer(client, "query", steps=[{"op": op, "params": params}])
 
 
+def test_what_is_found_everywhere_can_be_read_where_it_stands(kernel: RunningKernel, root: Path) -> None:
+    (root / "stored.txt").write_text("nothing\n\nThe quetzal nests in June.\n")
+    (root / "written.md").write_text("# Birds\n\nThe quetzal eats avocados.\n")
+
+    async def main() -> None:
+        async with Client(over_stdio(kernel)) as client:
+            add = [{"op": "add", "params": {"path": str(root / "stored.txt")}}]
+            assert (await answer(client, "execute", operations=add))["failed"] == 0
+            with anyio.fail_after(30):
+                while True:
+                    found = await answer(client, "search_everything", query="quetzal")
+                    hits = {hit["corpus"]: hit for hit in found["results"]}
+                    if {"documents", "notes"} <= set(hits):
+                        break
+            document, note = hits["documents"], hits["notes"]
+            assert document["metadata"] == {"path": str(root / "stored.txt")}
+            (hit,) = (await step(client, "search", query="quetzal"))["results"]
+            assert (document["id"], document["lines"]) == (hit["hash"], "1-3")
+            read = await step(client, "get", hash=document["id"], include_content=True)
+            assert "nests in June" in read["content"]
+            read = await answer(client, "read_node_content", id=note["id"], lines=note["lines"])
+            assert "eats avocados" in json.dumps(read)
+            assert note["metadata"]["path"] == "written.md"
+
+    anyio.run(main)
+
+
 def test_few_tools_are_listed_and_all_can_be_called(kernel: RunningKernel, root: Path) -> None:
     async def main() -> None:
         async with Client(over_stdio(kernel)) as client:

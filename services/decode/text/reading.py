@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import io
 import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
+
 from proto.ops.decode import DOCUMENT_TYPES, DecodedText
 from services.decode.results import TOO_LARGE, NotDecoded
-from services.decode.text import mail, notebook, office, sheets
+from services.decode.text import mail, notebook, office
 from services.decode.text.archive import Archive
-from services.decode.text.pdf import pdf
 from services.decode.text.writer import Enough, Writer
 
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -64,7 +68,7 @@ def _zipped(data: bytes, out: Writer) -> Callable[[], None]:
         return partial(office.pptx, archive, main, out)
     if folder == "xl" or b"spreadsheet" in archive.read("mimetype"):
         archive.check_size()
-        return partial(sheets.sheets, data, out)
+        return partial(sheets, data, out)
     if "META-INF/container.xml" in archive:
         return partial(office.epub, archive, out)
     if "content.xml" in archive:
@@ -76,7 +80,7 @@ def _before_2007(data: bytes, out: Writer) -> Callable[[], None]:
     if "EncryptedPackage".encode("utf-16-le") in data:
         raise NotDecoded("it is locked by a password")
     if any(name.encode("utf-16-le") in data for name in ("Workbook", "Book")):
-        return partial(sheets.sheets, data, out)
+        return partial(sheets, data, out)
     raise NotDecoded("it is of Word or PowerPoint before 2007, which are not read: save it as .docx or .pptx")
 
 
@@ -90,3 +94,56 @@ def _attached(data: bytes, name: str, depth: int, out: Writer) -> None:
         raise
     except Exception as error:  # noqa: BLE001  # as in `text_of`
         out.block(f"(not read: {error})")
+
+
+def pdf(data: bytes, out: Writer) -> None:
+    """By pdfium (built without JavaScript), page by page, a line with a form feed between them.  Raises NotDecoded."""
+    try:
+        with contextlib.closing(pdfium.PdfDocument(data)) as document:
+            for number, page in enumerate(document, 1):
+                with contextlib.closing(page), contextlib.closing(page.get_textpage()) as text:
+                    said = text.get_text_bounded().replace("\r\n", "\n").replace("\r", "\n")
+                out.place = f"page {number} of {len(document)}"
+                out.write(said if number == 1 else f"\n\f\n{said}")
+            if not out.text.strip():
+                raise NotDecoded(f"its {len(document)} pages are pictures without text, which are not recognised (OCR)")
+    except pdfium.PdfiumError as error:
+        if "assword" in str(error):
+            raise NotDecoded("it is locked by a password") from None
+        raise NotDecoded(f"not a PDF that can be read: {error}") from None
+
+
+def sheets(data: bytes, out: Writer) -> None:
+    """Each sheet under its name, its rows as `a | b | c`; empty rows and cells at the end of a row are left out.
+
+    calamine ends the process where cells lie so far apart, or damage says so, that their grid does not fit into memory.
+    """
+    import python_calamine
+
+    try:
+        book = python_calamine.load_workbook(io.BytesIO(data))
+        for number, name in enumerate(book.sheet_names):
+            out.block(f"# {name}")
+            for row in book.get_sheet_by_index(number).iter_rows():
+                cells = [_cell(value) for value in row]
+                if line := " | ".join(cells).rstrip("| "):
+                    out.write(f"{line}\n")
+            out.write("\n")
+            out.place = f"sheet {number + 1} of {len(book.sheet_names)}"
+    except python_calamine.PasswordError:
+        raise NotDecoded("it is locked by a password") from None
+    except BaseException as error:
+        # A panic in Rust, which is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise NotDecoded(f"it is damaged: {error}") from None
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
+        return value.date().isoformat()
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(" ")
+    return " ".join(str(value).split())

@@ -1,8 +1,7 @@
 """Storing: one text, one file, or a directory in bulk, each acknowledged once it is on disk.
 
-A directory goes through four stages that work at the same time.  One looks at the files, a few threads read, hash and
-compress them (`intake`), one gathers what is ready, and one writes it in transactions of many files (`bulk`), so that a
-file costs no fsync of its own.
+Of a directory, a few tasks take one group of files after the other: they are read, hashed and compressed in a thread
+and written in one transaction, so that a file costs no fsync of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,16 +19,15 @@ import trio
 from proto.errors import Executed, LinckiaError, OperationError, from_failure
 from proto.machine import usable_cores
 from proto.ops.documents.change import AddResult
-from services.documents.add import bulk, intake
-from services.documents.add.bulk import Progress
+from services.documents.add import intake
 from services.documents.add.folders import Walk
-from services.documents.add.intake import Held, Ready, Taken, stamp_of
+from services.documents.add.intake import READ_BYTES, Held, Progress, Raw, Same, Taken, stamp_of
 from services.documents.store import objects, snapshots
 from services.documents.store.compress import Codec, Trainer
 from services.documents.store.incoming import Incoming
-from services.documents.store.objects import Content
+from services.documents.store.kinds import SNIFF_BYTES, nature
+from services.documents.store.objects import Block, Content
 from services.documents.store.rows import Given
-from services.documents.store.snapshots import Entry
 from services.documents.store.store import Store
 from services.runtime.handlers import Context
 from services.runtime.roots import OutsideRoots, Roots
@@ -37,10 +35,6 @@ from services.runtime.storage import DiskFull
 
 T = TypeVar("T")
 
-READ_BYTES = 1024 * 1024
-COMMIT_FILES = 4096
-COMMIT_BYTES = 24 * 1024 * 1024
-"""As they are stored; twice as many may be in memory, one transaction being gathered while another is written."""
 GIVE_WAY_S = 30.0
 """Long enough for a hundred thousand files; after that a step is made in between, so that nothing waits for ever."""
 
@@ -105,7 +99,7 @@ class Adding:
     async def write(self, taken: Taken, given: Given) -> tuple[AddResult, Progress]:
         """Write a document whose chunks (if any) are stored; answers with the contents that are new."""
         progress = Progress()
-        await self.store.write(lambda db: bulk.write(db, Ready(taken=[taken]), given, progress))
+        await self.store.write(lambda db: intake.write(db, [taken], (), given, progress))
         name = taken.name or os.path.basename(taken.path.rstrip("/")) or taken.path
         return progress.answer(taken.path, name, taken.content.hash.hex()), progress
 
@@ -163,12 +157,13 @@ async def add_directory(
     """Store the files of a directory, and a snapshot of it."""
     # Until the snapshot is written: what it lists and nothing else holds must not go meanwhile.
     with adding.receiving_chunks(), adding.in_bulk(), _one_failure():
-        pipeline = Pipeline(adding, walk, given, ctx.progress)
-        await pipeline.run()
+        bulk = Bulk(adding, walk, given, ctx.progress)
+        await bulk.run()
+        progress, collection = bulk.progress, given.collection
         snapshot = await adding.store.write(
-            lambda db: snapshots.take(db, walk.directory, label, given.collection, pipeline.listing)
+            lambda db: snapshots.take(db, walk.directory, label, collection, progress.listing)
         )
-    progress, name = pipeline.progress, os.path.basename(walk.directory)
+    name = os.path.basename(walk.directory)
     answer = progress.answer(walk.directory, name, skipped=walk.skipped, snapshot=snapshot, ignored=walk.ignored)
     return answer, progress
 
@@ -176,12 +171,12 @@ async def add_directory(
 async def add_changes(adding: Adding, walk: Walk, given: Given) -> int:
     """Store those files of a directory that are new or have changed; answers how many."""
     with adding.receiving_chunks(), _one_failure():
-        pipeline = Pipeline(adding, walk, given)
-        await pipeline.run()
-    return pipeline.progress.added + pipeline.progress.updated
+        bulk = Bulk(adding, walk, given)
+        await bulk.run()
+    return bulk.progress.added + bulk.progress.updated
 
 
-class Pipeline:
+class Bulk:
     """One directory, once."""
 
     def __init__(
@@ -194,86 +189,81 @@ class Pipeline:
                 and files that are stored already are neither listed nor described.
         """
         self.progress = Progress()
-        self.listing: list[Entry] = []
-        """An entry for each file that is stored."""
         self._adding = adding
         self._walk = walk
         self._given = given
         self._report = report
         self._held: dict[str, Held] = {}
+        self._turn = trio.Lock()
         self._found = self._done = 0
         self._is_walked = False
 
     async def run(self) -> None:
         """Raises LinckiaError, perhaps in a group, after some of the files may have been stored."""
         self._held = await self._adding.store.read(lambda db: intake.known(db, self._walk.directory))
-        to_read, names = trio.open_memory_channel[list[str]](2 * self._adding.cores)
-        to_gather, packed = trio.open_memory_channel[Ready](1)
-        to_write, batches = trio.open_memory_channel[Ready](0)
+        groups = intake.groups(self._walk, self._held)
         async with trio.open_nursery() as nursery:
-            async with to_read, to_gather:
-                nursery.start_soon(self._look, to_read.clone(), to_gather.clone())
-                for _ in range(self._adding.cores):
-                    nursery.start_soon(self._take, names.clone(), to_gather.clone())
-            names.close()
-            nursery.start_soon(self._write, batches)
-            await self._gather(packed, to_write)
+            # One more than there are cores, for one of them mostly waits for its transaction.
+            for _ in range(self._adding.cores + 1):
+                nursery.start_soon(self._work, groups)
         self.progress.fail(self._walk.failed)
 
-    async def _look(self, read: trio.MemorySendChannel[list[str]], gather: trio.MemorySendChannel[Ready]) -> None:
-        groups = intake.groups(self._walk, self._held)
-        async with read, gather:
-            while (group := await self._in_thread(partial(next, groups, None))) is not None:
-                same, names = group
-                self._found += len(names) + len(same)
-                if same and self._report is not None:
-                    await gather.send(Ready(same=same))
-                if names:
-                    await read.send(names)
-        self._is_walked = True
+    async def _work(self, groups: Iterator[tuple[list[Same], list[str]]]) -> None:
+        while True:
+            async with self._turn:
+                group = await self._in_thread(partial(next, groups, None))
+            if group is None:
+                self._is_walked = True
+                return
+            same, names = group
+            self._found += len(names) + len(same)
+            taken, alone = await self._in_thread(partial(self._take, names))
+            for path in alone:
+                taken += await self._alone(path)
+            await self._write(taken, same if self._report is not None else [])
 
-    async def _take(self, groups: trio.MemoryReceiveChannel[list[str]], gather: trio.MemorySendChannel[Ready]) -> None:
+    def _take(self, names: Sequence[str]) -> tuple[list[Taken], list[str]]:
+        """The files of a group, compressed unless the store has them; blocks.
+
+        A large one, and one that cannot be read, is only named: it is read by itself, and that says why it cannot be.
+        """
         adding = self._adding
-        async with groups, gather:
-            async for group in groups:
-                read = partial(intake.read, self._walk.directory, group, adding.roots, adding.trainer)
-                raw = await self._in_thread(read)
-                hashes = {one.hash for one in raw if not isinstance(one, str)}
-                # Into a store that has nothing below this directory, what is added is mostly new.
-                there = await adding.store.read(partial(objects.there, hashes=hashes)) if self._held else {}
-                await adding.trainer.train_if_due()
-                pack = partial(intake.pack, raw, there, self._given.mime, adding.codec)
-                await gather.send(await self._in_thread(pack))
+        found: list[Raw] = []
+        alone: list[str] = []
+        for path in (os.path.join(self._walk.directory, name) for name in names):
+            raw = None
+            with contextlib.suppress(OSError, OutsideRoots):
+                raw = intake.read(path, adding.roots)
+            if raw is None:
+                alone.append(path)
+                continue
+            if b"\0" not in raw.data[:SNIFF_BYTES]:
+                adding.trainer.see(raw.data)
+            found.append(raw)
+        # Into a store that has nothing below this directory, what is added is mostly new.
+        query = partial(objects.there, hashes={one.hash for one in found} if self._held else ())
+        there = trio.from_thread.run(adding.store.read, query)
+        trio.from_thread.run(adding.trainer.train_if_due)
+        blocks: dict[bytes, Block] = {}
+        taken: list[Taken] = []
+        for one in found:
+            if (block := blocks.get(one.hash)) is None:
+                block = Block(0, None) if one.hash in there else Block(*adding.codec.pack(one.data))
+                blocks[one.hash] = block
+            content_nature = nature(one.data[:SNIFF_BYTES], one.path, self._given.mime)
+            content = Content(one.hash, len(one.data), content_nature, block)
+            taken.append(Taken(one.path, one.stamp, one.modified_ns, one.mode, content))
+        return taken, alone
 
-    async def _gather(self, packed: trio.MemoryReceiveChannel[Ready], write: trio.MemorySendChannel[Ready]) -> None:
-        async with packed, write:
-            ready = Ready()
-            async for some in packed:
-                for name in some.alone:
-                    ready.taken += await self._alone(os.path.join(self._walk.directory, name))
-                ready.taken += some.taken
-                ready.bytes += some.bytes
-                ready.same += some.same
-                if len(ready.taken) >= COMMIT_FILES or ready.bytes >= COMMIT_BYTES:
-                    await write.send(ready)
-                    ready = Ready()
-            await write.send(ready)
-
-    async def _write(self, batches: trio.MemoryReceiveChannel[Ready]) -> None:
-        async with batches:
-            async for ready in batches:
-                self._done += len(ready.taken) + len(ready.same)
-                await self._commit(ready)
-                if self._report is not None:
-                    self._report(self._done, self._found if self._is_walked else None, "files")
-
-    async def _commit(self, ready: Ready) -> None:
-        while ready.taken or ready.same:
-            write = partial(bulk.write, ready=ready, given=self._given, progress=self.progress)
-            written = await self._adding.store.write(write)
-            self.listing += written.entries
-            # What has gone from the store while it was thought to be there.
-            ready = Ready(taken=[one for path in written.again for one in await self._alone(path)])
+    async def _write(self, taken: list[Taken], same: Sequence[Same]) -> None:
+        done = len(taken) + len(same)
+        while taken or same:
+            write = partial(intake.write, taken=taken, same=same, given=self._given, progress=self.progress)
+            again = await self._adding.store.write(write)
+            taken, same = [one for path in again for one in await self._alone(path)], ()
+        self._done += done
+        if self._report is not None:
+            self._report(self._done, self._found if self._is_walked else None, "files")
 
     async def _alone(self, path: str) -> list[Taken]:
         """A file that is read by itself, because it is large or could not be read; nothing where it cannot be."""

@@ -6,6 +6,7 @@ the ones nearest to the document that imports are meant.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,33 +47,27 @@ class Paths:
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._named: dict[str, dict[str, list[Doc]]] = {}
-        self._go: dict[str, list[Doc]] | None = None
-        self._exact: dict[str, Doc | None] = {}
+        self.exact = functools.cache(self._exact)
+        self._by_folder = functools.cache(self._in_folders)
 
-    def exact(self, path: str) -> Doc | None:
+    def _exact(self, path: str) -> Doc | None:
         """The document of a path."""
-        if path not in self._exact:
-            self._exact[path] = next(self._where("path=?", path), None)
-        return self._exact[path]
+        return next(self.where("path=?", path), None)
 
     def ending(self, suffix: str, near: Doc) -> list[Doc]:
         """Documents whose path ends so, nearest to another one."""
         above, _, name = suffix.rpartition("/")
-        if name not in self._named:
-            self._named[name] = _by_folder(self._where("name=? LIMIT ?", name, _MAX_OF_NAME))
-        named, parent = self._named[name], posixpath.basename(above)
+        named, parent = self._by_folder("name=? LIMIT ?", name, _MAX_OF_NAME), posixpath.basename(above)
         some = named.get(parent, []) if parent else [doc for docs in named.values() for doc in docs]
         return nearest([doc for doc in some if f"/{doc.path}".endswith(f"/{suffix}")], near)
 
     def go_package(self, target: str, near: Doc) -> list[Doc]:
         """The files of a package, by the end of its path."""
-        if self._go is None:
-            self._go = _by_folder(self._where("extension='.go'"))
         parts = target.split("/")
         if "." not in parts[0] and len(parts) < 2:
             return []
-        found = [doc for doc in self._go.get(parts[-1], ()) if not doc.name.endswith("_test.go")]
+        of_go = self._by_folder("extension='.go'")
+        found = [doc for doc in of_go.get(parts[-1], ()) if not doc.name.endswith("_test.go")]
         shared = {doc.folder: _shared(doc.folder.split("/")[::-1], parts[::-1]) for doc in found}
         most = max(shared.values(), default=0)
         if most < 2 and "." not in parts[0]:
@@ -81,16 +76,16 @@ class Paths:
         folders = {doc.folder for doc in nearest(best, near)}
         return [doc for doc in best if doc.folder in folders]
 
-    def _where(self, condition: str, *values: apsw.SQLiteValue) -> Iterator[Doc]:
+    def where(self, condition: str, *values: apsw.SQLiteValue) -> Iterator[Doc]:
         rows = self._db.execute(f"SELECT id, path, name, object FROM document WHERE {condition}", values)
         return (Doc(*row) for row in rows)
 
-
-def _by_folder(docs: Iterable[Doc]) -> dict[str, list[Doc]]:
-    found: dict[str, list[Doc]] = {}
-    for doc in docs:
-        found.setdefault(posixpath.basename(doc.folder), []).append(doc)
-    return found
+    def _in_folders(self, condition: str, *values: apsw.SQLiteValue) -> dict[str, list[Doc]]:
+        """Documents by the name of their folder."""
+        found: dict[str, list[Doc]] = {}
+        for doc in self.where(condition, *values):
+            found.setdefault(posixpath.basename(doc.folder), []).append(doc)
+        return found
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:

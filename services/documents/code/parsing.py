@@ -18,7 +18,7 @@ from proto.ops.decode import CODE_EXTENSIONS, CODES_AT_ONCE, MAX_CODE_BYTES, Cod
 from services.documents.store import objects, texts
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.store import Store
-from services.runtime.decoding import Undecodable, decoded
+from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
 
 LOOK_AHEAD = 2000

@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import apsw
 
@@ -111,11 +112,11 @@ class Relations:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self.paths = Paths(db)
-        self._holders: dict[int, list[Doc]] = {}
-        self._definitions: dict[tuple[str, str], list[Definition]] = {}
-        self._uses: dict[int, list[Use]] = {}
-        self._symbols: dict[int, list[Definition]] = {}
-        self._imported: dict[int, list[tuple[Use, list[Doc]]]] = {}
+        self.symbols = cache(self._symbols)
+        self.holders = cache(self._holders)
+        self._uses_of = cache(self._uses)
+        self._imports_of = cache(self._imports)
+        self._defined = cache(self._definitions)
 
     def node(self, key: str) -> Node | None:
         """By its key, or by the path of a document."""
@@ -138,12 +139,10 @@ class Relations:
         doc = self.paths.exact(rest if kind == "file" else key)
         return None if doc is None else file_node(doc)
 
-    def symbols(self, object_: int) -> list[Definition]:
+    def _symbols(self, object_: int) -> list[Definition]:
         """What a content defines, in its order."""
-        if object_ not in self._symbols:
-            query = f"{_SYMBOL} WHERE symbol.object=? ORDER BY symbol.id"
-            self._symbols[object_] = [Definition(*row) for row in self._db.execute(query, (object_,))]
-        return self._symbols[object_]
+        query = f"{_SYMBOL} WHERE symbol.object=? ORDER BY symbol.id"
+        return [Definition(*row) for row in self._db.execute(query, (object_,))]
 
     def out(self, node: Node) -> Iterator[Edge]:
         """The edges that start here."""
@@ -158,7 +157,7 @@ class Relations:
                 if use.symbol == (0 if symbol is None else symbol.id):
                     yield from self._calls(node, use)
             elif symbol is None and use.kind != EXTENDS:
-                yield from self._imports(node, use)
+                yield from self._imported(node, use)
 
     def into(self, node: Node) -> Iterator[Edge]:
         """The edges that end here."""
@@ -179,15 +178,15 @@ class Relations:
         for kind in (IMPORTS, LINKS_TO):
             for use in self._using(sorted(names), kind):
                 for source in self._sources(use):
-                    yield from (edge for edge in self._imports(source, use) if edge.target.key == node.key)
+                    yield from (edge for edge in self._imported(source, use) if edge.target.key == node.key)
 
     def _sources(self, use: Use) -> Iterator[Node]:
         """Who uses it: the same content may be in several documents."""
-        symbol = next((one for one in self.symbols(use.object) if one.id == use.symbol), None) if use.symbol else None
+        symbol = next((one for one in self.symbols(use.object) if one.id == use.symbol), None)
         for doc in self.holders(use.object):
             yield file_node(doc) if symbol is None else symbol_node(doc, symbol)
 
-    def _imports(self, node: Node, use: Use) -> Iterator[Edge]:
+    def _imported(self, node: Node, use: Use) -> Iterator[Edge]:
         assert node.doc is not None
         found = meant(self.paths, node.doc, use.kind, use.target)
         for doc in found:
@@ -255,23 +254,18 @@ class Relations:
                     and one.qualified == f"{owner}.{one.name}"]  # fmt: skip
             return (here, True) if here and not inherited else (methods, False)
         known = True
-        border = self._bases(doc, holder) if inherited else [(doc, holder)]
         seen: set[int] = set()
-        while border:
-            following: list[tuple[Doc, Definition] | None] = []
-            for place in border:
-                if place is None:
-                    known = False
-                    continue
-                where, one = place
-                if one.id in seen:
-                    continue
-                seen.add(one.id)
-                here = [method for method in methods if method.parent == one.id]
+        places = self._bases(doc, holder) if inherited else [(doc, holder)]
+        # What each of them extends comes after all of its own kin.
+        for place in places:
+            if place is None:
+                known = False
+            elif place[1].id not in seen:
+                seen.add(place[1].id)
+                here = [method for method in methods if method.parent == place[1].id]
                 if here:
                     return here, known
-                following += self._bases(where, one)
-            border = following
+                places += self._bases(*place)
         # What it extends is elsewhere: it may be any of that name there, which is none that is stored.
         return ([], False) if known or inherited else (methods, False)
 
@@ -314,11 +308,11 @@ class Relations:
         if local:
             around = {one.id for one in (caller, *self._around(caller)) if one is not None}
             return [one for one in local if one.parent in around] or local, True
-        imported = self._imports_of(doc)
-        objects = {one.object for _, docs in imported for one in docs}
+        objects = self._imported_objects(doc)
         found = [one for one in usable if one.object in objects]
         if found:
             return found, True
+        imported = self._imports_of(doc)
         named = [(use_, docs) for use_, docs in imported if use_.name == use.name]
         if family in ("python", "javascript"):
             if use.name in _BUILTINS and not named:
@@ -338,44 +332,35 @@ class Relations:
         local = [one for one in found if one.object == doc.object]
         if local:
             return local
-        objects = {one.object for _, docs in self._imports_of(doc) for one in docs}
+        objects = self._imported_objects(doc)
         return [one for one in found if one.object in objects] or found
 
-    def _uses_of(self, object_: int) -> list[Use]:
-        if object_ not in self._uses:
-            rows = self._db.execute(f"{_USE} WHERE object=? ORDER BY number", (object_,))
-            self._uses[object_] = [Use(*row) for row in rows]
-        return self._uses[object_]
+    def _uses(self, object_: int) -> list[Use]:
+        return [Use(*row) for row in self._db.execute(f"{_USE} WHERE object=? ORDER BY number", (object_,))]
 
     def _using(self, names: Sequence[str], kind: str) -> Iterator[Use]:
         for name in names:
             rows = self._db.execute(f"{_USE} WHERE name=? AND kind=? LIMIT ?", (name, kind, MAX_USES))
             yield from [Use(*row) for row in rows]
 
-    def _imports_of(self, doc: Doc) -> list[tuple[Use, list[Doc]]]:
-        if doc.id not in self._imported:
-            uses = [use for use in self._uses_of(doc.object) if use.kind == IMPORTS]
-            self._imported[doc.id] = [(use, meant(self.paths, doc, IMPORTS, use.target)) for use in uses]
-        return self._imported[doc.id]
+    def _imports(self, doc: Doc) -> list[tuple[Use, list[Doc]]]:
+        uses = (use for use in self._uses_of(doc.object) if use.kind == IMPORTS)
+        return [(use, meant(self.paths, doc, IMPORTS, use.target)) for use in uses]
 
-    def _defined(self, name: str, family: str) -> list[Definition]:
-        key = (name, family)
-        if key not in self._definitions:
-            # What no document holds any more is not there, though it may wait to be collected.
-            query = (
-                f"{_SYMBOL} WHERE symbol.name=? AND family=?"
-                " AND EXISTS(SELECT 1 FROM document WHERE document.object=symbol.object) ORDER BY symbol.id LIMIT ?"
-            )
-            self._definitions[key] = [Definition(*row) for row in self._db.execute(query, (name, family, MAX_USES))]
-        return self._definitions[key]
+    def _imported_objects(self, doc: Doc) -> set[int]:
+        return {one.object for _, docs in self._imports_of(doc) for one in docs}
 
-    def holders(self, object_: int) -> list[Doc]:
+    def _definitions(self, name: str, family: str) -> list[Definition]:
+        # What no document holds any more is not there, though it may wait to be collected.
+        query = (
+            f"{_SYMBOL} WHERE symbol.name=? AND family=?"
+            " AND EXISTS(SELECT 1 FROM document WHERE document.object=symbol.object) ORDER BY symbol.id LIMIT ?"
+        )
+        return [Definition(*row) for row in self._db.execute(query, (name, family, MAX_USES))]
+
+    def _holders(self, object_: int) -> list[Doc]:
         """The documents that hold a content."""
-        if object_ not in self._holders:
-            rows = self._db.execute("SELECT path FROM document WHERE object=? ORDER BY id", (object_,))
-            docs = [self.paths.exact(path) for (path,) in rows]
-            self._holders[object_] = [doc for doc in docs if doc is not None]
-        return self._holders[object_]
+        return list(self.paths.where("object=? ORDER BY id", object_))
 
     def _nearest_holders(self, object_: int, near: Doc) -> list[Doc]:
         return [near] if object_ == near.object else nearest(self.holders(object_), near)

@@ -272,3 +272,13 @@ def merge(db: apsw.Connection, id_: int, values: Mapping[str, Scalar]) -> None:
         after = {key: value for key, value in {**before, **values}.items() if value is not None}
         if after != before:
             db.execute("UPDATE document SET metadata=? WHERE id=?", (json.dumps(after, ensure_ascii=False), id_))
+
+
+def join(db: apsw.Connection, collection: str, ids: apsw.CArrayBinding) -> None:
+    """Have documents be in a collection, which is made with the first of them."""
+    db.execute("INSERT OR IGNORE INTO collection(name) VALUES(?)", (collection,))
+    db.execute(
+        "INSERT OR IGNORE INTO member(document, collection)"
+        " SELECT value, (SELECT id FROM collection WHERE name=?) FROM carray(?)",
+        (collection, ids),
+    )

@@ -216,7 +216,7 @@ CREATE TABLE unindexed(object INTEGER PRIMARY KEY);
 CREATE VIRTUAL TABLE trigram USING fts5(
     text, content='', contentless_delete=1, tokenize='trigram case_sensitive 1', detail=none
 );
--- In how many of some of the pieces each trigram is; under the empty one, how many these pieces are.
+-- In how many of some of the pieces each trigram is.
 CREATE TABLE sample(trigram TEXT PRIMARY KEY, pieces INTEGER NOT NULL) WITHOUT ROWID;
 -- Words of the texts, for those that are misspelt.
 CREATE TABLE word(word TEXT PRIMARY KEY, objects INTEGER NOT NULL) WITHOUT ROWID;

@@ -41,9 +41,7 @@ def take(
     """Write a snapshot; answers its id."""
     now_ns = time.time_ns()
     id_ = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_ns // 1_000_000_000))}-{secrets.token_hex(4)}"
-    listing = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(
-        msgspec.msgpack.encode(sorted(entries, key=lambda entry: entry.path))
-    )
+    listing = packed(sorted(entries, key=lambda entry: entry.path))
     db.execute(
         "INSERT INTO snapshot(id, label, directory, collection, created_ns, files, bytes, listing)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
@@ -57,6 +55,11 @@ def take(
         (number, schema.ids(sorted({entry.object for entry in entries}))),
     )
     return id_
+
+
+def packed(entries: Sequence[Entry]) -> bytes:
+    """A listing as it is stored."""
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(msgspec.msgpack.encode(entries))
 
 
 _COLUMNS = "SELECT id, label, directory, collection, created_ns, files, bytes FROM snapshot"

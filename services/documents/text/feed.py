@@ -143,6 +143,8 @@ class ContentFeed(SearchFeed):
             title=title,
             names=" ".join(dict.fromkeys("/".join(PurePosixPath(one.path).parts[-3:-1]) for one in here))[:1000],
             metadata={
+                "hash": holders[0].hash,
+                "path": holders[0].path,
                 "tags": sorted({tag for one in holders for tag in one.tags}),
                 "extensions": sorted({one.extension for one in holders}),
                 "collections": sorted({name for one in holders for name in one.collections}),

@@ -30,7 +30,7 @@ from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_QUARANTINED, TEXT_WAITING
 from services.documents.store.store import Store
 from services.documents.text import pieces
-from services.runtime.decoding import Undecodable, decoded
+from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
 

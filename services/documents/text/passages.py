@@ -11,8 +11,9 @@ from services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, wit
 from services.runtime.text.html import plain
 from services.runtime.text.markdown import outline
 
-VERSION = 2
-"""Rises when the same text would have other passages; that of `cutting` does so when it cuts in other places."""
+VERSION = 3
+"""Rises when the same text would have other passages, or the search is told more of a content; that of `cutting` does
+so when it cuts in other places."""
 
 MAX_TEXT_CHARS = 1_000_000
 

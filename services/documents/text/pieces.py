@@ -15,16 +15,14 @@ which answers come in.  A content whose text comes late, as one that had to be e
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import apsw
 
 from services.runtime import literals
-from services.runtime.literals import Query, both
+from services.runtime.literals import Query
 
 PIECE_BYTES = 2048
 MOST = 128
@@ -33,17 +31,14 @@ SAMPLED_OF = 128
 """Of so many pieces, one is in the sample."""
 LATE = 1 << 40
 """From here on a row's number says which content it is a piece of."""
+RAREST = 6
+"""Of the trigrams that a match needs all of, so many are looked for.  Of 8,000 source files, 17 patterns took as long
+as with a model of what each costs and excludes; all of them took up to three times as long, four up to twice.
+"""
 MAX_TERMS = 1000
 """Trigrams of a query; one with more admits anything."""
-_WORTH = 20_000
-"""Reading so many entries of the index costs as much as looking through one text.  It takes as long as some 5,000 do;
-but trigrams of one pattern come together more often than by chance.
-"""
-_OVERLAP = 1 / 3
-"""What is left of what a trigram excludes, as a power of its share, beside one that has two characters of the same
-text: most pieces that have the one have the other."""
-Share = Callable[[str], float]
-"""The part, from 0 to 1, of all pieces of text that have a trigram."""
+Rarity = Callable[[str], tuple[float, float]]
+"""What trigrams are sorted by, the rarest first."""
 
 
 def ends(text: bytes) -> list[int]:
@@ -80,7 +75,7 @@ def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
         some = {part[at : at + 3] for at in range(len(part) - 2)}
         db.executemany(
             "INSERT INTO sample(trigram, pieces) VALUES(?, 1) ON CONFLICT(trigram) DO UPDATE SET pieces=pieces+1",
-            ((trigram,) for trigram in ("", *sorted(some))),
+            ((trigram,) for trigram in sorted(some)),
         )
 
 
@@ -89,11 +84,11 @@ def expression_of(db: apsw.Connection, query: Query) -> str | None:
 
     The sample tells how common each is; on a connection that has the index attached as `idx`.
     """
-    wanted = apsw.carray(("", *terms(query)))
     counts = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
-    found: dict[str, int] = dict(db.execute(counts, (wanted,)))
-    of = found.get("", 0) + 1
-    return fts5(query, lambda one: (found.get(one, 0) + commonness(one)) / of)
+    wanted = tuple(terms(query))
+    found: dict[str, int] = dict(db.execute(counts, (apsw.carray(wanted),))) if wanted else {}
+    query = thinned(query, lambda one: (found.get(one, 0), literals.commonness(one)))
+    return None if query.op == "any" or _size(query) > MAX_TERMS else _expression(query)
 
 
 def remove(db: apsw.Connection, object_: int) -> None:
@@ -132,87 +127,15 @@ def terms(query: Query) -> frozenset[str]:
     return query.trigrams.union(*map(terms, query.parts))
 
 
-def commonness(trigram: str) -> float:
-    """From 0 to 1, how common its characters are: which of two trigrams is rarer, where nothing else tells."""
-    return math.exp2(max(literals.commonness(trigram), 3 * literals.UNUSUAL) / 6)
-
-
-def fts5(query: Query, share: Share = commonness) -> str | None:
-    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match."""
-    query = thinned(_factored(query), share)
-    if query.op == "any" or _size(query) > MAX_TERMS:
-        return None
-    return _expression(query)
+def thinned(query: Query, rarity: Rarity) -> Query:
+    """The same with fewer trigrams: of those that a match needs all of, the rarest."""
+    parts = tuple(dict.fromkeys(thinned(part, rarity) for part in query.parts))
+    ordered = sorted(query.trigrams, key=lambda one: (rarity(one), one))
+    return Query(query.op, frozenset(ordered[:RAREST] if query.op == "and" else ordered), parts)
 
 
 def _size(query: Query) -> int:
     return len(query.trigrams) + sum(map(_size, query.parts))
-
-
-def thinned(query: Query, share: Share, left: float = 1.0) -> Query:
-    """The same with fewer trigrams: the rarest, and of the others what excludes so much that it saves more time, in
-    texts not looked at, than the index takes to find it.
-
-    Args:
-        left: the part of all pieces that what is asked for beside this query admits.
-    """
-    if query.op != "and":
-        parts = tuple(thinned(part, share, left) for part in query.parts)
-        return Query(query.op, query.trigrams, tuple(dict.fromkeys(parts)))
-    rest = [
-        (part, _admits(part, share), _cost(part, share) / _WORTH, _run(part))
-        for part in (*(Query("and", frozenset({trigram})) for trigram in sorted(query.trigrams)), *query.parts)
-    ]
-    kept: list[Query] = []
-    beside: set[str] = set()
-    while rest:
-        gains = [left * (1 - _beside(admits, run, beside)) - cost for _, admits, cost, run in rest]
-        best = max(range(len(rest)), key=gains.__getitem__)
-        if gains[best] <= 0 and kept:
-            break
-        part, admits, _, run = rest.pop(best)
-        kept.append(thinned(part, share, left) if part.parts else part)
-        left *= _beside(admits, run, beside)
-        beside |= run
-    plain = [part.trigrams for part in kept if not part.parts]
-    return Query("and", frozenset().union(*plain), tuple(part for part in kept if part.parts))
-
-
-def _beside(admits: float, run: set[str], others: set[str]) -> float:
-    return admits if run.isdisjoint(others) else admits**_OVERLAP
-
-
-def _admits(query: Query, share: Share) -> float:
-    """The part of all pieces that fulfils it, at most."""
-    if query.op == "or":
-        return min(1.0, sum(_admits(part, share) for part in query.parts))
-    return min([*map(share, query.trigrams), *(_admits(part, share) for part in query.parts)], default=1.0)
-
-
-def _cost(query: Query, share: Share) -> float:
-    """What it takes to find what fulfils it, in entries of the index for each piece in it."""
-    return sum(map(share, query.trigrams)) + sum(_cost(part, share) for part in query.parts)
-
-
-def _run(query: Query) -> set[str]:
-    """The pairs of characters by which one sees that two trigrams come from the same run of text."""
-    some = {trigram.lower() for trigram in terms(query)}
-    return {pair for trigram in some for pair in (trigram[:2], trigram[1:])} if len(some) == 1 else set()
-
-
-def _factored(query: Query) -> Query:
-    """The same, where trigrams that all alternatives have in common are looked for once."""
-    parts = tuple(map(_factored, query.parts))
-    if query.op != "or":
-        return functools.reduce(both, parts, Query(query.op, query.trigrams))
-    common = frozenset.intersection(*(part.trigrams for part in parts))
-    if not common:
-        return Query("or", frozenset(), parts)
-    rests = [Query("and", part.trigrams - common, part.parts) for part in parts]
-    if not all(rest.trigrams or rest.parts for rest in rests):
-        # One of them asks for no more than that.
-        return Query("and", common)
-    return Query("and", common, (Query("or", frozenset(), tuple(rests)),))
 
 
 def _expression(query: Query) -> str:

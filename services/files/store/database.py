@@ -44,7 +44,7 @@ _log = logging.getLogger("linckia.files")
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. `on_rebuilt` is called on trio's thread when it was begun again while in use.
     Raises OSError, apsw.CantOpenError where it can neither be opened nor begun."""
-    tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1}, begin=_begin, keeps=True)
+    tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1, 2: _migrate_2}, begin=_begin, keeps=True)
     return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
 
 
@@ -62,6 +62,7 @@ async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[Non
 def _migrate_1(db: apsw.Connection) -> None:
     """Version 1 gave the numbers of deleted sets again, and had no notes in the trash. Raises OSError."""
     path = Path(db.filename)
+    _migrate_2(db)
     db.execute(
         "DROP VIEW node; CREATE TABLE old_set AS SELECT * FROM resource_set; DROP TABLE resource_set;"
         f"{schema.TABLES}"
@@ -70,6 +71,18 @@ def _migrate_1(db: apsw.Connection) -> None:
     ).fetchall()
     _write_notes(db, path.parent / "trash")
     _mark_of(path).touch()
+
+
+def _migrate_2(db: apsw.Connection) -> None:
+    """In version 2 no directory stood for all that is in it; each does so by the rules once it is scanned again."""
+    for table, column in (
+        ("folder", "rows INTEGER NOT NULL DEFAULT 0"),
+        ("job", "rows INTEGER"),
+        ("job", "wholes TEXT"),
+    ):
+        if column.partition(" ")[0] not in {row[1] for row in fetch_all(db, f"PRAGMA table_info({table})")}:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    db.execute(schema.TABLES).fetchall()
 
 
 # A database that is begun
@@ -165,8 +178,9 @@ def _adapt(db: apsw.Connection, roots: list[str]) -> None:
         if not paths.is_within(root, wanted):
             wanted.append(root)
     db.executemany(
-        "INSERT INTO job(root, status, attempt, background, force, created) VALUES(?, 'pending', 0, 1, 1, ?)",
-        ((root, now) for root in wanted),
+        "INSERT INTO job(root, status, attempt, background, force, created, rows) VALUES(?, 'pending', 0, 1, 1, ?,"
+        " (SELECT rows FROM job WHERE root = ? ORDER BY id DESC LIMIT 1))",
+        ((root, now, root) for root in wanted),
     )
 
 

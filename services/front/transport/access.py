@@ -29,10 +29,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proto import grants
-from proto.front import OFF, Http
-from proto.grants import Grant
-from proto.hosts import is_loopback
-from proto.rate import Rate, parse_rate
+from proto.front import OFF, Http, is_loopback
+from proto.grants import Grant, Rate, parse_rate
 from services.front import rate, refusals
 from services.front.peer import current_peer
 from services.front.rate import Limits

@@ -138,8 +138,8 @@ async def _vectors_waiting(ctx: Context, *, wait: bool) -> int:
             # It dies and comes back; this call is about the work, which survives that.
             await trio.sleep(max(POLL_S, (error.failure.retry_after_ms or 0) / 1000))
             continue
-        if wait and (total := status.vectors + status.vectors_waiting):
-            ctx.progress(status.vectors, total, "vectors")
+        if wait and (backlog := status.backlog) is not None:
+            ctx.progress(backlog.done, backlog.total, "vectors")
         if not wait or status.vectors_waiting <= status.vectors_failed:
             return status.vectors_waiting
         await trio.sleep(POLL_S)

@@ -18,9 +18,6 @@ from itertools import chain
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import FrontMatter
 
-MAX_REFERENCES = 10_000
-"""Of one note; a note with more is generated, and its references are not followed."""
-
 FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
 NO_RELATIONS = frozenset({"QUALITY"})
 """Keys of tag comments that are remarks, not relations."""
@@ -127,13 +124,13 @@ def pointers(
         line = front.lines + 1 + bisect_right(ends, at)
         references += (replace(reference, written=written, line=line) for reference in each)
     unique = dict.fromkeys(reference for reference in references if reference.key)
-    return tuple(unique)[:MAX_REFERENCES], clean_tags(tags)
+    return tuple(unique), clean_tags(tags)
 
 
 def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags as they are compared: trimmed, without `#`, case folded, each once."""
     cleaned = (tag.strip().strip("\"'").removeprefix("#").strip().casefold() for tag in tags)
-    return tuple(dict.fromkeys(tag[:256] for tag in cleaned if tag))[:256]
+    return tuple(dict.fromkeys(tag[:256] for tag in cleaned if tag))
 
 
 def named(kind: str, name: str, place: Place) -> Iterator[Reference]:

@@ -1,4 +1,4 @@
-"""Loose ends: links whose target is no note, with what may have been meant, and notes that no link joins to any other."""
+"""Loose ends: links whose target is no note, with what may have been meant, and notes without any link."""
 
 from __future__ import annotations
 

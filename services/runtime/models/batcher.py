@@ -1,9 +1,8 @@
 """Turns waiting texts into batches: interactive requests first, fair among callers, bounded in time and in number.
 
-Batches are sized by tokens so that each takes about `target_s`: a query that arrives while a bulk of passages is being
-computed waits for one batch, never for all of them. A failure in a batch is narrowed down by halving until only the
-text at fault fails. When the model itself is lost (a GPU error other than memory, a batch that never ends) `run`
-raises, and with it the process ends: the calls that waited are answered by the next generation.
+Batches are sized by tokens so that each takes about `target_s`: a query waits for one batch of a bulk, never for all of
+it. A batch that fails is halved until only the text at fault fails. When the model itself is lost (a GPU error other
+than memory, a batch that never ends) `run` raises, and the process ends: the next generation answers what waited.
 """
 
 from __future__ import annotations
@@ -108,11 +107,8 @@ class _Queue(Generic[T]):
     """Requests of one lane, ordered by when each would be done if it ran alone from its arrival on, in tokens.
 
     So a small request overtakes a large one in progress, a large one is overtaken by no more than its own size, and of
-    equal ones the first is finished first: in turns, all would end at the last moment, and a caller that sends one
-    request after the other would leave the model idle meanwhile.
-
-    Source: Demers, Keshav and Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989), with one clock for
-    all callers.
+    equal ones the first is finished first: in turns, all would end at the last moment.  (Demers, Keshav and Shenker,
+    Analysis and Simulation of a Fair Queueing Algorithm, 1989, with one clock for all callers.)
     """
 
     def __init__(self) -> None:

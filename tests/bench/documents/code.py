@@ -19,7 +19,7 @@ import trio
 
 from proto.frames import pack_body, read_body
 from proto.ops.decode import CALLS, CODE_EXTENSIONS, DecodeCode, ParsedCode
-from services.decode.code.symbols import parse_all
+from services.decode.symbols import parse_all
 from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
 from services.documents.code.parsing import Parsing

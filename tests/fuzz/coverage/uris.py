@@ -10,7 +10,7 @@ from proto import ops
 from proto.errors import Forbidden, InvalidParams, OperationError
 from proto.front import Http
 from proto.surfaces.surface import Surface
-from services.decode.code.symbols import _markdown
+from services.decode.symbols import _markdown
 from services.fetch.client import _next, parse
 from services.fetch.main import name_of
 from services.front.transport.access import Guard, _host_name

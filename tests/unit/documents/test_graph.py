@@ -16,7 +16,7 @@ from proto.ops.documents.find import DocumentsGraph
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from proto.ops.graph import Direction, GraphNeighbors
 from services.decode import main as decode
-from services.decode.code.symbols import parse, parse_all
+from services.decode.symbols import parse, parse_all
 from services.graph.main import open_service as open_graph
 from services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench

@@ -17,7 +17,7 @@ from proto.ops.documents.find import DocumentsGrep, GrepResult
 from proto.ops.documents.reading import DocumentsStatus
 from services.documents.store import schema
 from services.documents.text import pieces
-from services.documents.text.pieces import fts5, terms, thinned
+from services.documents.text.pieces import RAREST, terms, thinned
 from services.runtime.literals import trigrams_of
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree
@@ -133,17 +133,16 @@ def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) 
     assert index.execute("SELECT count(*) FROM trigram_docsize").get == 0
 
 
-def test_of_many_trigrams_those_are_looked_for_that_save_more_than_they_cost() -> None:
-    shares = {"_ae": 0.001, "aen": 0.0013, "c d": 0.02}
-    query = trigrams_of("async def __aenter__")
-    assert thinned(query, lambda one: shares.get(one, 0.4)).trigrams == shares.keys()
-    # Where nothing is rare, one excludes too little.
-    assert len(thinned(query, lambda _: 0.4).trigrams) > 4
+def test_of_many_trigrams_the_rarest_are_looked_for() -> None:
+    counts = {"_ae": 1.0, "aen": 1.3, "c d": 20.0}
+    query = thinned(trigrams_of("async def __aenter__"), lambda one: (counts.get(one, 400.0), 0))
+    assert query.trigrams > counts.keys()
+    assert len(query.trigrams) == RAREST
     # Each alternative has to be looked for, and of it the rarest.
-    either = thinned(trigrams_of("(?:zeta|theta)_function"), lambda one: {"zet": 1e-6, "het": 1e-6}.get(one, 0.2))
-    assert {"zet", "het"} <= terms(either)
+    counts = {"zet": 0.0, "het": 0.0, "the": 2.0, "eta": 2.0}
+    either = thinned(trigrams_of("(?:zeta|theta)_function"), lambda one: (counts.get(one, 1.0), 0))
     assert not {"the", "eta"} & terms(either)
-    assert fts5(trigrams_of("a.b")) is None
+    assert {"zet", "het"} <= terms(either)
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ import pytest
 
 from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LANGUAGES
 from proto.ops.documents.change import DocumentsAdd
-from services.decode.code.grammars import loaded
-from services.decode.code.symbols import parse
+from services.decode.symbols import loaded, parse
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_graph import edges
 

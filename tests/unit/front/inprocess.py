@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.sessions import SessionStates
+from kernel.handoff import SessionStates
 from proto.dispatch import ClientRequests
 from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, Level, pack_body

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.sessions import SessionStates
+from kernel.handoff import SessionStates
 from proto import mcp
 from proto.frames import Event, pack_body
 from services.front.scratchpad import Scratchpads

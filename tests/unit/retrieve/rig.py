@@ -13,7 +13,7 @@ import apsw
 import numpy as np
 import trio
 
-from proto.errors import LinckiaError
+from proto.errors import LinckiaError, OperationError
 from proto.operation import Params
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, pack
 from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
@@ -44,6 +44,8 @@ class WordEmbedder:
 
     def __init__(self, fingerprint: str = "words:1") -> None:
         self.fingerprint = fingerprint
+        self.earlier: set[str] = set()
+        """Fingerprints of models that were in use before and are still here."""
         self.failure: LinckiaError | None = None
         self.poison: dict[str, LinckiaError] = {}
         self.texts: list[str] = []
@@ -64,13 +66,16 @@ class WordEmbedder:
             await trio.sleep_forever()
         if self.failure is not None:
             raise self.failure
+        if params.fingerprint not in ("", self.fingerprint, *self.earlier):
+            raise OperationError(f"no model {params.fingerprint} is here")
         for text in params.texts:
             for word, error in self.poison.items():
                 if word in text:
                     raise error
         self.texts.extend(params.texts)
         return EmbedResult(
-            vectors=pack(np.stack([vector(text) for text in params.texts])), fingerprint=self.fingerprint
+            vectors=pack(np.stack([vector(text) for text in params.texts])),
+            fingerprint=params.fingerprint or self.fingerprint,
         )
 
     async def query(self, params: EmbedTexts, timeout_s: float) -> EmbedResult:
@@ -132,7 +137,8 @@ async def near(collection: Collection, query: Matrix, limit: int, where: Where |
     """Item ids and cosines, best first."""
 
     def find(db: apsw.Connection) -> Scored:
-        return collection.vectors.near(query, limit, None if where is None else allowed_items(db, where))
+        index = collection.vectors.index
+        return index.near(query, limit, None if where is None else allowed_items(db, where)) if index else []
 
     return await collection.read(find)
 
@@ -152,9 +158,9 @@ async def worked(collection: Collection, embedder: WordEmbedder) -> AsyncIterato
 
 
 async def drained(collection: Collection, waiting: int = 0) -> None:
-    """Until only `waiting` items wait for their vectors."""
+    """Until only `waiting` items wait for their vectors, and those of another model, if one is coming, are searched."""
     with trio.fail_after(20):
-        while collection.waiting > waiting:  # noqa: ASYNC110  # the outbox tells nobody
+        while collection.waiting > waiting or (collection.coming and not waiting):  # noqa: ASYNC110  # the outbox tells nobody
             await trio.sleep(0.01)
 
 

@@ -31,7 +31,7 @@ async def words_of(collection: Collection, query: str) -> list[str]:
 async def test_a_put_is_found_by_words_at_once_and_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         change = await collection.put([group("a", "the cat sat", "dogs bark"), group("b", "fish swim")])
-        assert (len(change.rows), change.gone, change.waiting) == (3, [], 3)
+        assert (len(change.rows), change.gone, change.progress.waiting) == (3, [], 3)
         assert await words_of(collection, "cats") == ["a"]
     async with opened(tmp_path) as collection:
         assert await words_of(collection, "which fish is swimming?") == ["b"]
@@ -44,9 +44,9 @@ async def test_putting_the_same_again_changes_nothing_and_keeps_vectors(tmp_path
         await collection.put([group("a", "one", "two", title="T", metadata={"n": 1})])
         await embedded(collection, embedder)
         change = await collection.put([group("a", "one", "two", title="T", metadata={"n": 1})])
-        assert (change.rows, change.gone, change.waiting) == ([], [], 0)
+        assert (change.rows, change.gone, change.progress.waiting) == ([], [], 0)
         change = await collection.put([group("a", "one", "two", title="T", metadata={"n": 2})])
-        assert (change.rows, change.gone, change.waiting) == ([], [], 0)
+        assert (change.rows, change.gone, change.progress.waiting) == ([], [], 0)
         assert len(collection.vectors) == 2
 
 
@@ -66,7 +66,7 @@ async def test_a_piece_that_only_moved_keeps_its_vector(tmp_path: Path) -> None:
         await collection.put([group("a", "one", "two")])
         await embedded(collection, embedder)
         change = await collection.put([group("a", "two", "one"), group("b", "two")])
-        assert change.waiting == 0
+        assert change.progress.waiting == 0
         hits = await near(collection, vector("two"), 10, None)
         items = await collection.items([item for item, _ in hits[:2]])
         assert {(item.group, item.text) for item in items.values()} == {("a", "two"), ("b", "two")}
@@ -100,12 +100,12 @@ async def test_deleted_groups_are_found_by_no_means(tmp_path: Path) -> None:
 async def test_an_item_without_embedding_is_found_by_words_and_never_waits(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
         quiet = Group(id="a", items=[Item(key="0", text="short cat", embed=False)])
-        assert (await collection.put([quiet])).waiting == 0
+        assert (await collection.put([quiet])).progress.waiting == 0
         assert await words_of(collection, "cat") == ["a"]
         loud = Group(id="a", items=[Item(key="0", text="short cat")])
-        assert (await collection.put([loud])).waiting == 1
+        assert (await collection.put([loud])).progress.waiting == 1
         await embedded(collection, WordEmbedder())
-        assert (await collection.put([quiet])).waiting == 0
+        assert (await collection.put([quiet])).progress.waiting == 0
         assert len(collection.vectors) == 0
 
 

@@ -184,22 +184,23 @@ async def test_an_older_database_put_back_does_not_take_the_newer_files(tmp_path
         await assert_searches_as_the_database_says(collection)
 
 
-async def test_another_model_starts_its_own_index(tmp_path: Path) -> None:
+async def test_another_model_has_its_own_index_before_it_is_searched(tmp_path: Path) -> None:
     saved = await made(tmp_path)
     async with opened(tmp_path, limits=TINY) as collection:
+        count = len(collection.vectors)
         await collection.adopt("words:2", 64)
-        assert (len(collection.vectors), await kind(collection)) == (0, "flat")
-        await embedded(collection, WordEmbedder("words:2"))
+        assert (len(collection.vectors), await kind(collection)) == (count, "rabitq+flat")
         await assert_searches_as_the_database_says(collection)
-        await tended(collection)
-        assert await kind(collection) == "rabitq"
+        await embedded(collection, WordEmbedder("words:2"))
+        assert (collection.fingerprint, len(collection.vectors), await kind(collection)) == ("words:2", count, "rabitq")
+        await assert_searches_as_the_database_says(collection)
         assert not names(tmp_path) & saved
     async with opened(tmp_path, limits=TINY) as collection:
+        assert (collection.fingerprint, await kind(collection)) == ("words:2", "rabitq")
         await assert_searches_as_the_database_says(collection)
-        # And back, with its vectors replaced by then.
+        # And back, with its vectors made again.
         await collection.adopt("words:1", 64)
         await embedded(collection, WordEmbedder("words:1"))
-        await tended(collection)
         await assert_searches_as_the_database_says(collection)
 
 
@@ -235,29 +236,7 @@ async def test_searches_and_writes_go_on_during_a_compaction(tmp_path: Path, mon
         await assert_searches_as_the_database_says(collection)
 
 
-async def test_a_model_adopted_during_a_compaction_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = WordEmbedder()
-    begun, go_on = threading.Event(), threading.Event()
-    write = segment.write
-
-    def slow(*arguments: object) -> segment.Record | None:
-        begun.set()
-        go_on.wait()
-        return write(*arguments)  # type: ignore[arg-type]  # passed through as they came
-
-    monkeypatch.setattr(segment, "write", slow)
-    async with opened(tmp_path, limits=TINY) as collection:
-        await fill(collection, embedder, 0, 30)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(collection.vectors.tend, collection)
-            await trio.to_thread.run_sync(begun.wait)
-            await collection.adopt("words:2", 64)
-            go_on.set()
-        assert names(tmp_path) == set()
-        assert (len(collection.vectors), await kind(collection)) == (0, "flat")
-
-
-async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_wins(
+async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_waits_for_its_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in await made(tmp_path):
@@ -278,8 +257,8 @@ async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_wins(
             await trio.to_thread.run_sync(begun.wait)
             await collection.adopt("wide:1", 128)
             go_on.set()
-        assert names(tmp_path) == set()
-        assert (len(collection.vectors), await kind(collection), collection.vectors.behind) == (0, "flat", "")
+        assert (await kind(collection), collection.vectors.behind) == ("rabitq", "")
+        await assert_searches_as_the_database_says(collection)
 
 
 async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(

@@ -127,18 +127,62 @@ async def test_a_text_that_changed_meanwhile_never_gets_the_old_texts_vector(tmp
         assert max(cosine for _, cosine in found) < 0.9
 
 
-async def test_a_new_model_replaces_every_vector_and_the_two_never_mix(tmp_path: Path) -> None:
+async def test_a_new_model_replaces_every_vector_at_once_and_the_two_never_mix(tmp_path: Path) -> None:
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put([group(str(n), f"text {n}") for n in range(200)])
         await embedded(collection, embedder)
         await collection.adopt("words:2", 64)
-        assert (len(collection.vectors), collection.waiting) == (0, 200)
-        embedder.fingerprint = "words:2"
-        await embedded(collection, embedder)
-        assert (len(collection.vectors), collection.fingerprint) == (200, "words:2")
+        assert (len(collection.vectors), collection.fingerprint, collection.waiting) == (200, "words:1", 200)
+        embedder.fingerprint, embedder.earlier = "words:2", {"words:1"}
+        async with worked(collection, embedder):
+            await drained(collection, 100)
+            assert (len(collection.vectors), collection.fingerprint) == (200, "words:1")
+            await drained(collection)
+        assert (len(collection.vectors), collection.fingerprint, collection.coming) == (200, "words:2", None)
         status = await collection.status()
-        assert (status.vectors, status.fingerprint) == (200, "words:2")
+        assert (status.vectors, status.fingerprint, status.coming) == (200, "words:2", None)
+    async with opened(tmp_path) as collection:
+        assert (len(collection.vectors), collection.fingerprint) == (200, "words:2")
+
+
+async def test_what_is_put_while_another_models_vectors_are_made_is_found_by_the_one_before(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group(str(n), f"text {n}") for n in range(2 * BATCH)])
+        await embedded(collection, embedder)
+        await collection.adopt("words:2", 64)
+        await collection.put([group("new", "fresh words"), group("7", "moved"), group("moved here", "text 7")])
+        assert (collection.progress.lacking, len(collection.vectors)) == (2, 2 * BATCH)
+        embedder.fingerprint, embedder.earlier = "words:2", {"words:1"}
+        asked: list[str] = []
+
+        async def embed(params: EmbedTexts) -> EmbedResult:
+            asked.append(params.fingerprint)
+            assert collection.fingerprint == "words:1"
+            if asked == ["words:1", ""]:
+                assert await nearest(collection, "fresh words") == "fresh words"
+            return await embedder.embed(params)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox_of(collection, embedder, embed))
+            await drained(collection)
+            nursery.cancel_scope.cancel()
+        assert asked == ["words:1", "", "", ""]
+        assert (len(collection.vectors), collection.fingerprint) == (2 * BATCH + 2, "words:2")
+
+
+async def test_a_piece_that_the_new_model_fails_on_does_not_keep_the_others_from_being_searched(tmp_path: Path) -> None:
+    embedder = WordEmbedder()
+    async with opened(tmp_path) as collection:
+        await collection.put([group(str(n), f"text {n}") for n in range(20)])
+        await embedded(collection, embedder)
+        embedder.fingerprint, embedder.poison["19"] = "words:2", OperationError("bad text")
+        async with worked(collection, embedder):
+            with trio.fail_after(20):
+                while collection.fingerprint != "words:2":  # noqa: ASYNC110  # the outbox tells nobody
+                    await trio.sleep(0.01)
+        assert (len(collection.vectors), collection.waiting) == (19, 1)
 
 
 async def test_going_back_to_a_model_keeps_what_is_still_of_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_nearer_and_more_words_are_surer(cosine: float, share: float, more: floa
     ("cosine", "share", "least", "most"),
     [
         (0.15, 0.0, 0, UNLIKELY), (0.3, 0.0, 0, DOUBTFUL), (0.2, 0.15, 0, DOUBTFUL), (None, 0.1, 0, DOUBTFUL),
-        (0.5, 0.0, 0.3, 0.6), (0.0, 1.0, 0.6, 0.95), (0.6, 0.7, 0.95, 1), (None, 1.0, 0.95, 1), (None, 0.3, 0.3, 0.7),
+        (0.5, 0.0, 0.3, 0.6), (0.0, 1.0, 0.3, 0.6), (0.6, 0.7, 0.6, 0.8), (None, 1.0, 0.6, 0.8), (None, 0.3, 0.3, 0.7),
     ],
 )  # fmt: skip
 def test_scale(cosine: float | None, share: float, least: float, most: float) -> None:
@@ -32,9 +32,20 @@ def test_scale(cosine: float | None, share: float, least: float, most: float) ->
 
 
 def test_of_few_pieces_a_nearer_one_is_surer_than_of_many() -> None:
-    assert relevance(0.3, 0.0, 1) > 0.5 > DOUBTFUL > UNLIKELY > relevance(0.3, 0.0, 5000)
+    assert relevance(0.3, 0.0, 1) > 0.35 > DOUBTFUL > UNLIKELY > relevance(0.3, 0.0, 5000)
     assert relevance(0.1, 0.0, 1) < DOUBTFUL
     assert relevance(0.3, 0.0, 0) == relevance(0.3, 0.0, 1)
+
+
+@pytest.mark.parametrize("background", [(0.054, 0.082), (0.45, 0.05), (0.82, 0.02)])
+def test_the_same_distance_from_strangers_is_as_sure_by_every_model(background: tuple[float, float]) -> None:
+    mean, spread = background
+
+    def sure(deviations: float) -> float:
+        return relevance(mean + deviations * spread, 0.0, MANY, background)
+
+    assert sure(0) < sure(3) < DOUBTFUL
+    assert sure(6.5) > 0.3
 
 
 def test_scores_fall_from_hit_to_hit() -> None:

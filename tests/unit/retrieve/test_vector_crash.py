@@ -1,5 +1,5 @@
-"""Killed at any step of putting, embedding, compacting and saving: after the restart a search finds what the database
-says, and no vector of a text that is gone or changed."""
+"""Killed at any step of putting, embedding, compacting, saving, and taking another model's vectors: after the restart a
+search finds what the database says, and no vector of a text that is gone or changed."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ async def work(folder):
     for n in itertools.count():
         # Groups are replaced and deleted again and again.
         await collection.put([group(f"g{(3 * n + part) % 20}", f"round{n} piece{part}", "alpha") for part in range(3)])
+        # All get vectors of another model, then and again.
+        embedder.fingerprint = f"words:{1 + n // 2 % 2}"
+        await collection.adopt(embedder.fingerprint, 64)
         await embedded(collection, embedder)
         await collection.delete([f"g{(7 * n) % 20}"])
         await tended(collection)
@@ -96,6 +99,7 @@ async def assert_right_after_restart(folder: Path) -> None:
     embedder = WordEmbedder()
     async with opened(folder, limits=TINY) as collection:
         assert collection.vectors.behind == "", "a crash of ours leaves whole files"
+        assert collection.coming is None or len(collection.vectors), "those of the model before are searched meanwhile"
         await assert_searches_as_the_database_says(collection)
         part = collection.vectors.index.segment if collection.vectors.index else None
         known = {part.record.name} if part else set()
@@ -107,10 +111,11 @@ async def assert_right_after_restart(folder: Path) -> None:
         await assert_searches_as_the_database_says(collection)
 
 
-# The first of the steps is the database's making; some fifteen make one compaction.
+# The first of the steps is the database's making; some fifteen make one compaction, and as
+# many a switch to another model.
 @pytest.mark.slow
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("last_step", range(2, 24))
+@pytest.mark.parametrize("last_step", range(2, 48))
 async def test_killed_at_each_step_of_a_save(tries: subprocess.Popen[str], tmp_path: Path, last_step: int) -> None:
     ask(tries, tmp_path, last_step)
     assert answer(tries) == -signal.SIGKILL

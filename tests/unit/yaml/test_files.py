@@ -12,7 +12,7 @@ import pytest
 
 from proto.ops.yaml import SetEdit
 from services.runtime import replace as replace_module
-from services.runtime.replace import CannotReplace, FileLocks, replace_file
+from services.runtime.replace import CannotReplace, hold, replace_file
 from services.runtime.roots import Roots
 from services.yaml.errors import Code, YamlError
 from services.yaml.operations import YamlFiles
@@ -142,9 +142,9 @@ def test_a_file_locked_by_another_holder_is_waited_for_and_then_reported(tmp_pat
     path.write_text("a: 1\n")
     with path.open() as holder:
         flock(holder, LOCK_EX)
-        with pytest.raises(CannotReplace, match="locked by another process"), FileLocks().hold(path, 0.05):
+        with pytest.raises(CannotReplace, match="locked by another process"), hold(path, 0.05):
             pass
-    with FileLocks().hold(path, 0.05):
+    with hold(path, 0.05):
         pass
 
 

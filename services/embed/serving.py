@@ -1,0 +1,150 @@
+"""A loaded model at work: tokenizing, batches in two lanes, and the watch over its health."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import numpy as np
+import trio
+
+from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedResult, EmbedTexts, MaxSimResult, TextKind, pack
+from services.embed.encoder import Encoder, LateInteraction, LatePair, Vectors
+from services.embed.samples import SEEN
+from services.embed.tokens import TextTokenizer, Tokens
+from services.embed.weights import ModelFiles, fingerprint
+from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
+from services.runtime.models.checkpoint import Ids
+from services.runtime.models.device import ModelSettings, batches_at_once
+
+_INLINE_CHARACTERS = 2000
+"""A request so short is tokenized in the event loop: a tenth of a millisecond, where the switch to a thread costs more.
+"""
+
+_MOST_TOKENS_ON_A_CPU = 2048
+"""Of a batch: fewer make fp32 a tenth slower, more are no faster and take more memory."""
+
+_CANARY = SEEN[0]
+
+
+class BatchSettings(ModelSettings, frozen=True, kw_only=True):
+    """Those settings of `embed` by which batches are made."""
+
+    batch_ms: float = 0
+    max_waiting_tokens: int = 1_000_000
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A model that has answered."""
+
+    files: ModelFiles
+    fingerprint: str
+    tokenizer: TextTokenizer
+    encoder: Encoder
+    canary: Ids
+    canary_vector: Vectors
+    background: tuple[float, float]
+    """See `EmbedResult`."""
+
+    @classmethod
+    def of(cls, files: ModelFiles, encoder: Encoder) -> Loaded:
+        """Warm the model up, and learn what it says of texts that have nothing in common.  Blocks."""
+        tokenizer = TextTokenizer(files)
+        encoder.warm_up(files.max_tokens)
+        # As a search compares them: queries with passages.
+        asked, answers = (encoder.compute(tokenizer.encode(SEEN, kind).ids) for kind in TextKind)
+        strangers = (asked @ answers.T)[~np.eye(len(asked), dtype=bool)]
+        canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
+        background = float(strangers.mean()), float(strangers.std())
+        return cls(files, fingerprint(files), tokenizer, encoder, canary, encoder.compute([canary])[0], background)
+
+
+class Serving:
+    """A loaded model and what waits for it.
+
+    Args:
+        background: runs the batches, and the watch over the model's health.
+    """
+
+    def __init__(self, background: trio.Nursery, settings: BatchSettings, loaded: Loaded) -> None:
+        encoder = loaded.encoder
+        on_gpu = encoder.device == "cuda"
+        # On a GPU a query may have to wait for a batch.
+        limits = BatchLimits(
+            target_s=(settings.batch_ms or (80 if on_gpu else 400)) / 1000,
+            first_tokens=16384 if on_gpu else 1024,
+            max_tokens=65536 if on_gpu else _MOST_TOKENS_ON_A_CPU,
+            max_waiting_tokens=settings.max_waiting_tokens,
+        )
+        self.loaded = loaded
+        self._tokenizer = loaded.tokenizer
+        self._batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
+        self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
+        # Queries have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
+        self._limiters = {kind: trio.CapacityLimiter(1) for kind in TextKind}
+        self.model = EmbedModel(
+            model=loaded.files.name,
+            fingerprint=loaded.fingerprint,
+            dimensions=encoder.width,
+            max_tokens=loaded.files.max_tokens,
+            device=encoder.device,
+            precision=encoder.precision.value,
+        )
+        at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
+        for _ in range(settings.batches or at_once):
+            background.start_soon(self._batcher.run, encoder)
+        if not on_gpu:
+            # A query waits for no batch of passages, but shares the processors with them.
+            background.start_soon(self._batcher.run, encoder, Lane.PROMPT)
+        background.start_soon(self._late.run, LateInteraction(encoder))
+        health = partial(watch_health, every_s=settings.health_every_s)
+        background.start_soon(health, self._batcher, loaded.canary, loaded.canary_vector, alike)
+
+    async def embed(self, params: EmbedTexts) -> EmbedResult:
+        """See `EmbedTexts`."""
+        lane = Lane.PROMPT if params.kind is TextKind.QUERY else Lane.BULK
+        self._batcher.admit(lane, len(params.texts) + len(params.tokens))
+        ids = self._tokenizer.check(params.tokens)
+        tokens = await self._tokenized(params.texts, params.kind)
+        ids.extend(tokens.ids)
+        return EmbedResult(
+            vectors=pack(await self._batcher.compute(ids, lane)),
+            fingerprint=self.model.fingerprint,
+            truncated=tokens.truncated,
+            tokens=sum(map(len, ids)),
+            background=self.loaded.background,
+        )
+
+    async def max_sim(self, params: EmbedMaxSim) -> MaxSimResult:
+        """See `EmbedMaxSim`."""
+        self._late.admit(Lane.PROMPT, len(params.texts))
+        query = (await self._tokenized([params.query], TextKind.QUERY)).ids[0]
+        texts = await self._tokenized(params.texts, TextKind.PASSAGE, TextKind.QUERY)
+        ids = texts.ids if params.within_ms is None else self._in_time(texts.ids, params.within_ms / 1000)
+        scores = await self._late.compute([LatePair(query, each) for each in ids], Lane.PROMPT)
+        return MaxSimResult(scores=scores[:, 0].tolist())
+
+    def _in_time(self, texts: Sequence[Ids], seconds: float) -> Sequence[Ids]:
+        """From the first on, as many as can be compared in that time after those that wait; one at least."""
+        left = self._late.tokens_per_s * seconds - self._late.waiting_tokens
+        for index, ids in enumerate(texts):
+            left -= len(ids)
+            if left < 0:
+                return texts[: max(1, index)]
+        return texts
+
+    async def _tokenized(self, texts: Sequence[str], kind: TextKind, line: TextKind | None = None) -> Tokens:
+        """
+        Args:
+            line: whose thread does it, where not that of `kind`.
+        """
+        encode = partial(self._tokenizer.encode, texts, kind)
+        if sum(map(len, texts)) <= _INLINE_CHARACTERS:
+            return encode()
+        return await trio.to_thread.run_sync(encode, limiter=self._limiters[line or kind])
+
+
+def alike(left: Vectors, right: Vectors) -> bool:
+    """Whether two unit vectors are of the same text."""
+    return float(left @ right) > 0.99
