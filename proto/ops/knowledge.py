@@ -201,8 +201,8 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("knowledge_status", deadline_s=10)
 class KnowledgeStatus(Params[KnowledgeStatusResult], frozen=True, kw_only=True):
-    """State of the notes: how many are known, wait to be indexed, or were left out and why; links that lead nowhere
-    (broken), and notes that nothing links to (orphans)."""
+    """State of the notes: broken links, notes that nothing links to (orphans), and how many are known, wait to be
+    indexed, or were left out and why."""
 
     limit: Annotated[int, Meta(ge=0, le=1000, description="Links and orphans listed")] = 10
 
@@ -336,7 +336,7 @@ class ReadingList(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("suggest_reading", deadline_s=30)
 class SuggestReading(Params[ReadingList], frozen=True, kw_only=True):
-    """Suggest what to read before a task: notes that match it, and those that several of them link with."""
+    """What to read before you begin a task: notes that match it, and those that several of them link with."""
 
     context: Annotated[str, Meta(min_length=1, max_length=65536, description="The task in plain words, or a note's id")]
     limit: Annotated[int, Meta(ge=1, le=100, description="Notes at most")] = 5

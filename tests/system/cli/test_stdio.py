@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from kernel.control.address import lock_path
 from tests.system.cli.clients import (
     LINCKIA,
     TIMEOUT_S,
@@ -263,7 +262,7 @@ def test_a_kernel_that_was_killed_without_a_client_is_replaced(data: Path) -> No
         first.initialize()
         # It is held while its kernel is killed: it would start another, and a kernel without a client ends by itself.
         first.process.send_signal(signal.SIGSTOP)
-        os.kill(int(lock_path(data).read_text()), signal.SIGKILL)
+        os.kill(int((data / "kernel.lock").read_text()), signal.SIGKILL)
         first.process.kill()
     with stdio_client(data) as second:
         second.initialize()
