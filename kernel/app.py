@@ -148,10 +148,9 @@ class _Kernel:
         await nursery.start(self.router.run)
         await nursery.start(self.handoff.run)
         operations = KernelOperations(
-            self.config, self.router, self.supervisor, self.tokens,
-            clients=lambda: self.handoff.clients, shut_down=self.stop.set, audit=self.audit, faults=self.faults,
-            schedule=self.schedule,
-            trends=self.trends,
+            config=self.config, router=self.router, supervisor=self.supervisor, tokens=self.tokens,
+            handoff=self.handoff, shut_down=self.stop.set, audit=self.audit, faults=self.faults,
+            schedule=self.schedule, trends=self.trends,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import msgspec
 import trio
 
 from kernel.edge import Edge
+from proto.ops.kernel import AuditStatus
 from proto.repeats import INTERVAL_S, Repeats
 
 FOLDER: Final = "audit"
@@ -60,15 +62,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int = 1
 
 
-class AuditState(msgspec.Struct, frozen=True):
-    """How the log is: `problem` is why lines wait for the disk, empty where none do."""
-
-    path: str
-    problem: str
-    waiting: int
-    lost: int
-
-
 _encode = msgspec.json.Encoder().encode
 _Refusal = tuple[str, str, str, str]
 """Who, from where, what, and how it was refused."""
@@ -93,25 +86,23 @@ class Audit:
         self._refusals: Repeats[_Refusal] = Repeats(("", "", "", ""))
 
     @property
-    def state(self) -> AuditState:
+    def state(self) -> AuditStatus:
         waiting = len(self._waiting) + self._rest.count(b"\n")
-        return AuditState(str(self.path), self._problem, waiting, self._lost)
+        return AuditStatus(path=str(self.path), problem=self._problem, waiting=waiting, lost=self._lost)
 
     def record(self, entry: Entry) -> None:
         """Have a line written; never blocks."""
         line = _encode(entry) + b"\n"
         if self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
             self._lost += 1
-            return
-        self._waiting.append(line)
-        self._waiting_bytes += len(line)
-        self._news.set()
+        else:
+            self._waiting.append(line)
+            self._waiting_bytes += len(line)
+            self._news.set()
 
     def refused(self, entry: Entry) -> None:
         """The same for what was refused, which may be said many times."""
-        # The minute that is over is told of first, however late the writer is.
-        self._count_refusals()
-        # The writer may be late: its thread waits for the disk.
+        # The minute that is over is told of first, however late the writer is: its thread waits for the disk.
         self._count_refusals()
         key = (entry.who, entry.peer, entry.operation, entry.outcome)
         if self._refusals.is_first(key, trio.current_time()):
@@ -123,7 +114,10 @@ class Audit:
         task_status.started()
         try:
             while True:
-                await self._until_news()
+                if not self._problem:
+                    with trio.move_on_after(math.inf if self._refusals.is_empty else INTERVAL_S):
+                        await self._news.wait()
+                    self._news = trio.Event()
                 self._count_refusals()
                 self._gather()
                 with Edge("the audit log"):
@@ -134,13 +128,6 @@ class Audit:
             self._gather()
             self._write()
             self._close()
-
-    async def _until_news(self) -> None:
-        if self._problem:
-            return
-        with trio.move_on_after(INTERVAL_S) if not self._refusals.is_empty else contextlib.nullcontext():
-            await self._news.wait()
-        self._news = trio.Event()
 
     def _count_refusals(self, *, at_once: bool = False) -> None:
         for (who, peer, operation, outcome), count in self._refusals.take(trio.current_time(), at_once=at_once):
@@ -162,9 +149,8 @@ class Audit:
         self._waiting.clear()
         self._waiting_bytes = 0
 
-    # ---- in a thread ----------------------------------------------------------------------------------------------
-
     def _write(self) -> None:
+        """Blocks, as all below: it runs in a thread."""
         data, done = self._rest, 0
         try:
             while done < len(data):
@@ -211,12 +197,10 @@ class Audit:
             self._fd = None
 
     def _rotate(self) -> None:
-        for number in range(self._files - 1, -1, -1):
+        _file(self._folder, self._files - 1).unlink(missing_ok=True)
+        for number in reversed(range(self._files - 1)):
             with contextlib.suppress(FileNotFoundError):
-                if number == self._files - 1:
-                    _file(self._folder, number).unlink()
-                else:
-                    _file(self._folder, number).rename(_file(self._folder, number + 1))
+                _file(self._folder, number).rename(_file(self._folder, number + 1))
 
 
 def now() -> datetime.datetime:

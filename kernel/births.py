@@ -19,11 +19,13 @@ from typing import Final
 import msgspec
 import trio
 
-from kernel import VERSION, catalog, users
+from kernel import VERSION, users
 from kernel.catalog import DISK_LIMIT, Entry, Roots
 from kernel.config import Config
 from kernel.supervisor.spec import ServiceSpec
+from proto import models
 from proto.birth import Birth, Confinement
+from proto.durable import replace_file
 from proto.front import FrontSettings, PromptFolder
 from proto.json_types import Layer
 from proto.ops import Table
@@ -37,6 +39,12 @@ KEY_BYTES: Final = 32
 
 PROMPTS: Final = "prompts"
 """Name of the folder of prompts in the data directory and in each root."""
+
+RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
+"""Where systems keep, and replace, the file that names their name servers; read by services with a network."""
+
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Names of the environment that OpenSSL reads, for services with a network.  No proxy: a proxy stands in settings."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -80,9 +88,7 @@ def session_key(data_dir: Path) -> str:
             return found
     key = secrets.token_hex(KEY_BYTES)
     try:
-        path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(key)
+        replace_file(path, key.encode())
     except OSError as error:
         _log.warning("sessions over HTTP end with this kernel: %s cannot be written: %s", path, error.strerror)
     return key
@@ -115,13 +121,13 @@ class Births:
         roots = (*(tuple(map(str, config.roots)) if entry.roots is not Roots.NONE else ()), *entry.follows)
         read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
         writable = tuple(root for root in roots if root not in read_only)
-        reads_models = entry.reads_models or entry.cuts_texts
-        models = catalog.model_folders(embedder if entry.cuts_texts else settings) if reads_models else ()
-        named = catalog.named_files(entry, settings)
+        reads_weights = entry.reads_models or entry.cuts_texts
+        weights = _model_folders(embedder if entry.cuts_texts else settings) if reads_weights else ()
+        named = _named_files(entry, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
-        closed = self._enclosed or users.unreachable(filter(Path.exists, map(Path, models))) is not None
+        closed = self._enclosed or users.unreachable(filter(Path.exists, map(Path, weights))) is not None
         reads = uses_roots or prompts or named or closed
-        resolver = (*catalog.RESOLVER_FOLDERS, *catalog.certificates()) if entry.network else ()
+        resolver = (*RESOLVER_FOLDERS, *_certificates()) if entry.network else ()
         return Birth(
             service=spec.name,
             module=spec.module,
@@ -135,14 +141,14 @@ class Births:
             denied_patterns=config.denied_patterns if uses_roots or prompts else (),
             mode=mode,
             settings=settings,
-            environment=catalog.named_variables(entry, settings),
+            environment=_named_variables(entry, settings),
             ops_modules=entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             disk_limit_bytes=spec.disk_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
                 # landlock adds up the rights of a root and of one inside it; the code tells them apart.
-                read=(*read_only, *prompts, *models, *resolver, *named),
+                read=(*read_only, *prompts, *weights, *resolver, *named),
                 write=writable,
                 network=entry.network,
                 connections=entry.connections,
@@ -178,9 +184,7 @@ class Births:
             version=VERSION, http=config.http, prompt_folders=folders, ops_modules=tuple(modules),
             session_key=session_key(config.data_dir), unserved=tuple(self.unserved),
         )  # fmt: skip
-        layer: Layer = msgspec.to_builtins(told)
-        del layer["workers"]
-        return layer
+        return {name: value for name, value in msgspec.to_builtins(told).items() if name != "workers"}
 
     @functools.cached_property
     def _own_users(self) -> bool:
@@ -194,3 +198,29 @@ class Births:
             _log.warning("services run as root, since %s keeps no owners: %s", data_dir, error.strerror)
             return False
         return True
+
+
+def _named_files(entry: Entry, settings: Mapping[str, object]) -> tuple[str, ...]:
+    """The files that the settings name for a service to read."""
+    given = (settings.get(name) for name in entry.reads_files)
+    return tuple(str(Path(path).expanduser().resolve()) for path in given if isinstance(path, str) and path)
+
+
+def _named_variables(entry: Entry, settings: Mapping[str, object]) -> dict[str, str]:
+    """What of the kernel's environment this service alone gets."""
+    named = [settings.get(name) for name in entry.reads_environment]
+    wanted = (*named, *(CERTIFICATES if entry.network else ()))
+    return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}
+
+
+def _certificates() -> tuple[str, ...]:
+    """The file and the folders of certificates that the environment names."""
+    return tuple(path for name in CERTIFICATES for path in os.environ.get(name, "").split(os.pathsep) if path)
+
+
+def _model_folders(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """The folders that may hold model weights: the hub's cache (beside it lies the key that the hub was used with),
+    and the folder that the settings name."""
+    model = settings.get("model")
+    named = isinstance(model, str) and model.startswith(("/", "~", "."))
+    return (str(models.hub()), *([str(Path(str(model)).expanduser().resolve())] if named else []))

@@ -6,6 +6,7 @@ A new service is one entry here, its folder under `services/`, and its operation
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -34,12 +35,11 @@ SCRATCH = GIB // 4
 DISK_LIMIT = "disk_limit_bytes"
 """The setting of every service that is another limit; 0: none."""
 
-
-_COSTLY = frozenset({"torch"})
-"""Zygotes of over a hundred megabytes, whose loading a search would wait for."""
+_COSTLY = "torch"
+"""The zygote of over a hundred megabytes, whose loading a search would wait for."""
 
 _LONG_PAUSE = 5
-"""Times `rest_after_s` that they stay after their services: half an hour by default until both are gone."""
+"""Times `rest_after_s` that it stays after its services: half an hour by default until all are gone."""
 
 MAX_WORKERS = 64
 
@@ -50,19 +50,12 @@ CORES_A_FRONT, MOST_FRONTS = 2, 4
 """Of a call over HTTP a front takes 0.55 ms of a core, the kernel 0.17 and the service 0.14: a front at work keeps one
 and a half cores busy, and more than three of them keep the kernel busy, which is one process."""
 
-RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
-"""Where systems keep, and replace, the file that names their name servers; read by services with a network."""
-
-
 AGENTS = {
     "claude": ("CLAUDE_CONFIG_DIR", "~/.claude", "projects"),
     "codex": ("CODEX_HOME", "~/.codex", "sessions"),
     "gemini": ("", "~/.gemini", "tmp"),
 }
 """Where agents leave their conversations: the variable that names their folder, the folder otherwise, and in it."""
-
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Names of the environment that OpenSSL reads, for services with a network.  No proxy: a proxy stands in settings."""
 
 
 class Roots(enum.StrEnum):
@@ -272,50 +265,76 @@ def from_package(package: str) -> Entry:
 
 
 def pools(
-    entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]], *, rest_after_s: float, standbys: bool
+    entries: tuple[Entry, ...],
+    settings: Mapping[str, Mapping[str, object]],
+    *,
+    rest_after_s: float,
+    standbys: bool,
+    environment: Mapping[str, str] = os.environ,
 ) -> dict[str, tuple[Entry, ...]]:
     """The processes of each service that is served, by its name; `settings` are their tables.  Raises ConfigError."""
     known = [entry.service for entry in entries]
     for name in settings:
         if name not in known:
             raise ConfigError(f"settings: there is no service {name!r}{nearest(name, known)}")
+    follows = {entry.service: _followed(entry, settings.get(entry.service, {}), environment) for entry in entries}
+    every = tuple(dict.fromkeys(itertools.chain.from_iterable(follows.values())))
     found = {}
-    for entry in following(served(entries, settings), settings):
+    for entry in entries:
         own = settings.get(entry.service, {})
-        limited = _limited(entry, own)
-        processes = (resting(each, rest_after_s, own, standby=standbys) for each in pool(limited, workers(entry, own)))
-        found[entry.service] = tuple(map(_after_fronts, processes))
+        if not (entry.optional and own.get("enabled") is False):
+            followed = every if entry.watches else follows[entry.service]
+            given = configured(entry, own, rest_after_s=rest_after_s, standbys=standbys, follows=followed)
+            found[entry.service] = pool(given, workers(entry, own))
     return found
 
 
-def following(
-    entries: tuple[Entry, ...],
-    settings: Mapping[str, Mapping[str, object]],
-    environment: Mapping[str, str] = os.environ,
-) -> tuple[Entry, ...]:
-    """With the folders that their settings have them follow.  Raises ConfigError."""
-    own = {entry.service: _followed(entry, settings.get(entry.service, {}), environment) for entry in entries}
-    every = tuple(dict.fromkeys(path for paths in own.values() for path in paths))
-    return tuple(
-        structs.replace(
-            entry, follows=every if entry.watches else own[entry.service], rests=entry.rests and not own[entry.service]
-        )
-        for entry in entries
+def configured(
+    entry: Entry,
+    own: Mapping[str, object],
+    *,
+    rest_after_s: float,
+    standbys: bool = True,
+    follows: tuple[str, ...] = (),
+) -> Entry:
+    """As the settings have it, `own` those of its service: it gives up its standby, and its process where it may rest,
+    once not called for `rest_after_s` (0: never).  Raises ConfigError.
+    """
+    spec = entry.spec
+    limit = own.get(DISK_LIMIT, spec.disk_limit_bytes or 0)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        what = f"services.{entry.service}.{DISK_LIMIT} is {limit!r}"
+        raise ConfigError(f"settings: {what}; it is a number of bytes, or 0 for no limit")
+    given = own.get(entry.rests_by)
+    stated = max(0.0, given) if isinstance(given, int | float) else None
+    rests = entry.rests and not follows
+    spec = structs.replace(
+        spec,
+        zygote="torch" if entry.needs_torch is not None and entry.needs_torch(own) else spec.zygote,
+        disk_limit_bytes=limit or None,
+        # Started once clients can be answered, and ended while they still can.
+        depends_on=() if entry.service == FRONT else (FRONT,),
+        standby=standbys,
+        standby_rests_after_s=(rest_after_s or None) if spec.standby_rests_after_s else None,
+        rests_after_s=((rest_after_s if stated is None else stated) or None) if rests else None,
+        # A time that its own setting states counts whatever its process holds.
+        rests_while=None if stated else spec.rests_while,
     )
+    return structs.replace(entry, spec=spec, follows=follows, rests=rests)
 
 
 def _followed(entry: Entry, settings: Mapping[str, object], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The real paths of the folders that a service's settings have it follow.  Raises ConfigError."""
     given = settings.get(entry.follows_by, []) if entry.follows_by else []
     what = f"settings: services.{entry.service}.{entry.follows_by}"
     if not isinstance(given, list):
         raise ConfigError(f"{what} is {given!r}; it is a list of names and folders")
     found = []
     for each in given:
+        path = str(each)
         if each in AGENTS:
             variable, folder, inside = AGENTS[each]
             path = os.path.join(environment.get(variable) or folder, inside)
-        else:
-            path = str(each)
         path = os.path.expanduser(path)
         if not os.path.isabs(path):
             raise ConfigError(f"{what}: {each!r} is neither {', '.join(AGENTS)} nor the absolute path of a folder")
@@ -323,39 +342,15 @@ def _followed(entry: Entry, settings: Mapping[str, object], environment: Mapping
     return tuple(dict.fromkeys(found))
 
 
-def _limited(entry: Entry, settings: Mapping[str, object]) -> Entry:
-    """With the limit of its disk that the settings name.  Raises ConfigError."""
-    limit = settings.get(DISK_LIMIT, entry.spec.disk_limit_bytes or 0)
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        what = f"services.{entry.service}.{DISK_LIMIT} is {limit!r}"
-        raise ConfigError(f"settings: {what}; it is a number of bytes, or 0 for no limit")
-    return structs.replace(entry, spec=structs.replace(entry.spec, disk_limit_bytes=limit or None))
-
-
-def _after_fronts(entry: Entry) -> Entry:
-    """Started once clients can be answered, and ended while they still can."""
-    if entry.service == FRONT:
-        return entry
-    return structs.replace(entry, spec=structs.replace(entry.spec, depends_on=(*entry.spec.depends_on, FRONT)))
-
-
-def served(entries: tuple[Entry, ...], settings: Mapping[str, Mapping[str, object]]) -> tuple[Entry, ...]:
-    """Without the services that the settings switch off, and each from the zygote that suits its settings."""
-    chosen = []
-    for entry in entries:
-        own = settings.get(entry.service, {})
-        if entry.needs_torch is not None and entry.needs_torch(own):
-            chosen.append(structs.replace(entry, spec=structs.replace(entry.spec, zygote="torch")))
-        elif not (entry.optional and own.get("enabled") is False):
-            chosen.append(entry)
-    return tuple(chosen)
-
-
 def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
-    """Those that these services are forked by; the costly ones rest long after their services (`_LONG_PAUSE`)."""
+    """Those that these services are forked by; the costly one rests long after its services (`_LONG_PAUSE`)."""
     needed = {entry.spec.zygote for entry in chosen}
-    late = {name: {"rests_after_s": _LONG_PAUSE * rest_after_s or None} for name in _COSTLY}
-    return tuple(structs.replace(spec, **late.get(spec.name, {})) for spec in ZYGOTES if spec.name in needed)
+    late = _LONG_PAUSE * rest_after_s or None
+    return tuple(
+        structs.replace(spec, rests_after_s=late) if spec.name == _COSTLY else spec
+        for spec in ZYGOTES
+        if spec.name in needed
+    )
 
 
 def workers(entry: Entry, settings: Mapping[str, object]) -> int:
@@ -379,49 +374,3 @@ def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
         for n in range(2, count + 1)
     )
     return (entry, *others)
-
-
-def resting(entry: Entry, after_s: float, settings: Mapping[str, object], *, standby: bool = True) -> Entry:
-    """Giving up its standby, and its process where it may rest, once not called for `after_s`; 0: never."""
-    own = settings.get(entry.rests_by)
-    stated = max(0.0, own) if isinstance(own, int | float) else None
-    rests_after_s = after_s if stated is None else stated
-    spec = structs.replace(
-        entry.spec,
-        standby=standby,
-        standby_rests_after_s=(after_s or None) if entry.spec.standby_rests_after_s else None,
-        rests_after_s=(rests_after_s or None) if entry.rests else None,
-        # A time that its own setting states counts whatever its process holds.
-        rests_while=None if stated else entry.spec.rests_while,
-    )
-    return structs.replace(entry, spec=spec)
-
-
-def named_files(entry: Entry, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The files that the settings name for a service to read."""
-    given = (settings.get(name) for name in entry.reads_files)
-    return tuple(str(Path(path).expanduser().resolve()) for path in given if isinstance(path, str) and path)
-
-
-def named_variables(entry: Entry, settings: Mapping[str, object]) -> dict[str, str]:
-    """What of the kernel's environment this service alone gets."""
-    named = [settings.get(name) for name in entry.reads_environment]
-    wanted = (*named, *(CERTIFICATES if entry.network else ()))
-    return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}
-
-
-def certificates() -> tuple[str, ...]:
-    """The file and the folders of certificates that the environment names."""
-    return tuple(path for name in CERTIFICATES for path in os.environ.get(name, "").split(os.pathsep) if path)
-
-
-def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The folders that may hold model weights: the hub's cache, and the folder that the settings name."""
-    cache = Path(environment.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    home = Path(environment.get("HF_HOME") or cache / "huggingface").expanduser()
-    # Beside it lies the key that the hub was used with.
-    folders = [str(home / "hub"), environment.get("HF_HUB_CACHE", ""), environment.get("HUGGINGFACE_HUB_CACHE", "")]
-    model = settings.get("model")
-    if isinstance(model, str) and (model.startswith(("/", "~", "."))):
-        folders.append(str(Path(model).expanduser().resolve()))
-    return tuple(folder for folder in folders if folder)

@@ -6,7 +6,8 @@ Everything is checked before anything starts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import urllib.parse
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,6 @@ from msgspec import structs
 
 from kernel import reach
 from kernel.control.address import find_data_dir, given_data_dir
-from kernel.oauth import checked
 from kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
@@ -29,9 +29,11 @@ from kernel.settings import (
     from_flags,
     from_other_names,
 )
-from proto.front import DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http
+from proto.front import ASYMMETRIC, DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http, OAuth, ScopeGrant, is_loopback
+from proto.grants import parse_rate
 from proto.json_types import Layer
-from proto.rate import parse_rate
+from proto.near import nearest
+from proto.operation import ALL, SURFACES
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""
@@ -107,7 +109,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         denied.append(str(key_file))
     served = _served(http)
     if served is not None and served.oauth is not None:
-        oauth = checked(served.oauth, roots)
+        oauth = _oauth(served.oauth, roots)
         served = structs.replace(served, oauth=oauth)
         # It has the network; the front, which takes the tokens, has none.
         told = {"issuer": oauth.issuer, "jwks_url": oauth.jwks_url or ""}
@@ -243,6 +245,46 @@ def _served(layer: Layer) -> Http | None:
             f"http.token_file, or listen on {DEFAULT_HOST}"
         )
     return http
+
+
+def _oauth(oauth: OAuth, roots: Collection[Path]) -> OAuth:
+    """`[http.oauth]` with real paths: an issuer that can be trusted, and scopes that give what there is to give."""
+    for name, url in (("issuer", oauth.issuer), ("jwks_url", oauth.jwks_url), ("resource", oauth.resource)):
+        if url is not None:
+            _check_url(name, url)
+    for algorithm in oauth.algorithms:
+        if algorithm not in ASYMMETRIC:
+            raise ConfigError(f"http.oauth.algorithms: {algorithm!r} is none to trust{nearest(algorithm, ASYMMETRIC)}")
+    if not oauth.algorithms or not oauth.scopes:
+        missing = "scopes" if oauth.algorithms else "algorithms"
+        raise ConfigError(f"http.oauth.{missing} is empty: no token of the issuer would be taken")
+    scopes = {name: _scope(f"http.oauth.scopes.{name}", scope, roots) for name, scope in oauth.scopes.items()}
+    return structs.replace(oauth, scopes=scopes)
+
+
+def _scope(origin: str, scope: ScopeGrant, roots: Collection[Path]) -> ScopeGrant:
+    for surface in scope.surfaces:
+        if surface not in SURFACES:
+            raise ConfigError(f"{origin}: there is no surface {surface!r}{nearest(surface, SURFACES)}")
+    real = tuple(Path(root).expanduser().resolve() for root in scope.roots)
+    for path in real:
+        if not any(path.is_relative_to(root) for root in roots):
+            there = ", ".join(map(str, roots)) or "none"
+            raise ConfigError(f"{origin}: {path} is not below a root; the roots are: {there}")
+    surfaces = () if ALL in scope.surfaces else scope.surfaces
+    return structs.replace(scope, surfaces=surfaces, roots=tuple(map(str, real)))
+
+
+def _check_url(name: str, text: str) -> None:
+    try:
+        url = urllib.parse.urlsplit(text)
+        host = url.hostname or ""
+    except ValueError:
+        url, host = urllib.parse.urlsplit(""), ""
+    is_safe = url.scheme == "https" or (url.scheme == "http" and is_loopback(host))
+    if not host or not is_safe or url.query or url.fragment or url.username:
+        plain = "an URL of https (http on this machine alone), without query, fragment and user"
+        raise ConfigError(f"http.oauth.{name} is {text!r}; it is {plain}")
 
 
 __all__ = ["Config", "ConfigError", "Flags", "Http", "load"]

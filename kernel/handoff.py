@@ -2,7 +2,8 @@
 
 A front may die like any service: the next generation is handed the same sockets, whose queues kept who came meanwhile,
 and the same local clients, whose sessions go on from the memory that each brought along.  One that ends in order leaves
-the connections over HTTP that wait for their next request: they are handed on, too.
+the connections over HTTP that wait for their next request: they are handed on, too.  What fronts have noted of sessions
+over HTTP is kept here as texts that the kernel never reads.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from proto import frames
 from proto.front import (
     MAX_BETWEEN,
     MAX_PACKET_BYTES,
-    Answered,
     Attach,
     Between,
     Detach,
@@ -34,10 +34,18 @@ from proto.front import (
     Http,
     Listen,
     ToFront,
-)
+)  # fmt: skip
+from proto.link import passed, rights
 
 BACKLOG = 1024
 """Connections that wait to be accepted, while a front starts, say."""
+
+SESSION_BYTES = 4 * 1024 * 1024
+"""Kept of all sessions over HTTP; what was used least recently goes first, and such a session goes on with the
+defaults."""
+
+EACH_BYTES = 128
+"""Beside the text."""
 
 _ONE = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -68,12 +76,35 @@ class _Front:
 
     async def send(self, message: ToFront, descriptors: Sequence[int] = ()) -> None:
         """Where it is dead, that is seen elsewhere, and the next one is told."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         async with self.sending:
             try:
-                await self.end.sendmsg([_encode(message)], rights)
+                await self.end.sendmsg([_encode(message)], rights(descriptors))
             except OSError as error:
                 _log.debug("%s could not be told: %s", self.name, error)
+
+
+class SessionStates:
+    """States by the names of sessions."""
+
+    def __init__(self, max_bytes: int = SESSION_BYTES) -> None:
+        self._states: collections.OrderedDict[str, str] = collections.OrderedDict()
+        self._room = max_bytes
+
+    def keep(self, name: str, state: str) -> None:
+        self._drop(name)
+        self._states[name] = state
+        self._room -= len(state) + EACH_BYTES
+        while self._room < 0:
+            self._drop(next(iter(self._states)))
+
+    def kept(self, name: str) -> str | None:
+        if name in self._states:
+            self._states.move_to_end(name)
+        return self._states.get(name)
+
+    def _drop(self, name: str) -> None:
+        if (state := self._states.pop(name, None)) is not None:
+            self._room += len(state) + EACH_BYTES
 
 
 class Handoff:
@@ -84,8 +115,7 @@ class Handoff:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.answered = trio.Event()
-        """Set when the first local client has been answered, or waits for what takes longer."""
+        self.session_states = SessionStates()
         self._names = tuple(names)
         self._listening: dict[str, socket.socket] = {}
         self._fronts: dict[str, _Front] = {}
@@ -202,36 +232,20 @@ class Handoff:
     async def _read(self, front: _Front, scope: trio.CancelScope) -> None:
         try:
             while True:
-                packet, rights, _, _ = await front.end.recvmsg(MAX_PACKET_BYTES, _ONE, socket.MSG_CMSG_CLOEXEC)
+                packet, ancillary, _, _ = await front.end.recvmsg(MAX_PACKET_BYTES, _ONE, socket.MSG_CMSG_CLOEXEC)
                 if not packet:
                     break
                 with contextlib.ExitStack() as unwanted:
-                    for descriptor in (descriptors := _descriptors(rights)):
+                    for descriptor in (descriptors := passed(ancillary)):
                         unwanted.callback(os.close, descriptor)
-                    message = _decode(packet)
-                    if isinstance(message, Between) and len(self._between[front.name]) < MAX_BETWEEN:
-                        self._between[front.name].extend(descriptors)
-                        unwanted.pop_all()
-                    self._accept(front, message)
+                    match _decode(packet):
+                        case Between() if len(self._between[front.name]) < MAX_BETWEEN:
+                            self._between[front.name].extend(descriptors)
+                            unwanted.pop_all()
+                        case Detached(id=number) if (client := self._clients.get(number)) and client.front is front:
+                            client.ended.set()
                 if (following := self._fronts.get(front.name, front)) is not front:
                     await self._hand_on(following)
         except (OSError, msgspec.DecodeError) as error:
             _log.error("%s: what it said of its clients cannot be read: %s", front.name, error)
         scope.cancel()
-
-    def _accept(self, front: _Front, message: FromFront) -> None:
-        match message:
-            case Answered():
-                self.answered.set()
-            case Detached(id=number):
-                client = self._clients.get(number)
-                if client is not None and client.front is front:
-                    client.ended.set()
-
-
-def _descriptors(rights: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in rights:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return found.tolist()

@@ -6,9 +6,9 @@ import datetime
 import hmac
 import os
 import secrets
-import time
 import urllib.parse
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,12 +19,11 @@ from kernel.audit import Audit, Entry, now
 from kernel.chaos import Faults
 from kernel.config import Config, load
 from kernel.control.address import last_lines, log_dir
+from kernel.handoff import Handoff
 from kernel.lateness import Lateness
 from kernel.ports import CauseKind, ServiceState
-from kernel.router.own import LocalHandler
-from kernel.router.router import Router
+from kernel.router.router import LocalHandler, Router
 from kernel.schedule import Schedule
-from kernel.sessions import SessionStates
 from kernel.settings import ConfigError
 from kernel.supervisor import processes
 from kernel.supervisor.supervisor import Supervisor
@@ -53,36 +52,24 @@ KEY_BYTES = 24
 _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
 
+@dataclass(kw_only=True, eq=False)
 class KernelOperations:
     """Handlers of the operations in `proto.ops.kernel`; the URLs are None until HTTP is served."""
 
-    def __init__(
-        self,
-        config: Config,
-        router: Router,
-        supervisor: Supervisor,
-        tokens: Announced,
-        *,
-        clients: Callable[[], int],
-        shut_down: Callable[[], None],
-        schedule: Schedule,
-        trends: Trends,
-        audit: Audit | None = None,
-        faults: Faults | None = None,
-    ) -> None:
-        self._audit = audit
-        self._faults = faults
-        self._schedule = schedule
-        self._trends = trends
-        self.http_url: str | None = None
-        self._sessions = SessionStates()
+    config: Config
+    router: Router
+    supervisor: Supervisor
+    tokens: Announced
+    handoff: Handoff
+    shut_down: Callable[[], None]
+    schedule: Schedule
+    trends: Trends
+    audit: Audit | None
+    faults: Faults | None
+    http_url: str | None = None
+
+    def __post_init__(self) -> None:
         self._page_key = secrets.token_urlsafe(KEY_BYTES)
-        self._config = config
-        self._router = router
-        self._supervisor = supervisor
-        self._tokens = tokens
-        self._clients = clients
-        self._shut_down = shut_down
         self._started_at = datetime.datetime.now(datetime.UTC)
         self._started = trio.current_time()
         self._lateness = Lateness()
@@ -110,11 +97,11 @@ class KernelOperations:
             ops.KernelBackup: self._backup,
         }
         for params, handler in handlers.items():
-            router.serve_local(operation_of(params).name, handler)
+            self.router.serve_local(operation_of(params).name, handler)
 
     async def _status(self, params: ops.KernelStatusParams, caller: str) -> ops.KernelStatus:
         pid = os.getpid()
-        report = self._supervisor.status()
+        report = self.supervisor.status()
         running = [*(each.pid for each in report.services), *(each.pid for each in report.zygotes)]
         pids = {pid, *(each for each in running if each is not None)}
         shares = await self._shares_of(pids)
@@ -123,18 +110,18 @@ class KernelOperations:
             pid=pid,
             started_at=self._started_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
             uptime_s=trio.current_time() - self._started,
-            data_dir=str(self._config.data_dir),
-            roots=[str(root) for root in self._config.roots],
-            read_only_roots=[str(root) for root in self._config.read_only_roots],
-            read_only=self._config.read_only,
+            data_dir=str(self.config.data_dir),
+            roots=[str(root) for root in self.config.roots],
+            read_only_roots=[str(root) for root in self.config.read_only_roots],
+            read_only=self.config.read_only,
             http_url=self.http_url,
             # With it one may restart services.
             page_url=self.page_url if caller == OPERATOR else None,
             token=self._token if caller == OPERATOR else None,
             open=self._is_open,
-            clients=self._clients(),
-            audit=None if self._audit is None else _as(ops.AuditStatus, self._audit.state),
-            backup=await self._latest_backup(),
+            clients=self.handoff.clients,
+            audit=None if self.audit is None else self.audit.state,
+            backup=await self.schedule.status(),
             rss_bytes=processes.resident_bytes(pid) or 0,
             pss_bytes=shares[pid],
             services=[
@@ -142,7 +129,7 @@ class KernelOperations:
                 for each in report.services
             ],
             zygotes=[_as(ops.ZygoteStatus, each, pss_bytes=shares.get(each.pid or 0)) for each in report.zygotes],
-            trends=self._trends.trends(),
+            trends=self.trends.trends(),
         )
 
     async def _shares_of(self, pids: set[int]) -> Mapping[int, int | None]:
@@ -168,43 +155,39 @@ class KernelOperations:
 
     @property
     def _is_open(self) -> bool:
-        return self._config.http is not None and self._config.http.token == OFF
+        return self.config.http is not None and self.config.http.token == OFF
 
     @property
     def _token(self) -> str | None:
-        return None if self._config.http is None or self._is_open else self._config.http.token
-
-    def is_ready(self) -> bool:
-        """Whether every service that is to run does."""
-        settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
-        return all(self._supervisor.state(name) in settled for name in self._supervisor.plan.specs)
+        return None if self.config.http is None or self._is_open else self.config.http.token
 
     async def _ready(self, params: ops.KernelReady, caller: str) -> bool:
-        return self.is_ready()
+        settled = (ServiceState.READY, ServiceState.STOPPED, ServiceState.RESTING)
+        return all(self.supervisor.state(name) in settled for name in self.supervisor.plan.specs)
 
     async def _tokens_after(self, params: ops.KernelTokens, caller: str) -> TokenTable:
-        return await self._tokens.after(params.version, params.front)
+        return await self.tokens.after(params.version, params.front)
 
     async def _tokens_changed(self, params: ops.KernelTokensChanged, caller: str) -> ops.Done:
         try:
-            taken_up = await self._tokens.read_again()
+            taken_up = await self.tokens.read_again()
         except CannotRead as error:
             raise OperationError(str(error)) from None
         return ops.Done(message="in force" if taken_up else "in force, once a front that does not answer is replaced")
 
     async def _keep_session(self, params: ops.KernelKeepSession, caller: str) -> None:
-        self._sessions.keep(params.name, params.state)
+        self.handoff.session_states.keep(params.name, params.state)
 
     async def _kept_session(self, params: ops.KernelKeptSession, caller: str) -> str | None:
-        return self._sessions.kept(params.name)
+        return self.handoff.session_states.kept(params.name)
 
     async def _figures(self, params: ops.KernelFiguresParams, caller: str) -> ops.KernelFigures:
-        report = self._supervisor.status()
+        report = self.supervisor.status()
         lanes = {
             name: ops.LaneFigures(
                 queued=lane.queued, calls=lane.calls, replays=lane.replays, failures=dict(lane.failures)
             )
-            for name, lane in self._router.lanes.items()
+            for name, lane in self.router.lanes.items()
         }
         return ops.KernelFigures(
             version=VERSION,
@@ -212,7 +195,7 @@ class KernelOperations:
             worst_turn_s=self._lateness.worst_s,
             worst_turn_cpu_s=self._lateness.worst_cpu_s,
             late_turns=self._lateness.late,
-            backup=await self._latest_backup(),
+            backup=await self.schedule.status(),
             services=[
                 _as(ops.ServiceFigures, each, pss_bytes=None, **self._waiting(each.name)) for each in report.services
             ],
@@ -231,88 +214,71 @@ class KernelOperations:
         return await self._restart(ops.KernelRestart(service=params.service), caller)
 
     async def _refused(self, params: ops.KernelRefused, caller: str) -> None:
-        if self._audit is not None:
+        if self.audit is not None:
             entry = Entry(
                 at=now(), who=params.who, operation=params.operation, target=params.target, outcome=params.outcome,
                 message=params.message, peer=params.peer, count=params.count,
             )  # fmt: skip
-            self._audit.record(entry)
-
-    async def _latest_backup(self) -> ops.BackupStatus | None:
-        settings, found = self._config.backup, await self._schedule.latest()
-        every_s = None if settings is None else settings.every_s
-        if found is None:
-            return None if settings is None else ops.BackupStatus(to=settings.to, every_s=every_s)
-        age_s = None if found.succeeded is None else max(0.0, time.time() - found.succeeded)
-        return ops.BackupStatus(
-            to=found.to, every_s=every_s, snapshot=found.snapshot, age_s=age_s, error=found.error,
-            problems=found.problems,
-        )  # fmt: skip
+            self.audit.record(entry)
 
     async def _backup(self, params: ops.KernelBackup, caller: str) -> ops.BackupStatus:
-        if self._config.backup is None:
+        if self.config.backup is None:
             raise OperationError(
                 "the settings name no place for backups: set `to` in [backup], or `linckia backup DIR`"
             )
-        await self._schedule.now()
-        status = await self._latest_backup()
+        await self.schedule.now()
+        status = await self.schedule.status()
         assert status is not None
         if status.error:
             raise OperationError(status.error)
         return status
 
     def _waiting(self, name: str) -> dict[str, int]:
-        lane = self._router.lane(name)
+        lane = self.router.lane(name)
         # Those who wait are waiting for whichever of a pool comes first.
-        return {"in_flight": lane.in_flight_of(name), "queued": lane.queued if name == lane.service else 0}
+        return {"in_flight": lane.instances[name].in_flight, "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
         # Its own table in the settings may be another by now.
         try:
-            tables = load(self._config.flags, os.environ).services
+            tables = load(self.config.flags, os.environ).services
         except ConfigError as error:
             raise InvalidParams(f"nothing was restarted: {error}") from None
-        for table in (self._config.services, tables):
+        for table in (self.config.services, tables):
             table.setdefault(params.service, {})
-        self._config.services[params.service] = tables[params.service]
-        done: list[str] = []
+        self.config.services[params.service] = tables[params.service]
         # One after the other: those of a pool that are not its turn go on answering.
-        for name in self._processes_of(params.service):
-            before = self._supervisor.generation(name)
-            self._supervisor.restart(name)
-            done.append(await self._until_ready(name, before))
+        done = [await self._begun(name, self.supervisor.restart) for name in self._processes_of(params.service)]
         return ops.Done(message="; ".join(done))
 
     async def _start(self, params: ops.KernelStart, caller: str) -> ops.Done:
-        done: list[str] = []
-        for name in self._processes_of(params.service):
-            if self._supervisor.state(name) is ServiceState.READY:
-                done.append(f"{name} was running already")
-                continue
-            before = self._supervisor.generation(name)
-            self._supervisor.start(name)
-            done.append(await self._until_ready(name, before))
+        done = [await self._begun(name, self.supervisor.start) for name in self._processes_of(params.service)]
         return ops.Done(message="; ".join(done))
 
-    async def _until_ready(self, name: str, after_generation: int) -> str:
-        state = await self._supervisor.wait_for(name, _SETTLED, after_generation=after_generation)
+    async def _begun(self, name: str, begin: Callable[[str], None]) -> str:
+        """Begin the next generation, and wait until it is READY; says so.  Raises Unavailable."""
+        before = self.supervisor.generation(name)
+        if begin == self.supervisor.start and self.supervisor.state(name) is ServiceState.READY:
+            return f"{name} was running already"
+        begin(name)
+        state = await self.supervisor.wait_for(name, _SETTLED, after_generation=before)
         if state is not ServiceState.READY:
-            reason = next(report.reason for report in self._supervisor.status().services if report.name == name)
+            reason = next(report.reason for report in self.supervisor.status().services if report.name == name)
             raise Unavailable(f"{name} is {state}: {reason}; its log says more (linckia logs {name})")
-        return f"{name} is ready, generation {self._supervisor.generation(name)}"
+        return f"{name} is ready, generation {self.supervisor.generation(name)}"
 
     async def _stop(self, params: ops.KernelStop, caller: str) -> ops.Done:
         names = self._processes_of(params.service)
         for name in names:
-            self._supervisor.stop(name)
+            self.supervisor.stop(name)
         for name in names:
-            await self._supervisor.wait_for(name, (ServiceState.STOPPED,), after_generation=-1)
+            await self.supervisor.wait_for(name, (ServiceState.STOPPED,), after_generation=-1)
         return ops.Done(message=f"{params.service} is stopped, until `linckia start {params.service}`")
 
     async def _logs(self, params: ops.KernelLogs, caller: str) -> ops.LogLines:
         if params.service != "kernel":
-            self._supervisor.known(params.service)
-        path = log_dir(self._config.data_dir) / f"{params.service}.log"
+            self.supervisor.known(params.service)
+        path = log_dir(self.config.data_dir) / f"{params.service}.log"
         try:
             lines = await trio.to_thread.run_sync(last_lines, path, params.lines) if path.exists() else []
         except OSError as error:
@@ -320,14 +286,14 @@ class KernelOperations:
         return ops.LogLines(path=str(path), lines=lines)
 
     async def _shutdown(self, params: ops.KernelShutdown, caller: str) -> ops.Done:
-        self._shut_down()
+        self.shut_down()
         return ops.Done(message="the kernel is ending")
 
     async def _chaos(self, params: ops.KernelChaos, caller: str) -> ops.Done:
-        if self._faults is None:
+        if self.faults is None:
             raise Forbidden("faults are injected only into a kernel that was started with LINCKIA_CHAOS=true")
-        self._supervisor.known(params.service)
-        self._faults.plan(params)
+        self.supervisor.known(params.service)
+        self.faults.plan(params)
         return ops.Done(message=f"{params.fault} is in force for frames {params.direction} {params.service}")
 
     async def _content_url(self, params: ops.KernelContentUrl, caller: str) -> str | None:
@@ -335,15 +301,15 @@ class KernelOperations:
         return None if url is None else url.removesuffix("/mcp") + CONTENT_PATH
 
     async def _call(self, params: ops.KernelCall, caller: str) -> Any:
-        operation = self._router.operation(params.operation)
+        operation = self.router.table.find(params.operation)
         # The kernel's own are a person's hand on the services; the front's need the client's connection.
         if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
-        return await self._router.call(operation, operation.parse(params.arguments), caller=CLIENT)
+        return await self.router.call(operation, operation.parse(params.arguments), caller=CLIENT)
 
     def _processes_of(self, name: str) -> list[str]:
         """The processes of a service, or the one that is named.  Raises InvalidParams."""
-        lane = self._router.lane(self._supervisor.known(name))
+        lane = self.router.lane(self.supervisor.known(name))
         return list(lane.instances) if name == lane.service else [name]
 
 

@@ -14,6 +14,8 @@ import msgspec
 import trio
 
 from kernel.settings import BackupSettings
+from proto.durable import replace_file
+from proto.ops.kernel import BackupStatus
 
 FILE: Final = "backup.json"
 """In the data directory; written by whatever makes a backup."""
@@ -51,9 +53,7 @@ def known(data_dir: Path) -> dict[str, Outcome]:
 def note(data_dir: Path, outcome: Outcome) -> None:
     """Replace what is known of its place.  Raises OSError."""
     others = [each for each in known(data_dir).values() if each.to != outcome.to]
-    unfinished = data_dir / f"{FILE}.new"
-    unfinished.write_bytes(msgspec.json.encode([*others[-MAX_PLACES:], outcome]) + b"\n")
-    unfinished.replace(data_dir / FILE)
+    replace_file(data_dir / FILE, msgspec.json.encode([*others[-MAX_PLACES:], outcome]) + b"\n", sync=False)
 
 
 class Schedule:
@@ -82,6 +82,18 @@ class Schedule:
         if found is None or found.at > time.time():
             return 0
         return found.at + (min(AGAIN_S, self._settings.every_s) if found.error else self._settings.every_s)
+
+    async def status(self) -> BackupStatus | None:
+        """The latest one as clients are told of it; None where there is none, and is to be none."""
+        settings, found = self._settings, await self.latest()
+        every_s = None if settings is None else settings.every_s
+        if found is None:
+            return None if settings is None else BackupStatus(to=settings.to, every_s=every_s)
+        age_s = None if found.succeeded is None else max(0.0, time.time() - found.succeeded)
+        return BackupStatus(
+            to=found.to, every_s=every_s, snapshot=found.snapshot, age_s=age_s, error=found.error,
+            problems=found.problems,
+        )  # fmt: skip
 
     async def now(self) -> Outcome | None:
         """Make one, once no other is under way, and answer what became of it; None where the settings name no place."""

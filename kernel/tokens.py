@@ -112,28 +112,25 @@ class Announced:
         self._data_dir = data_dir
         self._now = TokenTable(1, tuple(listed(data_dir)))
         self._known: dict[str, int] = {}
-        self._changed = trio.Event()
-        self._taken_up = trio.Event()
+        self._changed, self._taken_up = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
 
     async def after(self, version: int, front: str) -> TokenTable:
         """The tokens once they are others than those of `version`, which this front knows; after a while anyway."""
         self._known[front] = version
-        self._taken_up.set()
-        self._taken_up = trio.Event()
+        self._taken_up.unpark_all()
         if version == self._now.version:
             with trio.move_on_after(POLL_S):
-                await self._changed.wait()
+                await self._changed.park()
         return self._now
 
     async def read_again(self) -> bool:
         """Take up what the file holds by now; whether every front has done so, too.  Raises CannotRead."""
         tokens = await trio.to_thread.run_sync(listed, self._data_dir)
         now = self._now = TokenTable(self._now.version + 1, tuple(tokens))
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.unpark_all()
         with trio.move_on_after(TAKE_UP_S):
             # One that was killed says so with its next generation.
             while any(known < now.version for known in self._known.values()):
-                await self._taken_up.wait()
+                await self._taken_up.park()
             return True
         return False

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import msgspec
 import trio
 
 from kernel.supervisor.disk import folder_bytes
+from proto.durable import replace_file
 from proto.ops.kernel import Trend
 
 INTERVAL_S = 3600.0
@@ -90,9 +92,8 @@ class Trends:
 
     def _append(self, line: Line) -> None:
         if self._file.exists() and self._file.stat().st_size > MAX_BYTES:
-            part = self._file.with_suffix(".new")
-            part.write_bytes(b"".join(map(_encoded, daily(self._read(), line.at - KEPT_DAYS * 86_400))))
-            part.replace(self._file)
+            shortened = daily(self._read(), line.at - KEPT_DAYS * 86_400)
+            replace_file(self._file, b"".join(map(_encoded, shortened)), sync=False)
         with self._file.open("ab") as file:
             file.write(_encoded(line))
 
@@ -115,16 +116,10 @@ def daily(lines: Iterable[Line], since: float) -> list[Line]:
     days: dict[int, Line] = {}
     for line in lines:
         if line.at >= since:
-            before = days.get(int(line.at // 86_400))
-            days[int(line.at // 86_400)] = Line(line.at, _sum(before, line), line.bytes or (before or line).bytes)
+            before = days.get(int(line.at // 86_400), Line(line.at))
+            deaths = dict(Counter(before.deaths) + Counter(line.deaths))
+            days[int(line.at // 86_400)] = Line(line.at, deaths, line.bytes or before.bytes)
     return list(days.values())
-
-
-def _sum(before: Line | None, line: Line) -> dict[str, int]:
-    deaths = dict(before.deaths) if before is not None else {}
-    for name, count in line.deaths.items():
-        deaths[name] = deaths.get(name, 0) + count
-    return deaths
 
 
 def trends(lines: list[Line]) -> list[Trend]:
@@ -132,19 +127,16 @@ def trends(lines: list[Line]) -> list[Trend]:
     size, None where they are less than an hour apart."""
     names = sorted({name for line in lines for name in (*line.deaths, *line.bytes)})
     days = max(1.0, (lines[-1].at - lines[0].at) / 86_400) if lines else 1.0
-    found: list[Trend] = []
-    for name in names:
-        sizes = [(line.at, line.bytes[name]) for line in lines if name in line.bytes]
-        apart_s = sizes[-1][0] - sizes[0][0] if sizes else 0.0
-        found.append(
-            Trend(
-                name=name,
-                days=days,
-                deaths_per_day=sum(line.deaths.get(name, 0) for line in lines) / days,
-                bytes=sizes[-1][1] if sizes else None,
-                growth_bytes_per_day=(
-                    (sizes[-1][1] - sizes[0][1]) / max(1.0, apart_s / 86_400) if apart_s >= INTERVAL_S else None
-                ),
-            )
-        )
-    return found
+    return [_trend(name, lines, days) for name in names]
+
+
+def _trend(name: str, lines: list[Line], days: float) -> Trend:
+    sizes = [(line.at, line.bytes[name]) for line in lines if name in line.bytes]
+    growth = None
+    if sizes and (apart_s := sizes[-1][0] - sizes[0][0]) >= INTERVAL_S:
+        growth = (sizes[-1][1] - sizes[0][1]) / max(1.0, apart_s / 86_400)
+    deaths = sum(line.deaths.get(name, 0) for line in lines)
+    return Trend(
+        name=name, days=days, deaths_per_day=deaths / days, bytes=sizes[-1][1] if sizes else None,
+        growth_bytes_per_day=growth,
+    )  # fmt: skip

@@ -7,12 +7,11 @@ are msgpack on a SEQPACKET socket, one message a packet, with the descriptors be
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
-
-from proto.hosts import is_loopback
 
 SERVICE = "front"
 """The service that fronts are instances of, and that owns what they answer themselves."""
@@ -38,6 +37,16 @@ _Audience = Annotated[str, Meta(min_length=1, max_length=2048)]
 
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Algorithms (RFC 7518, RFC 8037) by which whoever can check a signature cannot make one."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is reached by it; `host` is a name, or an address without brackets."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class ScopeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +99,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     """For a body to go on: longer for what comes at more than 16 KiB/s."""
 
     rate: str | None = None
-    """How often each client with a token of its own may call (`proto.rate`); never the operator's."""
+    """How often each client with a token of its own may call (`proto.grants.parse_rate`); never the operator's."""
     oauth: OAuth | None = None
 
     @property
@@ -139,10 +148,6 @@ class Detach(msgspec.Struct, frozen=True, tag="detach"):
     id: int
 
 
-class Answered(msgspec.Struct, frozen=True, tag="answered"):
-    """From a front, once: a local client has had its first answer, or waits for what takes longer."""
-
-
 class Detached(msgspec.Struct, frozen=True, tag="detached"):
     """From a front: that client's input has ended, and what it had asked is answered."""
 
@@ -154,4 +159,4 @@ class Between(msgspec.Struct, frozen=True, tag="between"):
 
 
 ToFront: TypeAlias = Listen | Attach | Detach | Between
-FromFront: TypeAlias = Answered | Detached | Between
+FromFront: TypeAlias = Detached | Between

@@ -1,4 +1,4 @@
-"""Grants: what one client may do, and the name that it is known by.
+"""Grants: what one client may do, the name that it is known by, and how often it may call.
 
 A front finds out whose token a request has, and names the client's grant with each call; the kernel holds every call to
 it, and passes it on to the calls that are made while serving that one.  No grant at all is the operator's own: stdio,
@@ -8,14 +8,14 @@ the control socket, the kernel's own token.
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-
-from proto.rate import PATTERN
 
 MAX_NAME_CHARS = 256
 MAX_SURFACES = 16
@@ -36,6 +36,31 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     read_only: bool = False
 
 
+RATE_PATTERN = r"^([1-9][0-9]{0,8})/(s|min|h)(?: burst ([1-9][0-9]{0,8}))?$"
+_WRITTEN = re.compile(RATE_PATTERN)
+_PER_MINUTE = {"s": 60.0, "min": 1.0, "h": 1 / 60}
+
+BURST_MINUTES = 1 / 6
+"""What may come at once, where that is not said: as much as in ten seconds."""
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """`per_minute` calls in the long run, of which `burst` may come at once."""
+
+    per_minute: Annotated[float, Meta(gt=0)]
+    burst: Annotated[int, Meta(ge=1)]
+
+
+@functools.lru_cache
+def parse_rate(text: str) -> Rate:
+    """`600/min`, `10/s`, `5000/h`, each with ` burst 50` or not.  Raises ValueError: says how to write it."""
+    written = _WRITTEN.fullmatch(text.strip())
+    if written is None:
+        raise ValueError(f"{text!r} is no rate; write 600/min, 10/s or 5000/h, and what may come at once: 9/s burst 50")
+    per_minute = int(written[1]) * _PER_MINUTE[written[2]]
+    return Rate(per_minute, int(written[3]) if written[3] else max(1, round(per_minute * BURST_MINUTES)))
+
+
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """A token that the operator has made, as it is kept; times are seconds since 1970."""
 
@@ -46,8 +71,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     surfaces: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     read_only: bool = False
-    rate: Annotated[str, Meta(pattern=PATTERN)] | None = None
-    """How often its client may call (`proto.rate`); None: as the settings say."""
+    rate: Annotated[str, Meta(pattern=RATE_PATTERN)] | None = None
+    """How often its client may call (`parse_rate`); None: as the settings say."""
 
     @property
     def grant(self) -> Grant:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from array import array
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 
@@ -44,6 +45,20 @@ class Link(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close this end; idempotent.  Tasks that wait at either end get LinkClosed."""
+
+
+def rights(descriptors: Sequence[int]) -> list[tuple[int, int, array[int]]]:
+    """Descriptors beside a message, as sendmsg(2) takes them."""
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+
+
+def passed(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    """The descriptors that came beside a message, as recvmsg(2) gives them: the caller's to close."""
+    found = array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return found.tolist()
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

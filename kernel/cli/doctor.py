@@ -122,14 +122,17 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     needed = "Linux 5.3 or newer is needed (pidfd_open)" if old else ""
     yield Finding("system", Verdict.BAD if old else Verdict.OK, system, needed)
     yield _data_dir(data_dir)
-    yield from _kernel(data_dir)
-    yield _token(data_dir)
+    status: JsonObject | ControlError
+    try:
+        with Client(data_dir) as client:
+            status = client.call("kernel_status", {}, timeout_s=5)
+    except ControlError as error:
+        status = error
+    yield from _kernel(data_dir, status)
+    yield _token(data_dir, status)
     yield from _tokens(data_dir)
-    yield _memory()
-    yield _descriptors()
-    yield _landlock()
-    yield _seccomp()
-    yield _cgroup()
+    for look in (_memory, _descriptors, _landlock, _seccomp, _cgroup):
+        yield look()
     yield _user(data_dir)
     yield _model()
     yield _reranker()
@@ -147,15 +150,12 @@ def _data_dir(data_dir: Path) -> Finding:
     return Finding("data directory", Verdict.OK, found)
 
 
-def _kernel(data_dir: Path) -> Iterator[Finding]:
-    try:
-        with Client(data_dir) as client:
-            status = client.call("kernel_status", {}, timeout_s=5)
-    except NoKernel:
+def _kernel(data_dir: Path, status: JsonObject | ControlError) -> Iterator[Finding]:
+    if isinstance(status, NoKernel):
         yield Finding("kernel", Verdict.NOTE, "none is running for this data directory", "linckia serve PATH…")
         return
-    except ControlError as error:
-        yield Finding("kernel", Verdict.BAD, f"{socket_path(data_dir)}: {error}", "linckia logs")
+    if isinstance(status, ControlError):
+        yield Finding("kernel", Verdict.BAD, f"{socket_path(data_dir)}: {status}", "linckia logs")
         return
     bad = [service["name"] for service in status["services"] if service["state"] in ("failed", "backoff")]
     found = f"process {status['pid']}, {len(status['services'])} services"
@@ -199,17 +199,16 @@ def audit_finding(state: JsonObject | None) -> Finding:
     return _either("audit log", not lost, state["path"], f"{state['path']}, {lost}")
 
 
-def _token(data_dir: Path) -> Finding:
+def _token(data_dir: Path, status: JsonObject | ControlError) -> Finding:
     """Whether HTTP asks for one, as the kernel that runs has it, else as the settings do."""
-    try:
-        with Client(data_dir) as client:
-            is_open = bool(client.call("kernel_status", {}, timeout_s=5)["open"])
-    except ControlError:
+    if isinstance(status, ControlError):
         try:
             http = load(Flags(data_dir=str(data_dir)), os.environ).http
         except ConfigError as error:
             return Finding("settings", Verdict.BAD, str(error))
         is_open = http is not None and http.token == OFF
+    else:
+        is_open = status["open"]
     every = "off: every user, program and service with a network of this machine has what a client has"
     return _either("token", not is_open, "HTTP asks for one", every, "take out http.token, or LINCKIA_TOKEN")
 

@@ -16,6 +16,8 @@ import time
 import tomllib
 from pathlib import Path
 
+import msgspec
+
 from kernel.catalog import ENTRIES
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import show_answer, size
@@ -55,8 +57,7 @@ def models(arguments: argparse.Namespace) -> int:
 
 
 def _described(model: KnownModel) -> dict[str, object]:
-    fields = {name: getattr(model, name) for name in model.__struct_fields__}
-    return fields | {"download_bytes": model.download_bytes, "here": _is_here(model)}
+    return msgspec.structs.asdict(model) | {"download_bytes": model.download_bytes, "here": _is_here(model)}
 
 
 def _row(model: KnownModel) -> list[str]:
@@ -175,8 +176,8 @@ def _is_whole(path: Path, checksum: str = "") -> bool:
 def _use(name: str, data_dir: Path) -> int:
     service, name = _service_of(name)
     path = data_dir / "linckia.toml"
-    before = path.read_text(encoding="utf-8") if path.exists() else None
-    after = with_setting(before or "", f"services.{service}", "model", name)
+    before = path.read_bytes() if path.exists() else None
+    after = with_setting((before or b"").decode(), f"services.{service}", "model", name)
     data_dir.mkdir(parents=True, exist_ok=True)
     replace_file(path, after.encode())
     try:
@@ -188,7 +189,10 @@ def _use(name: str, data_dir: Path) -> int:
         print(f"{name} is used from the next start on ({path}).")
         return 0
     except (ConfigError, CallFailed, Failed) as error:
-        _put_back(path, before)
+        if before is None:
+            path.unlink()
+        else:
+            replace_file(path, before)
         with contextlib.suppress(NoKernel):
             _restart(data_dir, service)
         raise Failed(f"{name} is not used, and all is as before: {error}") from None
@@ -233,13 +237,6 @@ def _crashes(state: JsonObject) -> int:
 def _state(client: Client, service: str) -> JsonObject:
     status: JsonObject = client.call("kernel_status", {})
     return next(each for each in status["services"] if each["name"] == service)
-
-
-def _put_back(path: Path, before: str | None) -> None:
-    if before is None:
-        path.unlink()
-    else:
-        replace_file(path, before.encode())
 
 
 def _service_of(name: str) -> tuple[str, str]:

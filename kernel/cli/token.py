@@ -11,7 +11,10 @@ import datetime
 import os
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from kernel import tokens
 from kernel.catalog import ENTRIES
@@ -22,10 +25,9 @@ from kernel.control.address import find_data_dir
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.router.record import HTTP, STDIO
 from kernel.settings import ConfigError, Flags, seconds
-from proto.grants import MAX_ROOTS, Token
+from proto.grants import MAX_ROOTS, Token, parse_rate
 from proto.near import nearest
 from proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
-from proto.rate import parse_rate
 
 RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
 """Who else the audit log names."""
@@ -101,11 +103,10 @@ def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 def _shown(each: Token) -> dict[str, object]:
     """All but the hash."""
-    return {
-        "name": each.name, "surfaces": each.surfaces, "roots": each.roots, "read_only": each.read_only,
-        "created": _at(each.created), "expires": None if each.expires is None else _at(each.expires),
-        "expired": is_expired(each), "rate": each.rate,
-    }  # fmt: skip
+    shown = msgspec.structs.asdict(each)
+    del shown["sha256"]
+    expires = None if each.expires is None else _at(each.expires)
+    return {**shown, "created": _at(each.created), "expires": expires, "expired": is_expired(each)}
 
 
 def _row(each: Token) -> list[Cell]:
@@ -129,7 +130,7 @@ def _at(when: float) -> str:
     return datetime.datetime.fromtimestamp(when).astimezone().isoformat(timespec="seconds")
 
 
-def _surfaces(given: list[str] | tuple[()]) -> tuple[str, ...]:
+def _surfaces(given: Sequence[str]) -> tuple[str, ...]:
     for name in given:
         if name not in SURFACES:
             raise Usage(f"--surface: there is no surface {name!r}{nearest(name, SURFACES)}")
@@ -143,7 +144,7 @@ def _surfaces(given: list[str] | tuple[()]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
-def _roots(given: list[str] | tuple[()], data: str | None, data_dir: Path) -> tuple[str, ...]:
+def _roots(given: Sequence[str], data: str | None, data_dir: Path) -> tuple[str, ...]:
     if not given:
         return ()
     if len(given) > MAX_ROOTS:

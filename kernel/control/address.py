@@ -7,7 +7,6 @@ data directory. `hold` comes before anything slow is imported, so that other ker
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import socket
@@ -20,6 +19,8 @@ MAX_ADDRESS_BYTES = 107
 
 BACKLOG = 128
 """Clients that may wait while the kernel starts."""
+
+LOCAL = "name a data directory on a local disk with --data"
 
 _POLL_S = 0.02
 _BLOCK_BYTES = 64 * 1024
@@ -35,10 +36,6 @@ class AlreadyHeld(CannotHold):
 
 def socket_path(data_dir: Path) -> Path:
     return data_dir / "kernel.sock"
-
-
-def lock_path(data_dir: Path) -> Path:
-    return data_dir / "kernel.lock"
 
 
 def log_dir(data_dir: Path) -> Path:
@@ -112,7 +109,8 @@ def hold(data_dir: Path, *, wait_s: float = 10.0, is_leaving: bool = False) -> I
     """
     with locked(data_dir, wait_s=wait_s, is_leaving=is_leaving):
         path = socket_path(data_dir)
-        listener = _listen(path)
+        with _failing(f"cannot listen on {path}", LOCAL):
+            listener = _listen(path)
         try:
             yield listener
         finally:
@@ -124,39 +122,33 @@ def hold(data_dir: Path, *, wait_s: float = 10.0, is_leaving: bool = False) -> I
 @contextlib.contextmanager
 def locked(data_dir: Path, *, wait_s: float, is_leaving: bool = False) -> Iterator[None]:
     """Lock `data_dir`, and make it where it is not there; otherwise as `hold`."""
-    try:
+    path = data_dir / "kernel.lock"
+    with _failing(f"cannot use {data_dir} as data directory", "name another with --data"):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(lock_path(data_dir), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise CannotHold(
-            f"cannot use {data_dir} as data directory: {error.strerror}; name another with --data"
-        ) from error
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _lock(lock, data_dir, time.monotonic() + wait_s, is_leaving=is_leaving)
-        try:
+        with _failing(f"cannot lock {path}", LOCAL):
+            _lock(lock, data_dir, time.monotonic() + wait_s, is_leaving=is_leaving)
+        with _failing(f"cannot write to {path}", "make room, or name another data directory with --data"):
             os.truncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            raise CannotHold(
-                f"cannot write to {lock_path(data_dir)}: {error.strerror}; make room, or name another data directory "
-                "with --data"
-            ) from error
         yield
     finally:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def _failing(what: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CannotHold(f"{what}: {error.strerror}; {remedy}") from error
+
+
 def _lock(lock: int, data_dir: Path, give_up_at: float, *, is_leaving: bool) -> None:
     while True:
-        try:
+        with contextlib.suppress(BlockingIOError, PermissionError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise CannotHold(
-                    f"cannot lock {lock_path(data_dir)}: {error.strerror}; "
-                    "name a data directory on a local disk with --data"
-                ) from error
-        else:
             return
         answers = False
         with contextlib.suppress(OSError):
@@ -174,7 +166,8 @@ def _lock(lock: int, data_dir: Path, give_up_at: float, *, is_leaving: bool) -> 
 
 def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
+    with contextlib.ExitStack() as failed:
+        failed.callback(listener.close)
         # What lies there is the socket of a holder that was killed: the lock says that nobody uses it.
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
@@ -184,9 +177,5 @@ def _listen(path: Path) -> socket.socket:
         finally:
             os.umask(before)
         listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise CannotHold(
-            f"cannot listen on {path}: {error.strerror}; name a data directory on a local disk with --data"
-        ) from error
+        failed.pop_all()
     return listener

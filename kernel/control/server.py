@@ -24,6 +24,7 @@ from proto.bounds import exceeded
 from proto.dispatch import Dispatcher
 from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
 from proto.json_types import JsonObject
+from proto.link import passed
 from proto.operation import OPERATOR, SURFACES
 from proto.ops import Table
 
@@ -216,11 +217,7 @@ class _Connection:
     async def _receive(self) -> bytes:
         room = socket.CMSG_SPACE(4 * array.array("i").itemsize)
         data, ancillary, _flags, _address = await self._socket.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                passed = array.array("i")
-                passed.frombytes(content[: len(content) - len(content) % passed.itemsize])
-                self._descriptors.extend(passed)
+        self._descriptors += passed(ancillary)
         return data
 
     async def send(self, message: JsonObject) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from kernel.control.address import connect
+from kernel.control.client import CallFailed, Client, ControlError
 from kernel.proxy.passage import Exchange
 from proto.durable import replace_file
 from proto.json_types import JsonObject
@@ -139,36 +139,27 @@ class Recorder:
 
     async def _call(self, params: bytes) -> None:
         """Hand one over; one that will never be taken is let go.  Raises Away."""
-        line = b'{"call": "transcript_record", "params": ' + params + b"}\n"
         try:
             with trio.fail_after(CALL_TIMEOUT_S):
-                answer = await self._ask(line)
-        except (OSError, ValueError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                result = await trio.to_thread.run_sync(self._ask, params, abandon_on_cancel=True)
+        except CallFailed as error:
+            if error.failure["kind"] not in ("invalid_params", "forbidden", "internal"):
+                raise Away(str(error)) from None
+            self._lose(str(error))
+        except (ControlError, OSError) as error:
             raise Away(f"no kernel answers: {error or type(error).__name__}") from error
         except trio.TooSlowError:
             raise Away("the kernel does not answer") from None
-        if (failure := answer.get("failure")) is not None:
-            if failure["kind"] not in ("invalid_params", "forbidden", "internal"):
-                raise Away(failure["message"])
-            self._lose(failure["message"])
-        elif (result := answer["result"]).get("problem"):
-            self._lose("; ".join(result.get("errors", [])))
         else:
-            self.handed_over += 1
+            if result.get("problem"):
+                self._lose("; ".join(result.get("errors", [])))
+            else:
+                self.handed_over += 1
 
-    async def _ask(self, line: bytes) -> JsonObject:
-        socket = await trio.to_thread.run_sync(connect, self._data_dir)
-        socket.setblocking(False)
-        async with trio.SocketStream(trio.socket.from_stdlib_socket(socket)) as stream:
-            await stream.send_all(line)
-            answer = bytearray()
-            while not answer.endswith(b"\n"):
-                data = await stream.receive_some()
-                if not data:
-                    raise OSError("it ended before it had answered")
-                answer += data
-        decoded: JsonObject = json.loads(answer)
-        return decoded
+    def _ask(self, params: bytes) -> JsonObject:
+        with Client(self._data_dir) as client:
+            answer: JsonObject = client.call("transcript_record", json.loads(params))
+        return answer
 
 
 MAX_BYTES = 1024**3

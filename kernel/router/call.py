@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import trio
 
-from proto import frames, results
+from proto import frames
 from proto.dispatch import ClientRequests
-from proto.errors import Internal, LinckiaError
+from proto.errors import LinckiaError
 from proto.frames import Progress
 from proto.grants import Grant
 from proto.operation import Operation
@@ -21,8 +21,8 @@ Done = Callable[[bytes | LinckiaError], None]
 """Called once, with the result's body or the failure."""
 
 
-class RoutedCall(msgspec.Struct, eq=False):
-    """A call in the queue or in flight.  All callbacks are synchronous and never block."""
+class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
+    """A call, refused, queued or in flight.  All callbacks are synchronous and never block."""
 
     op: Operation[Any]
     params: bytes
@@ -30,10 +30,10 @@ class RoutedCall(msgspec.Struct, eq=False):
     trace: str
     deadline: float
     limit_s: float
-    """What the caller gave it, for the message of a time-out."""
+    """What the caller gave it, from when it came."""
     done: Done
-    progress: Callable[[Progress], None] | None
-    client_requests: ClientRequests | None
+    progress: Callable[[Progress], None] | None = None
+    client_requests: ClientRequests | None = None
     session: str = ""
     """Of the client; an opaque name, no secret.  Empty where there is none, as for the command line."""
     grant: Grant | None = None
@@ -82,9 +82,3 @@ class Waiting:
     def progress(self, frame: Progress) -> None:
         if self._client_requests is not None:
             self._client_requests.progress(frame.done, frame.total, frame.message)
-
-    def result(self, operation: Operation[Any], *, written: bool) -> object:
-        """The result; with `written`, as JSON where it came as such.  Raises LinckiaError."""
-        if self.outcome is None or isinstance(self.outcome, LinckiaError):
-            raise self.outcome or Internal(f"{operation.name} has not been answered")
-        return results.plain(operation, self.outcome, written=written)

@@ -16,8 +16,7 @@ from __future__ import annotations
 import collections
 import math
 import signal
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from kernel.edge import Edge
 from kernel.ports import Cause, CauseKind, ServiceState
 from kernel.router.call import RoutedCall
 from kernel.router.instance import Instance, Limits
-from kernel.router.quarantine import LONG_BYTES, QUARANTINE_S, Quarantine, Start, digest
+from kernel.router.quarantine import QUARANTINE_S, Quarantine
 from proto import errors
 from proto.channel import Channel, ProtocolViolation
 from proto.errors import Executed, Failure, LinckiaError
@@ -64,19 +63,20 @@ class Lane:
         limits: Limits,
         instances: Sequence[str] = (),
         *,
-        wake: Callable[[str], None] = lambda instance: None,
-        start: Start,
+        wake: Callable[[str], None],
+        start: Callable[[Callable[[], Awaitable[None]]], None],
     ) -> None:
         self.service = service
         self._start_resting = wake
         self._limits = limits
         self._last_id = 0
-        self._instances = {name: Instance(name) for name in instances or (service,)}
+        self.instances = {name: Instance(name) for name in instances or (service,)}
+        """By name, the service's own first."""
         self._in_flight: dict[int, RoutedCall] = {}
         self._queue: collections.deque[RoutedCall] = collections.deque()
         self._suspects: collections.deque[RoutedCall] = collections.deque()
         self._start = start
-        self._quarantine = Quarantine(start)
+        self._quarantine = Quarantine()
         self._died_of_itself_at = -math.inf
         self.calls = 0
         self.replays = 0
@@ -86,30 +86,21 @@ class Lane:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
-    @property
-    def instances(self) -> tuple[str, ...]:
-        """The names of its processes, the service's own first."""
-        return tuple(self._instances)
-
-    def in_flight_of(self, instance: str) -> int:
-        """Calls in flight in one process of the service."""
-        return self._instances[instance].in_flight
-
     def was_used(self, instance: str) -> bool:
         """Whether a client's call was in flight in one process of the service since this was last asked."""
-        live = self._instances[instance]
+        live = self.instances[instance]
         used = live.used or any(one.for_client and one.instance == instance for one in self._in_flight.values())
         live.used = False
         return used
 
     def idle_since(self, instance: str) -> float | None:
         """Since when it has had no call in flight and made none; None while it has, or where calls wait."""
-        live = self._instances[instance]
+        live = self.instances[instance]
         return None if live.in_flight or self.queued else live.busy_at
 
     def was_busy(self, instance: str) -> None:
         """It has just made a call itself, or had the answer of one."""
-        self._instances[instance].busy_at = trio.current_time()
+        self.instances[instance].busy_at = trio.current_time()
 
     @property
     def queued(self) -> int:
@@ -119,58 +110,52 @@ class Lane:
         """Send the call now or queue it.
 
         Raises LinckiaError, and will not call `done`, where neither can be: the service is failed or stopped, the queue
-        is full, the request is quarantined.  A long request that looks like one that is refused is read first, in a
-        task: then `done` tells.
+        is full, the request is quarantined.
         """
-        if not self._quarantine.may_refuse(call):
-            self._admit(call)
-        elif len(call.params) <= LONG_BYTES:
-            self._refuse_convicted(call, digest(call))
-            self._admit(call)
-        else:
-            self._start(partial(self._submit_read, call))
-
-    async def _submit_read(self, call: RoutedCall) -> None:
-        """Submit a long call once it is known whether it is refused."""
-        name = await trio.to_thread.run_sync(digest, call)
-        if not call.withdrawn:
-            try:
-                self._refuse_convicted(call, name)
-                self._admit(call)
-            except LinckiaError as error:
-                self._finish(call, error)
-
-    def _admit(self, call: RoutedCall) -> None:
-        if (error := self._unavailable(call)) is not None:
-            self.failures["unavailable"] += 1
+        if (error := self._refusal(call)) is not None:
+            self.failures[error.kind.value] += 1
             raise call.op.failure(error)
-        if self.queued >= self._limits.queue:
-            self.failures["overloaded"] += 1
-            raise errors.Overloaded(
-                f"service {self.service} has {self.in_flight} calls in flight and {self.queued} waiting; "
-                "try again shortly",
-                retry_after_ms=100,
-            )
         self.calls += 1
         self._queue.append(call)
         self._pump()
         self._wake()
-        for each in self._instances.values():
+        for each in self.instances.values():
             if self._queue and each.state in _COMING and not each.generation:
                 # As the system starts, what is waited for comes first.
                 self._start_resting(each.name)
 
-    def withdraw(self, call: RoutedCall, reason: str) -> bool:
-        """Forget the call, or stop the work: `done` will not be called.  Answers whether it had been delivered."""
+    def _refusal(self, call: RoutedCall) -> LinckiaError | None:
+        if left_s := self._quarantine.left_s(call):
+            return errors.Quarantined(
+                f"this {call.op.name} request was in flight when two generations of service {self.service} crashed; "
+                f"it is refused for another {left_s:.0f} s",
+                executed=Executed.NO,
+                retry_after_ms=int(left_s * 1000),
+            )
+        if (error := self._unavailable(call)) is not None or self.queued < self._limits.queue:
+            return error
+        return errors.Overloaded(
+            f"service {self.service} has {self.in_flight} calls in flight and {self.queued} waiting; try again shortly",
+            retry_after_ms=100,
+        )
+
+    def late(self, call: RoutedCall, executed: Executed) -> LinckiaError:
+        """The failure of a call whose time was up before there was an answer."""
+        self.failures["timeout"] += 1
+        text = f"{call.op.name}: no answer from service {call.op.service} within {call.limit_s:.3g} s"
+        return call.op.failure(errors.Timeout(text, executed=executed))
+
+    def withdraw(self, call: RoutedCall, reason: str) -> Executed:
+        """Forget the call, or stop the work: `done` will not be called.  Answers whether it may have been executed."""
         call.withdrawn = True
         if call.frame_id and call.frame_id in self._in_flight:
             # It keeps its place until the handler says that it has stopped: back-pressure stays honest.
             self._post(call, Cancel(call.frame_id, reason))
-            return True
+            return Executed.MAYBE
         for waiting in (self._queue, self._suspects):
             if call in waiting:
                 waiting.remove(call)
-        return call.deaths > 0
+        return _executed(call)
 
     def find(self, instance: str, generation: int, frame_id: int | None) -> RoutedCall | None:
         """The call in flight that has this number in this generation of an instance."""
@@ -178,24 +163,24 @@ class Lane:
         return call if call is not None and (call.instance, call.generation) == (instance, generation) else None
 
     def up(self, instance: str, generation: int, channel: Channel) -> None:
-        live = self._instances[instance]
+        live = self.instances[instance]
         live.generation, live.channel, live.in_flight = generation, channel, 0
         self._pump()
 
     def draining(self, instance: str, generation: int) -> None:
-        live = self._instances[instance]
+        live = self.instances[instance]
         if generation == live.generation:
             live.channel = None
 
     def state(self, instance: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        live = self._instances[instance]
+        live = self.instances[instance]
         live.state, live.reason, live.retry_at = state, reason, retry_at
         if state in (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.BACKOFF):
             self._fail_waiting()
         self._wake()
 
     def down(self, instance: str, generation: int, cause: Cause) -> None:
-        dead = self._instances[instance]
+        dead = self.instances[instance]
         if generation == dead.generation:
             dead.channel, dead.in_flight, dead.tries_until = None, 0, -math.inf
         lost = [call for call in self._in_flight.values() if (call.instance, call.generation) == (instance, generation)]
@@ -282,7 +267,7 @@ class Lane:
     def _release(self, call: RoutedCall) -> None:
         del self._in_flight[call.frame_id]
         call.frame_id = 0
-        instance = self._instances[call.instance]
+        instance = self.instances[call.instance]
         if call.generation == instance.generation:
             instance.in_flight -= 1
             if call.suspect:
@@ -324,10 +309,10 @@ class Lane:
 
     def _wake(self) -> None:
         """Have one more of those that rest come, unless each call has found an idle one or one is coming for it."""
-        resting = [each for each in self._instances.values() if each.state in _ASLEEP]
+        resting = [each for each in self.instances.values() if each.state in _ASLEEP]
         if resting:
-            there = sum(each.channel is not None for each in self._instances.values())
-            coming = sum(each.state in _COMING for each in self._instances.values())
+            there = sum(each.channel is not None for each in self.instances.values())
+            coming = sum(each.state in _COMING for each in self.instances.values())
             if self.queued + max(0, len(self._in_flight) - there) > coming:
                 # One that still drains comes later than one that has ended.
                 self._start_resting(min(resting, key=lambda each: _ASLEEP.index(each.state)).name)
@@ -337,7 +322,7 @@ class Lane:
         now = trio.current_time()
         there = [
             each
-            for each in self._instances.values()
+            for each in self.instances.values()
             if each.channel is not None and not (each.in_flight and each.tries_until > now)
         ]
         least = min(there, key=lambda each: each.in_flight, default=None)
@@ -365,7 +350,7 @@ class Lane:
         self._post(call, frame)
 
     def _post(self, call: RoutedCall, frame: Call | Cancel) -> None:
-        instance = self._instances[call.instance]
+        instance = self.instances[call.instance]
         if instance.channel is None:
             return
         try:
@@ -376,9 +361,9 @@ class Lane:
 
     def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
         """Why there is no use in waiting, if there is none."""
-        if not all(each.is_hopeless(call.deadline) for each in self._instances.values()):
+        if not all(each.is_hopeless(call.deadline) for each in self.instances.values()):
             return None
-        first = min(self._instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)
+        first = min(self.instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)
         wait = None if first.retry_at is None else max(0.0, first.retry_at - trio.current_time())
         when = "" if wait is None else f"; the next start is tried in {wait:.1f} s"
         return errors.Unavailable(
@@ -393,17 +378,6 @@ class Lane:
                 if (error := self._unavailable(call)) is not None:
                     waiting.remove(call)
                     self._finish(call, error)
-
-    def _refuse_convicted(self, call: RoutedCall, name: bytes) -> None:
-        if not (left := self._quarantine.left_s(call, name)):
-            return
-        self.failures["quarantined"] += 1
-        raise errors.Quarantined(
-            f"this {call.op.name} request was in flight when two generations of service {self.service} crashed; "
-            f"it is refused for another {left:.0f} s",
-            executed=Executed.NO,
-            retry_after_ms=int(left * 1000),
-        )
 
 
 def _from_outside(cause: Cause) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -12,11 +13,10 @@ from kernel.router.client import FrontClient
 from kernel.router.lane import Lane
 from proto import errors, frames
 from proto.channel import Channel
-from proto.errors import Executed, Forbidden, LinckiaError
+from proto.errors import Executed, LinckiaError
 from proto.frames import Call, Event, Fault, Progress, Return
-from proto.grants import Grant
 from proto.link import LinkClosed
-from proto.operation import CLIENT
+from proto.operation import CLIENT, Operation
 
 CALLS_AT_ONCE = 1024
 """Calls that one process of a service may wait for at the same time."""
@@ -30,8 +30,10 @@ class Living:
     generation: int
     channel: Channel
     lane: Lane
-    made: dict[int, tuple[Lane, RoutedCall]] = field(default_factory=dict)
-    """Calls that it made, by its own number for each."""
+    record: Callable[[RoutedCall, object], None]
+    """Told of the outcome of each call to a service."""
+    made: dict[int, RoutedCall] = field(default_factory=dict)
+    """Calls to services, by its own number for each."""
     asks: dict[int, trio.CancelScope] = field(default_factory=dict)
     """Those that the kernel itself answers, questions to clients among them."""
     client: FrontClient | None = None
@@ -42,13 +44,50 @@ class Living:
         return self.lane.find(self.service, self.generation, call_id)
 
     def admit(self, call: Call) -> None:
-        """Bound what it may have in hand.  Raises LinckiaError."""
+        """Bound what it may have in hand.  Raises Overloaded."""
         in_hand = 0
         if len(call.params) > frames.PART_BYTES:
-            in_hand = sum(len(made.params) for _, made in self.made.values())
+            in_hand = sum(len(made.params) for made in self.made.values())
         if len(self.made) + len(self.asks) >= CALLS_AT_ONCE or in_hand > frames.MAX_MESSAGE_BYTES:
             text = f"service {self.service} has too many calls in hand, or too large ones"
             raise errors.Overloaded(text, retry_after_ms=100)
+
+    def routed(self, call: Call, operation: Operation[object]) -> RoutedCall:
+        """Its call, in its own name, or of a front in the client's or that of the caller it serves."""
+        parent = self.serving(call.parent)
+        of_front = self.client is not None
+        names = (CLIENT, parent.caller if parent is not None else CLIENT) if of_front else ()
+        caller = call.caller if call.caller in names else self.lane.service
+        client_requests = parent.client_requests if parent is not None else None
+        if caller == CLIENT and self.client is not None:
+            client_requests = self.client.requests(call.id)
+        # The grant of the call that is served, which no service can widen; of others a front names it.
+        inherited = parent.grant if parent is not None else None
+        # A client's session is for its front alone to name; what is called while serving it is of the same.
+        session = call.session if of_front else parent.session if parent is not None else ""
+        return RoutedCall(
+            op=operation,
+            params=call.params,
+            caller=caller,
+            trace=call.trace,
+            deadline=trio.current_time() + call.left_ms / 1000,
+            limit_s=call.left_ms / 1000,
+            done=lambda outcome: self._done(call.id, outcome),
+            progress=(lambda frame: self.post(Progress(call.id, frame.done, frame.total, frame.message)))
+            if call.progress
+            else None,
+            client_requests=client_requests,
+            session=session,
+            grant=call.grant if inherited is None and of_front else inherited,
+            target=call.target,
+            peer=call.peer if of_front else "",
+            for_client=caller == CLIENT or (parent is not None and parent.for_client),
+        )
+
+    def _done(self, call_id: int, outcome: bytes | LinckiaError) -> None:
+        self.record(self.made.pop(call_id), outcome)
+        self.lane.was_busy(self.service)
+        self.answer(call_id, outcome)
 
     def answer(self, call_id: int, outcome: bytes | LinckiaError) -> None:
         if self.channel.is_behind and not isinstance(outcome, LinckiaError):
@@ -60,21 +99,3 @@ class Living:
         # Where it is gone, the answer is dropped.
         with contextlib.suppress(LinkClosed):
             self.channel.post(frame)
-
-    def grant_of(self, call: Call, parent: RoutedCall | None) -> Grant | None:
-        """That of the call which is being served, which no service can widen; of others a front names it."""
-        if parent is not None and parent.grant is not None:
-            return parent.grant
-        return call.grant if self.client is not None else None
-
-    def caller_of(self, call: Call, parent: RoutedCall | None) -> str:
-        """In whose name it calls: its own, or of a front the client's, or that of the caller it serves.
-
-        Raises Forbidden: a name that is not its to use.
-        """
-        if self.client is not None and call.caller != self.lane.service:
-            served = parent.caller if parent is not None else CLIENT
-            if call.caller in (CLIENT, served):
-                return call.caller
-            raise Forbidden(f"{self.service} may not call as {call.caller}")
-        return self.lane.service

@@ -1,74 +1,46 @@
-"""Requests that are refused for a while, since generations of their service crashed with them in flight.
-
-A request is known again by a digest of what it asks. One is made only of requests as long as one that is refused, and
-of long ones beside the event loop: 64 MiB take a tenth of a second.
-"""
+"""Requests that are refused for a while, since generations of their service crashed with them in flight."""
 
 from __future__ import annotations
 
 import collections
-import hashlib
-import math
-from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import trio
 
 from kernel.router.call import RoutedCall
+from proto.frames import MAX_MESSAGE_BYTES
 
 QUARANTINE_S = 600.0
 """For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
 
 ENTRIES = 1024
-"""Convictions kept for one service; the oldest goes first."""
+"""Convictions kept for one service, of `MAX_MESSAGE_BYTES` at most together; the oldest goes first."""
 
-LONG_BYTES = 1024 * 1024
-"""Of parameters that are read by a thread."""
 
-Start = Callable[[Callable[[], Awaitable[None]]], None]
-"""Runs a task beside the caller's."""
+class _Conviction(NamedTuple):
+    operation: str
+    params: bytes
+    until: float
+    """On trio's clock."""
 
 
 class Quarantine:
     """The convictions of one service."""
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
-        self._until: collections.OrderedDict[tuple[int, bytes], float] = collections.OrderedDict()
-        """By length and digest, on trio's clock."""
+    def __init__(self) -> None:
+        self._kept: collections.deque[_Conviction] = collections.deque()
 
     def convict(self, call: RoutedCall) -> None:
-        """Refuse what it asks from now on; a long request from when it has been read."""
-        until = trio.current_time() + QUARANTINE_S
+        """Refuse what it asks from now on."""
+        self._kept.append(_Conviction(call.op.name, call.params, trio.current_time() + QUARANTINE_S))
+        while len(self._kept) > ENTRIES or sum(len(each.params) for each in self._kept) > MAX_MESSAGE_BYTES:
+            self._kept.popleft()
 
-        async def read() -> None:
-            self._keep(len(call.params), await trio.to_thread.run_sync(digest, call), until)
-
-        if len(call.params) > LONG_BYTES:
-            self._start(read)
-        else:
-            self._keep(len(call.params), digest(call), until)
-
-    def _keep(self, size: int, name: bytes, until: float) -> None:
-        self._until[size, name] = until
-        while len(self._until) > ENTRIES:
-            self._until.popitem(last=False)
-
-    def may_refuse(self, call: RoutedCall) -> bool:
-        """Whether a request of its length is refused: only then is it read."""
-        size = len(call.params)
-        return bool(self._until) and any(size == each for each, _ in self._until)
-
-    def left_s(self, call: RoutedCall, name: bytes) -> float:
-        """For how long a request of this digest is refused still; 0 where it is not."""
-        key = len(call.params), name
-        left = self._until.get(key, -math.inf) - trio.current_time()
-        if left <= 0:
-            self._until.pop(key, None)
-        return max(0.0, left)
-
-
-def digest(call: RoutedCall) -> bytes:
-    """Names the request by what it asks."""
-    found = hashlib.blake2b(call.op.name.encode() + b"\0", digest_size=16)
-    found.update(call.params)
-    return found.digest()
+    def left_s(self, call: RoutedCall) -> float:
+        """For how long a request that asks the same is refused still; 0 where none is."""
+        now = trio.current_time()
+        while self._kept and self._kept[0].until <= now:
+            self._kept.popleft()
+        # To compare is quick: of another length, or with another beginning, they are told apart at once.
+        asked = call.op.name, call.params
+        return next((each.until - now for each in self._kept if (each.operation, each.params) == asked), 0.0)

@@ -17,7 +17,6 @@ import trio
 from kernel.audit import Entry, now
 from kernel.router.call import RoutedCall
 from proto.errors import Executed, Kind, LinckiaError
-from proto.grants import Grant
 from proto.operation import CLIENT, OPERATOR, Access, Operation
 
 KERNEL = "kernel"
@@ -40,59 +39,28 @@ class AuditLog(Protocol):
     def refused(self, entry: Entry) -> None: ...
 
 
-class Records:
-    """What the router says of calls; nothing where there is no log."""
-
-    def __init__(self, log: AuditLog | None) -> None:
-        self._log = log
-
-    def routed(self, call: RoutedCall, outcome: bytes | LinckiaError) -> None:
-        """A call that a service was to answer has come to its end."""
-        if self._log is not None and _concerns(call.op, call.caller, outcome):
-            self.put(
-                call.op,
-                call.caller,
-                outcome,
-                grant=call.grant,
-                target=call.target,
-                peer=call.peer,
-                trace=call.trace,
-                began=call.deadline - call.limit_s,
-            )
-
-    def put(
-        self,
-        operation: Operation[Any],
-        caller: str,
-        outcome: object,
-        *,
-        grant: Grant | None,
-        target: str,
-        peer: str = "",
-        trace: str = "",
-        began: float | None = None,
-    ) -> None:
-        """The same of any call: it failed if its outcome is a LinckiaError."""
-        if self._log is None or not _concerns(operation, caller, outcome):
-            return
-        failure = outcome.failure if isinstance(outcome, LinckiaError) else None
-        took_s = 0.0 if began is None else trio.current_time() - began
-        entry = Entry(
-            at=now() - datetime.timedelta(seconds=took_s),
-            who=_who(caller, grant, peer),
-            operation=operation.name,
-            target=target,
-            outcome="ok" if failure is None else failure.kind.value,
-            message="" if failure is None else failure.message[:MESSAGE_CHARS],
-            executed="" if failure is None or failure.executed is Executed.NO else failure.executed.value,
-            duration_ms=round(took_s * 1000, 3),
-            trace=trace[_TRACE_ID],
-            peer=peer,
-        )
-        if failure is not None and failure.kind is Kind.FORBIDDEN:
-            self._log.refused(entry)
-        else:
-            self._log.record(entry)
+def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
+    """What became of a call, which failed if its outcome is a LinckiaError; nothing where there is no log."""
+    if log is None or not _concerns(call.op, call.caller, outcome):
+        return
+    failure = outcome.failure if isinstance(outcome, LinckiaError) else None
+    took_s = trio.current_time() - call.deadline + call.limit_s
+    entry = Entry(
+        at=now() - datetime.timedelta(seconds=took_s),
+        who=_who(call),
+        operation=call.op.name,
+        target=call.target,
+        outcome="ok" if failure is None else failure.kind.value,
+        message="" if failure is None else failure.message[:MESSAGE_CHARS],
+        executed="" if failure is None or failure.executed is Executed.NO else failure.executed.value,
+        duration_ms=round(took_s * 1000, 3),
+        trace=call.trace[_TRACE_ID],
+        peer=call.peer,
+    )
+    if failure is not None and failure.kind is Kind.FORBIDDEN:
+        log.refused(entry)
+    else:
+        log.record(entry)
 
 
 def _concerns(operation: Operation[Any], caller: str, outcome: object) -> bool:
@@ -103,12 +71,12 @@ def _concerns(operation: Operation[Any], caller: str, outcome: object) -> bool:
     return isinstance(outcome, LinckiaError) and outcome.kind is Kind.FORBIDDEN
 
 
-def _who(caller: str, grant: Grant | None, peer: str) -> str:
-    if caller != CLIENT:
-        return caller
-    if grant is not None:
-        return grant.name
-    if peer == STDIO:
+def _who(call: RoutedCall) -> str:
+    if call.caller != CLIENT:
+        return call.caller
+    if call.grant is not None:
+        return call.grant.name
+    if call.peer == STDIO:
         return STDIO
     # What a plan does for a client who asked for it has no connection.
-    return HTTP if peer else CLIENT
+    return HTTP if call.peer else CLIENT

@@ -20,9 +20,8 @@ from kernel.router.client import FrontClient
 from kernel.router.instance import Limits
 from kernel.router.lane import Lane
 from kernel.router.living import Living
-from kernel.router.own import LocalHandler, OwnOperations, told
-from kernel.router.record import KERNEL, AuditLog, Records
-from proto import errors, frames, grants, mcp
+from kernel.router.record import KERNEL, AuditLog, record
+from proto import errors, frames, grants, mcp, results
 from proto.channel import Channel, ProtocolViolation
 from proto.dispatch import ClientRequests
 from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
@@ -35,6 +34,9 @@ from proto.target import described
 
 MAX_QUESTION_BYTES = 1024 * 1024
 """Of a service to a client; the kernel reads them."""
+
+LocalHandler = Callable[[Any, str], Awaitable[object]]
+"""A kernel operation: parameters and caller to result."""
 
 _question = frames.reader(frames.Question)
 
@@ -60,23 +62,21 @@ class Router:
         read_only: bool = False,
         audit: AuditLog | None = None,
     ) -> None:
-        self._records = Records(audit)
+        self._record: Callable[[RoutedCall, object], None] = partial(record, audit)
         self._fronts = fronts
         self._read_only = read_only
-        self._table = table
+        self.table = table
         self.lanes = {
             name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake, start=self._start)
             for name, limit in limits.items()
         }
         """By service."""
         # By instance as well, since that is what the supervisor knows.
-        self._lanes = dict(self.lanes)
-        for name, instances in (pools or {}).items():
-            self._lanes.update(dict.fromkeys(instances, self.lanes[name]))
+        self._lanes = {**self.lanes, **{name: lane for lane in self.lanes.values() for name in lane.instances}}
         self._living: dict[tuple[str, int], Living] = {}
-        self._own = OwnOperations()
+        self._own: dict[str, LocalHandler] = {}
         self._nursery: trio.Nursery | None = None
-        self._start_resting: Callable[[str], None] | None = None
+        self._start_resting: Callable[[str], None] = lambda instance: None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keeps the nursery in which the kernel's own operations run when a service calls them."""
@@ -90,90 +90,107 @@ class Router:
         self._start_resting = start
 
     def _wake(self, instance: str) -> None:
-        if self._start_resting is not None:
-            self._start_resting(instance)
+        self._start_resting(instance)
 
     def serve_local(self, name: str, handler: LocalHandler) -> None:
         """The kernel itself answers operation `name` (declared with service `kernel`)."""
-        self._own.serve(name, handler)
+        self._own[name] = handler
 
     def lane(self, service: str) -> Lane:
         """The lane of a service, or of the service that an instance is of."""
         return self._lanes[service]
-
-    def operation(self, name: str) -> Operation[Any]:
-        """The operation of that name. Raises UnknownOperation."""
-        return self._table.find(name)
 
     async def call(
         self,
         operation: Operation[Any],
         params: Params[Any],
         *,
-        caller: str = "client",
+        caller: str = CLIENT,
         timeout_s: float | None = None,
         trace: str | None = None,
         client_requests: ClientRequests | None = None,
         written: bool = False,
     ) -> object:
         """See `proto.dispatch.Dispatcher.call`."""
-        trace = trace or frames.new_trace()
-        # The kernel's own work for a client is held to that client's grant.
-        grant = grants.current.get()
-        call = partial(
-            self._call, operation, params, caller, grant, timeout_s, trace, client_requests, written=written
-        )  # fmt: skip
-        tell = partial(self._records.put, operation, caller, grant=grant, target=described(params), trace=trace)
-        return await told(tell, operation, call)
-
-    async def _call(
-        self,
-        operation: Operation[Any],
-        params: Params[Any],
-        caller: str,
-        grant: Grant | None,
-        timeout_s: float | None,
-        trace: str,
-        client_requests: ClientRequests | None,
-        *,
-        written: bool,
-    ) -> object:
-        self._admit(operation, caller, grant)
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
-        if operation.service == KERNEL:
-            return await self._own.call(operation, params, caller, limit_s)
-        lane = self._lane_of(operation)
-        body = frames.pack_body(params)
-        if len(body) > frames.MAX_MESSAGE_BYTES:
-            raise errors.InvalidParams(f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         waiting = Waiting(client_requests)
-        routed = RoutedCall(
-            operation,
-            body,
+        call = RoutedCall(
+            op=operation,
+            params=b"",
             caller=caller,
-            trace=trace,
+            trace=trace or frames.new_trace(),
             deadline=trio.current_time() + limit_s,
             limit_s=limit_s,
             done=waiting.done,
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
-            grant=grant,
+            # The kernel's own work for a client is held to that client's grant.
+            grant=grants.current.get(),
+            target=described(params),
         )
-        lane.submit(routed)
+
+        async def work() -> object:
+            self._admit(call, call.grant)
+            if operation.service == KERNEL:
+                return await self._answer_own(call, params)
+            call.params = frames.pack_body(params)
+            if len(call.params) > frames.MAX_MESSAGE_BYTES:
+                too_large = f"{operation.name}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes"
+                raise errors.InvalidParams(too_large)
+            outcome = await self._outcome(call, waiting)
+            if isinstance(outcome, LinckiaError):
+                raise outcome
+            return results.plain(operation, outcome, written=written)
+
+        return await self._recorded(call, work)
+
+    async def _outcome(self, call: RoutedCall, waiting: Waiting) -> bytes | LinckiaError:
+        """What a service answers to a call of this process."""
+        lane = self._lane_of(call.op)
+        lane.submit(call)
+        executed = Executed.MAYBE
         try:
-            with trio.move_on_at(routed.deadline):
+            with trio.move_on_at(call.deadline):
                 await waiting.finished.wait()
         finally:
-            delivered = waiting.finished.is_set() or lane.withdraw(routed, "withdrawn by the caller")
-        if waiting.outcome is None:
-            lane.failures["timeout"] += 1
-            late = f"{operation.name}: no answer from service {operation.service} within {limit_s:.3g} s"
-            raise operation.failure(errors.Timeout(late, executed=Executed.MAYBE if delivered else Executed.NO))
-        return waiting.result(operation, written=written)
+            if not waiting.finished.is_set():
+                executed = lane.withdraw(call, "withdrawn by the caller")
+        return lane.late(call, executed) if waiting.outcome is None else waiting.outcome
+
+    async def _recorded(self, call: RoutedCall, work: Callable[[], Awaitable[object]]) -> object:
+        """What `work` answers or raises, once the audit log has been told of it."""
+        outcome: object = Cancelled(f"{call.op.name}: withdrawn by the caller")
+        try:
+            outcome = await work()
+        except LinckiaError as error:
+            outcome = error
+            raise
+        finally:
+            self._record(call, outcome)
+        return outcome
+
+    async def _answer_own(self, call: RoutedCall, params: Params[Any]) -> object:
+        """The result of the kernel's own operation as plain data.  Raises LinckiaError."""
+        try:
+            with trio.move_on_at(call.deadline):
+                return msgspec.to_builtins(await self._own[call.op.name](params, call.caller))
+            raise errors.Timeout(f"{call.op.name}: not done within {call.limit_s:.3g} s")
+        except LinckiaError as error:
+            raise call.op.failure(error) from error.__cause__
+
+    async def _answer_own_for_service(self, call: RoutedCall) -> object:
+        """The same for a call that came over a link.  Raises LinckiaError."""
+        grants.current.set(call.grant)
+        try:
+            params = frames.read_body(call.params, call.op.params)
+            params.check()
+        except msgspec.DecodeError as error:
+            raise errors.InvalidParams(f"{call.op.name}: {error}") from None
+        return await self._answer_own(call, params)
 
     def up(self, hello: frames.Hello, channel: Channel) -> None:
         lane = self._lanes[hello.service]
-        living = Living(hello.service, hello.generation, channel, lane)
+        living = Living(hello.service, hello.generation, channel, lane, self._record)
         if lane.service in self._fronts:
             living.client = FrontClient(channel)
         self._living[hello.service, hello.generation] = living
@@ -195,11 +212,10 @@ class Router:
 
     def down(self, service: str, generation: int, cause: Cause) -> None:
         if (dead := self._living.pop((service, generation), None)) is not None:
-            for lane, call in dead.made.values():
-                delivered = lane.withdraw(call, f"service {service} died")
-                executed = Executed.MAYBE if delivered else Executed.NO
-                lost = Cancelled(f"{call.op.name}: service {service}, which had called it, died", executed=executed)
-                self._records.routed(call, lost)
+            for call in dead.made.values():
+                executed = self._lane_of(call.op).withdraw(call, f"service {service} died")
+                lost = f"{call.op.name}: service {service}, which had called it, died"
+                self._record(call, Cancelled(lost, executed=executed))
             for scope in dead.asks.values():
                 scope.cancel()
             dead.asks.clear()
@@ -234,100 +250,57 @@ class Router:
 
     def _withdraw(self, living: Living, call_id: int, *, late: bool) -> None:
         """A service wants no answer to its call any more; where its time is up, it is told what may have been done."""
-        lane, call = living.made.pop(call_id, (None, None))
-        if lane is None or call is None:
+        if (call := living.made.pop(call_id, None)) is None:
             return
-        delivered = lane.withdraw(call, f"withdrawn by service {living.service}")
-        executed = Executed.MAYBE if delivered else Executed.NO
+        lane = self._lane_of(call.op)
+        executed = lane.withdraw(call, f"withdrawn by service {living.service}")
         if late:
-            lane.failures["timeout"] += 1
-            text = f"{call.op.name}: no answer from service {call.op.service} within {call.limit_s:.3g} s"
-            timeout = call.op.failure(errors.Timeout(text, executed=executed))
-            self._records.routed(call, timeout)
+            timeout = lane.late(call, executed)
+            self._record(call, timeout)
             living.answer(call_id, timeout)
         else:
-            self._records.routed(call, Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed))
+            self._record(call, Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed))
 
-    def _from_service(self, living: Living, call: Call) -> None:
-        if call.id in living.made or call.id in living.asks:
-            raise ProtocolViolation(f"a call of number {call.id}, which another has that is not answered")
-        parent = living.serving(call.parent)
+    def _from_service(self, living: Living, frame: Call) -> None:
+        if frame.id in living.made or frame.id in living.asks:
+            raise ProtocolViolation(f"a call of number {frame.id}, which another has that is not answered")
+        operation = self.table.get(frame.op)
+        call = None if operation is None else living.routed(frame, operation)
         try:
-            living.admit(call)
-            if call.op == frames.ASK_CLIENT:
-                self._ask_client(living, call, parent.client_requests if parent is not None else None)
+            living.admit(frame)
+            if call is not None:
+                self._pass_on(living, frame, call)
+            elif frame.op == frames.ASK_CLIENT:
+                self._ask_client(living, frame)
             else:
-                self._pass_on(living, call, parent)
+                raise errors.UnknownOperation(f"unknown operation {frame.op!r}")
         except LinckiaError as error:
-            self._record_refusal(living, call, error)
-            living.answer(call.id, error)
+            if call is not None:
+                self._record(call, error)
+            living.answer(frame.id, error)
 
-    def _record_refusal(self, living: Living, call: Call, error: LinckiaError) -> None:
-        """A call that went no further; whose name it was to be in is not settled."""
-        if (operation := self._table.get(call.op)) is not None:
-            caller = call.caller if living.client is not None and call.caller == CLIENT else living.lane.service
-            grant = living.grant_of(call, living.serving(call.parent))
-            self._records.put(
-                operation, caller, error, grant=grant, target=call.target, peer=call.peer, trace=call.trace
-            )
-
-    def _pass_on(self, living: Living, call: Call, parent: RoutedCall | None) -> None:
-        operation = self._table.get(call.op)
-        if operation is None:
-            raise errors.UnknownOperation(f"unknown operation {call.op!r}")
-        caller = living.caller_of(call, parent)
-        grant = living.grant_of(call, parent)
+    def _pass_on(self, living: Living, frame: Call, call: RoutedCall) -> None:
+        if living.client is not None and frame.caller != call.caller:
+            raise Forbidden(f"{living.service} may not call as {frame.caller}")
         # What a service calls to serve a client is its own concern, within the grant that goes with the call.
-        self._admit(operation, caller, grant if living.client is not None else None)
-        if operation.service == KERNEL:
-            serve = partial(self._own.call_for, call, operation, caller, grant)
-            tell = partial(
-                self._records.put, operation, caller, grant=grant, target=call.target, peer=call.peer, trace=call.trace
-            )
-            self._answer_itself(living, call, partial(told, tell, operation, serve))
+        self._admit(call, call.grant if living.client is not None else None)
+        if call.op.service == KERNEL:
+            own = partial(self._answer_own_for_service, call)
+            self._answer_itself(living, frame, partial(self._recorded, call, own))
             return
-        lane = self._lane_of(operation)
-        client_requests = parent.client_requests if parent is not None else None
-        if caller == CLIENT and living.client is not None:
-            client_requests = living.client.requests(call.id)
+        lane = self._lane_of(call.op)
         # Also where it fails at once: what it wanted to do is still to be done.
         living.lane.was_busy(living.service)
-
-        def done(outcome: bytes | LinckiaError) -> None:
-            living.made.pop(call.id, None)
-            self._records.routed(routed, outcome)
-            living.lane.was_busy(living.service)
-            living.answer(call.id, outcome)
-
-        def progress(frame: Progress) -> None:
-            living.post(Progress(call.id, frame.done, frame.total, frame.message))
-
-        routed = RoutedCall(
-            operation,
-            call.params,
-            caller=caller,
-            trace=call.trace,
-            deadline=trio.current_time() + call.left_ms / 1000,
-            done=done,
-            limit_s=call.left_ms / 1000,
-            progress=progress if call.progress else None,
-            client_requests=client_requests,
-            # A client's session is for its front alone to name; what is called while serving it is of the same.
-            session=call.session if living.client is not None else parent.session if parent is not None else "",
-            grant=grant,
-            target=call.target,
-            peer=call.peer if living.client is not None else "",
-            for_client=caller == CLIENT or (parent is not None and parent.for_client),
-        )
-        living.made[call.id] = (lane, routed)
+        living.made[frame.id] = call
         try:
-            lane.submit(routed)
+            lane.submit(call)
         except LinckiaError:
-            del living.made[call.id]
+            del living.made[frame.id]
             raise
 
-    def _admit(self, operation: Operation[Any], caller: str, grant: Grant | None) -> None:
+    def _admit(self, call: RoutedCall, grant: Grant | None) -> None:
         """Raises Forbidden where the caller, or a client of this grant, may not call it."""
+        operation, caller = call.op, call.caller
         if not operation.admits(caller):
             who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
             raise Forbidden(f"{operation.name} may not be called by {who}")
@@ -336,11 +309,17 @@ class Router:
         if grant is not None and (refusal := operation.refusal(grant)):
             raise Forbidden(refusal)
 
-    def _ask_client(self, living: Living, call: Call, client_requests: ClientRequests | None) -> None:
-        if client_requests is None:
+    def _ask_client(self, living: Living, frame: Call) -> None:
+        parent = living.serving(frame.parent)
+        if parent is None or parent.client_requests is None:
             raise errors.Unavailable("the call being served was not made by a client that can be asked")
-        question = _as_question(call.params)
-        self._answer_itself(living, call, partial(client_requests.ask, question.method, question.params))
+        if len(frame.params) > MAX_QUESTION_BYTES:
+            raise errors.InvalidParams(f"a question to a client is {MAX_QUESTION_BYTES} bytes long at most")
+        try:
+            question: frames.Question = _question(frame.params)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"no question to a client: {error}") from None
+        self._answer_itself(living, frame, partial(parent.client_requests.ask, question.method, question.params))
 
     def _answer_itself(self, living: Living, call: Call, work: Callable[[], Awaitable[object]]) -> None:
         """Answer a service's call with what `work` comes to, in a task."""
@@ -376,17 +355,7 @@ class Router:
             if living.client is not None and meant:
                 living.post(event)
 
-    def _start(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+    def _start(self, task: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
-        self._nursery.start_soon(contained, "a task of the router", task, *args)
-
-
-def _as_question(params: bytes) -> frames.Question:
-    if len(params) > MAX_QUESTION_BYTES:
-        raise errors.InvalidParams(f"a question to a client is {MAX_QUESTION_BYTES} bytes long at most")
-    try:
-        question: frames.Question = _question(params)
-    except msgspec.DecodeError as error:
-        raise ProtocolViolation(f"no question to a client: {error}") from None
-    return question
+        self._nursery.start_soon(contained, "a task of the router", task)

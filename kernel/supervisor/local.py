@@ -19,14 +19,22 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.edge import kept
+from kernel.edge import contained, kept
 from kernel.supervisor.placement import Exit, Running
-from kernel.supervisor.processes import STOPPED, OomCounter, Reaper, become_subreaper, memory_bytes, progress_of
+from kernel.supervisor.processes import (
+    STOPPED,
+    Activity,
+    OomCounter,
+    Reaper,
+    activity,
+    become_subreaper,
+    memory_bytes,
+    progress_of,
+)
 from kernel.supervisor.service_log import ServiceLog
 from kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
 from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from kernel.supervisor.stall import Activity, activity
-from kernel.supervisor.standby import Standbys
+from kernel.supervisor.standby import Standby
 from kernel.supervisor.turns import Turns
 from kernel.supervisor.zygote import Zygote, ZygoteDown
 from proto import frames
@@ -147,7 +155,8 @@ class LocalPlacement:
         self._ahead = ahead
         self._reaper = Reaper()
         self._oom = OomCounter()
-        self._standbys = Standbys(self._reaper)
+        self._standbys: dict[str, Standby] = {}
+        """By service."""
         # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
         cores = os.cpu_count() or 1
         self._loading = Turns([spec.name for spec in zygotes], max(1, cores - 1))
@@ -164,7 +173,6 @@ class LocalPlacement:
             stack.callback(self._close_logs)
             nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery = nursery
-            nursery.start_soon(kept, "the keeper of standbys", self._standbys.run)
             for index, zygote in enumerate(self.zygotes.values()):
                 nursery.start_soon(kept, f"zygote {zygote.spec.name}", zygote.run)
                 if index == 0:
@@ -231,13 +239,15 @@ class LocalPlacement:
 
         def expect_the_next() -> None:
             self._starting.end(spec.name)
-            if zygote is not None and spec.standby:
-                self._standbys.keep(spec, birth, zygote, log.fd)
+            if zygote is not None and spec.standby and self._nursery is not None:
+                self._dismiss_standby(spec.name)
+                standby = self._standbys[spec.name] = Standby(spec, birth, zygote, self._reaper, log.fd)
+                self._nursery.start_soon(contained, f"the standby of {spec.name}", standby.run)
 
         return LocalProcess(
             pid, how, link, pidfd, log, self._reaper, self._oom, popen,
             on_ready=expect_the_next,
-            on_use=lambda: self._standbys.called(spec.name),
+            on_use=lambda: self._standbys[spec.name].called() if spec.name in self._standbys else None,
             handoff=handoff,
             oom_kills=self._oom.read(),
         )  # fmt: skip
@@ -257,8 +267,10 @@ class LocalPlacement:
             return process.pid, "ahead", process
         if birth.generation == 1:
             await self._turn_of(spec, zygote)
-        if (pid := self._standbys.take(spec, birth, descriptors)) is not None:
+        standby = self._standbys.get(spec.name)
+        if standby is not None and (pid := standby.take(birth, descriptors)) is not None:
             return pid, "standby", None
+        self._dismiss_standby(spec.name)
         if zygote is not None:
             try:
                 return await zygote.fork(birth, spec.env, descriptors), "zygote", None
@@ -290,10 +302,15 @@ class LocalPlacement:
                 if service in zygote.needed_by:
                     self._loading.hurry(zygote.spec.name)
 
+    def _dismiss_standby(self, service: str) -> None:
+        if (standby := self._standbys.pop(service, None)) is not None:
+            standby.scope.cancel()
+
     def dismiss(self, service: str) -> None:
-        self._standbys.dismiss(service)
+        self._dismiss_standby(service)
         for zygote in self.zygotes.values():
             zygote.no_longer_needed_by(service)
 
     def standby_pid(self, service: str) -> int | None:
-        return self._standbys.pid_of(service)
+        standby = self._standbys.get(service)
+        return standby.pid if standby is not None else None

@@ -11,8 +11,8 @@ from typing import Protocol
 import msgspec
 import trio
 
+from kernel.supervisor.processes import Activity
 from kernel.supervisor.spec import ServiceSpec
-from kernel.supervisor.stall import Activity
 from proto.birth import Birth
 from proto.link import Link
 

@@ -165,11 +165,11 @@ Decision: TypeAlias = Spawn | End | Wake | Tell
 
 
 class Plan:
-    """The specs, in start order, with the look-ups that the policy needs.  Raises ValueError as `spec.check` does."""
+    """The specs, in start order, and waves of shutdown.  Raises ValueError as `spec.check` does."""
 
     def __init__(self, specs: tuple[ServiceSpec, ...]) -> None:
         check(specs)
-        self.specs: dict[str, ServiceSpec] = {spec.name: spec for spec in specs}
+        self.specs = {spec.name: spec for spec in specs}
         self.waves = shutdown_waves(specs)
 
     def first(self) -> State:
@@ -200,6 +200,10 @@ def delay_s(backoff: Backoff, streak: int, random: float) -> float:
     return delay * (1 + backoff.jitter * random)
 
 
+def _told(children: dict[str, Child]) -> list[Tell]:
+    return [Tell(name, child.state, child.reason, child.retry_at) for name, child in children.items()]
+
+
 class _Step:
     """The state made mutable while one happening is worked out; `finish` gives the new state and the decisions."""
 
@@ -228,7 +232,7 @@ class _Step:
                 if self.children[name].generation == generation and self.children[name].lives:
                     self._died(name, cause)
             case StopAsked(name):
-                self._stop_asked(name)
+                self._soon(name, ServiceState.STOPPED, "stopped on request")
             case _ if not self.closing:
                 self._take_while_open(happening)
 
@@ -262,8 +266,7 @@ class _Step:
             self._close_next_wave()
         else:
             self._start_released()
-        told = [Tell(name, child.state, child.reason, child.retry_at) for name, child in self.children.items()]
-        before = [Tell(name, child.state, child.reason, child.retry_at) for name, child in self.before.children.items()]
+        told, before = map(_told, (self.children, self.before.children))
         news = [now for now, then in zip(told, before, strict=True) if now != then]
         return State(children=self.children, closing=self.closing), (*news, *self.decisions)
 
@@ -282,14 +285,17 @@ class _Step:
         self.decisions.append(End(name, child.generation, why, rests=rests))
 
     def _start_soon(self, name: str, why: str) -> None:
-        """Start it in this step, or as soon as the process that it has is gone."""
+        self._soon(name, ServiceState.WAITING, why)
+
+    def _soon(self, name: str, state: ServiceState, why: str) -> None:
+        """Have it be STOPPED, or started (WAITING), in this step or as soon as the process that it has is gone."""
         child = self.children[name]
         if child.state is ServiceState.DRAINING:
-            self._set(name, reason=why, then=ServiceState.WAITING)
+            self._set(name, reason=why, then=state)
         elif child.lives:
-            self._end(name, why, ServiceState.WAITING)
+            self._end(name, why, state)
         else:
-            self._down(name, ServiceState.WAITING, why)
+            self._down(name, state, why)
 
     def _start_later(self, name: str, state: ServiceState, delay: float, reason: str) -> None:
         if delay > 0:
@@ -365,10 +371,8 @@ class _Step:
         # The process is gone; only its record matters from here on.
         child = self._set(name, state=ServiceState.STOPPED, crashed=True)
         if ready_at is not None and self.now - ready_at >= spec.backoff.healthy_after_s:
-            failed_climbs = 0 if child.climbing else child.failed_climbs
-            child = self._set(
-                name, streak=0, mode_deaths=0, on_trial=False, climbing=False, failed_climbs=failed_climbs
-            )
+            climbs = 0 if child.climbing else child.failed_climbs
+            child = self._set(name, streak=0, mode_deaths=0, on_trial=False, climbing=False, failed_climbs=climbs)
         if cause.kind is CauseKind.SIGNAL and cause.code in OUTSIDE_SIGNALS and ready_at is not None:
             self._start_soon(name, cause.text)
             return
@@ -380,10 +384,8 @@ class _Step:
         lower = child.mode + 1
         if lower < len(spec.modes) and (child.climbing or given_up or child.mode_deaths + 1 >= spec.descend_after):
             # Another mode is another hypothesis: it starts at once and with a clean record.
-            failed_climbs = child.failed_climbs + child.climbing
-            self._set(
-                name, mode=lower, crashes=(), streak=0, mode_deaths=0, climbing=False, failed_climbs=failed_climbs
-            )
+            climbs = child.failed_climbs + child.climbing
+            self._set(name, mode=lower, crashes=(), streak=0, mode_deaths=0, climbing=False, failed_climbs=climbs)
             self._start_soon(name, cause.text)
         elif given_up:
             why = "died again when tried" if child.on_trial else f"{len(crashes)} deaths within {spec.period_s:g} s"
@@ -395,12 +397,3 @@ class _Step:
 
     def _clear_record(self, name: str) -> None:
         self._set(name, crashes=(), streak=0, mode_deaths=0, on_trial=False)
-
-    def _stop_asked(self, name: str) -> None:
-        why = "stopped on request"
-        if self.children[name].state is ServiceState.DRAINING:
-            self._set(name, reason=why, then=ServiceState.STOPPED)
-        elif self.children[name].lives:
-            self._end(name, why, ServiceState.STOPPED)
-        else:
-            self._down(name, ServiceState.STOPPED, why)

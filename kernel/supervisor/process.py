@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, CauseKind, GenerationSink
-from kernel.supervisor import disk, stall
+from kernel.supervisor import disk, processes
 from kernel.supervisor.placement import Exit, Placement, Running
 from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
@@ -76,8 +76,8 @@ class Liveness:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._unanswered_since: float | None = None
-        self._sent: dict[int, float] = {}
         self._n = 0
+        self._sent: dict[int, float] = {}
         self.round_trip_s: float | None = None
 
     def ping(self, now: float) -> int:
@@ -90,10 +90,9 @@ class Liveness:
 
     def pong(self, n: int, now: float) -> None:
         """Any pong shows that the loop runs."""
-        sent = self._sent.pop(n, None)
-        if sent is not None:
+        if (sent := self._sent.get(n)) is not None:
             self.round_trip_s = now - sent
-            self._unanswered_since = None
+            self.heard()
             self._sent = {number: at for number, at in self._sent.items() if number > n}
 
     @property
@@ -130,7 +129,6 @@ class Generation:
         self.spec = spec
         self.number = number
         self.mode = mode
-        self.started_at = trio.current_time()
         self.ready_at: float | None = None
         self.info: dict[str, str] = {}
         self.backlogs: dict[str, frames.Backlog] = {}
@@ -236,11 +234,9 @@ class Generation:
                 self._greet(frame, running)
             case Ready(info=info):
                 self._become_ready(info, channel, running)
-            case Pong(n=n, in_flight=in_flight, info=info, backlogs=backlogs):
+            case Pong(n=n):
                 self.liveness.pong(n, trio.current_time())
-                self.in_flight = in_flight
-                self.info = info
-                self.backlogs = backlogs
+                self.in_flight, self.info, self.backlogs = frame.in_flight, frame.info, frame.backlogs
             case Bye():
                 self._said_bye = True
                 if self._cause is None and self.ready_at is not None:
@@ -290,26 +286,23 @@ class Generation:
                 self._check_memory(running)
                 self._check_stopped(running)
                 await running.tend(self._sink.was_used(self.spec.name))
-                self._look_whether_idle()
+                if self._is_idle():
+                    # Nothing is awaited between this look and the end of calls, so no call can come between.
+                    self._on_idle()
                 next_at = trio.current_time() + interval
 
-    def _look_whether_idle(self) -> None:
+    def _is_idle(self) -> bool:
         limit_s, only = self.spec.rests_after_s, self.spec.rests_while
         if limit_s is None or self.ready_at is None or self._cause is not None:
-            return
+            return False
         if only is not None and self.info.get(only[0]) != only[1]:
-            return
+            return False
         idle_since = self._sink.idle_since(self.spec.name)
-        if idle_since is not None and trio.current_time() - max(idle_since, self.ready_at) >= limit_s:
-            # Nothing is awaited between this look and the end of calls, so no call can come between.
-            self._on_idle()
+        return idle_since is not None and trio.current_time() - max(idle_since, self.ready_at) >= limit_s
 
     def _ping(self, channel: Channel, now: float, overslept: float) -> None:
-        silent_s = self.liveness.hung_for(now, overslept)
-        if silent_s is not None:
-            text = f"answered no ping for {silent_s:.1f} s"
-            # A process that hangs would not hear of draining either; this way its stack gets into the log.
-            self.end(Cause(CauseKind.HANG, None, text), Rung.ABORT)
+        if (silent_s := self.liveness.hung_for(now, overslept)) is not None:
+            self._hangs(silent_s)
             return
         # Where the link is closed, the reader sees to that.
         with contextlib.suppress(LinkClosed):
@@ -322,21 +315,25 @@ class Generation:
         while self._cause is None and limit_s is not None:
             await self._pinged.wait()
             self._pinged = trio.Event()
-            await trio.sleep(stall.GRACE_S)
-            silent_s, before = stall.GRACE_S, running.activity() if self.liveness.is_silent else None
+            await trio.sleep(processes.GRACE_S)
+            silent_s, before = processes.GRACE_S, running.activity() if self.liveness.is_silent else None
             while self.liveness.is_silent and before is not None and self._cause is None:
                 looked_at = trio.current_time()
-                await trio.sleep(stall.LOOK_S)
+                await trio.sleep(processes.LOOK_S)
                 if (now := running.activity()) is None:
                     break
-                own_s = stall.unexcused_s(running.pid, before, now)
+                own_s = processes.unexcused_s(running.pid, before, now)
                 if own_s is None:
                     self.liveness.excuse(trio.current_time() - looked_at)
                 elif not channel.is_behind:
-                    silent_s += min(own_s, stall.LOOK_S)
+                    silent_s += min(own_s, processes.LOOK_S)
                 if silent_s > limit_s and self.liveness.is_silent:
-                    self.end(Cause(CauseKind.HANG, None, f"answered no ping for {silent_s:.1f} s"), Rung.ABORT)
+                    self._hangs(silent_s)
                 before = now
+
+    def _hangs(self, silent_s: float) -> None:
+        # It would not hear of draining either; this way its stack gets into the log.
+        self.end(Cause(CauseKind.HANG, None, f"answered no ping for {silent_s:.1f} s"), Rung.ABORT)
 
     def _check_stopped(self, running: Running) -> None:
         """One that is stopped is as good as dead: sooner than it would be missed by its pongs, and in start-up too."""
@@ -396,13 +393,10 @@ class Generation:
 
 def cause_of(ended: Exit, asked: Cause | None) -> Cause:
     """Why a generation ended: what it was `asked` to end for, or else what the operating system says."""
+    how = "an unknown end" if ended.code is None else f"exit code {ended.code}"
     if ended.signal is not None:
         known = ended.signal in set(signal.Signals)
         how = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
-    elif ended.code is not None:
-        how = f"exit code {ended.code}"
-    else:
-        how = "an unknown end"
     if asked is not None:
         code = ended.signal if ended.signal is not None else ended.code
         return Cause(asked.kind, code, f"{asked.text}; ended with {how}")
@@ -411,6 +405,4 @@ def cause_of(ended: Exit, asked: Cause | None) -> Cause:
     if ended.signal is not None:
         return Cause(CauseKind.SIGNAL, ended.signal, f"killed by {how}")
     text = f"{how}: {ended.last_words}" if ended.last_words and ended.code else how
-    if ended.code == EXIT_OUT_OF_MEMORY:
-        return Cause(CauseKind.MEMORY, ended.code, text)
-    return Cause(CauseKind.EXIT, ended.code, text)
+    return Cause(CauseKind.MEMORY if ended.code == EXIT_OUT_OF_MEMORY else CauseKind.EXIT, ended.code, text)

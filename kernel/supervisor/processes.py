@@ -1,4 +1,5 @@
-"""What Linux tells about processes (their memory, who was killed for want of it), and the reaper of orphaned zombies.
+"""What Linux tells about processes (their memory, what they are at, who was killed for want of memory), and the reaper
+of orphaned zombies.
 
 Zombies are what services left behind; they became children of the subreaper, us.  The reaper never takes the exit
 status of a child that other code waits for: those that the supervisor started are registered, the groups of dead
@@ -11,8 +12,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
-
-_OWN = (b"RssAnon:", b"RssShmem:", b"VmSwap:")
+from typing import NamedTuple
 
 
 def memory_bytes(pid: int) -> int | None:
@@ -20,38 +20,32 @@ def memory_bytes(pid: int) -> int | None:
 
     File-backed pages are left out: they are given back under pressure, and a mapped index is no leak.
     """
-    return _status_bytes(pid, _OWN)
+    return _bytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:", b"VmSwap:")
 
 
 def resident_bytes(pid: int) -> int | None:
     """All that is resident, file-backed pages included.  None where the process is gone."""
-    return _status_bytes(pid, (b"VmRSS:",))
+    return _bytes(f"/proc/{pid}/status", b"VmRSS:")
 
 
 def proportional_bytes(pid: int) -> int | None:
     """Resident memory with shared pages divided among their sharers (PSS); some milliseconds for a large process."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines()
-    except OSError:
-        return None
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:"))
+    return _bytes(f"/proc/{pid}/smaps_rollup", b"Pss:")
 
 
-def _status_bytes(pid: int, fields: tuple[bytes, ...]) -> int | None:
-    try:
-        fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        text = os.read(fd, 8192)
-    except OSError:
-        # The process ended in between.
-        return None
-    finally:
-        os.close(fd)
-    found = [int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(fields)]
+def _bytes(path: str, *fields: bytes) -> int | None:
+    found = [int(line.split()[1]) * 1024 for line in _read(path).splitlines() if line.startswith(fields)]
     # A zombie has no memory and none of these lines.
     return sum(found) if found else None
+
+
+def _read(path: str | Path) -> bytes:
+    """Nothing where it is not there: processes end."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def session_of(pid: int) -> int | None:
@@ -60,47 +54,75 @@ def session_of(pid: int) -> int | None:
     return int(fields[3]) if fields else None
 
 
-STOPPED = "T"
-"""The state of a process that has got SIGSTOP."""
+STOPPED, GONE = "T", "X"
+"""The state of a process that has got SIGSTOP, and of one that is not there."""
 
 
 def progress_of(pid: int) -> tuple[str, int]:
     """The state of a process as ps(1) names it, and the processor time that it has used, in clock ticks."""
     fields = _stat(pid)
-    return (fields[0].decode(), int(fields[11]) + int(fields[12])) if fields else ("X", 0)
+    return (fields[0].decode(), int(fields[11]) + int(fields[12])) if fields else (GONE, 0)
 
 
 def _stat(pid: int) -> list[bytes]:
     """The fields of proc_pid_stat(5) from the third on; none where there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return []
     # The name, in parentheses, may hold anything, so fields are counted after its end.
-    return stat[stat.rindex(b")") + 2 :].split()
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+# Whether an event loop that owes a pong hangs or is only slow, by what its process did with the time since.  One that
+# sleeps while a ping lies in its socket is blocked in something else than its own waiting. One that has the processor
+# and does not come round is busy with one thing. One that waits for a processor, or for the disk, is slow because the
+# machine is, and is excused for that long, however long.
+
+LOOK_S = 0.1
+"""Between two looks; what one may count for, since this process may itself have been late."""
+
+GRACE_S = 0.2
+"""Before the first: a healthy loop answers in milliseconds."""
+
+
+class Activity(NamedTuple):
+    """A process at one moment: the state of its main thread, which runs the loop, as proc_pid_stat(5) has it, and the
+    processor time of each thread so far, in ns."""
+
+    state: str
+    used_ns: dict[str, int]
+
+
+def activity(pid: int) -> Activity | None:
+    """None where the process is gone, or the system does not tell."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        used = {thread: int(_read(f"/proc/{pid}/task/{thread}/schedstat").split()[0]) for thread in threads}
+    except (OSError, ValueError, IndexError):
+        return None
+    return Activity(progress_of(pid)[0], used)
+
+
+def unexcused_s(pid: int, before: Activity, after: Activity) -> float | None:
+    """Of the time between two looks, what counts against the loop; None: it waited for a processor or for the disk."""
+    loop = str(pid)
+    if after.used_ns.get(loop) == before.used_ns.get(loop):
+        return LOOK_S if after.state == before.state == "S" else None
+    # What holds the interpreter may be another thread.
+    return max(used - before.used_ns.get(thread, 0) for thread, used in after.used_ns.items()) / 1e9
 
 
 class OomCounter:
     """How many processes Linux has killed for want of memory, in our control group or on the machine."""
 
     def __init__(self) -> None:
-        counting = (path for path in _group_paths() if "oom_kill " in _text(path))
+        counting = (path for path in _group_paths() if b"oom_kill " in _read(path))
         self._path = next(counting, Path("/proc/vmstat"))
 
     def read(self) -> int:
         """Kills so far; 0 where they are not counted."""
-        return sum(int(line.split()[1]) for line in _text(self._path).splitlines() if line.startswith("oom_kill "))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
+        return sum(int(line.split()[1]) for line in _read(self._path).splitlines() if line.startswith(b"oom_kill "))
 
 
 def _group_paths() -> Iterator[Path]:
-    for line in _text(Path("/proc/self/cgroup")).splitlines():
+    for line in _read("/proc/self/cgroup").decode().splitlines():
         _, controllers, group = line.split(":", 2)
         # In a container the group's path is often the host's, and the group itself is mounted at the root.
         for where in (group.lstrip("/"), ""):
@@ -153,8 +175,7 @@ class Reaper:
     def _is_orphan(self, pid: int, now: float) -> bool:
         if pid in self.own:
             return False
-        session = session_of(pid)
-        if session not in (self._session, pid):
+        if session_of(pid) not in (self._session, pid):
             # The kernel did not make its session, so a service spawned it.
             return True
         if self._seen is None or self._seen[0] != pid:

@@ -85,7 +85,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A healthy event loop answers in milliseconds, a starved one in a second; deadlines of callers are 10 s."""
     stall_s: Positive | None = None
     """The same for what never keeps its loop busy: time in which it slept or had a processor, and answered no ping,
-    without that in which it waited for one (`stall`).  None: it may compute for as long as `hang_timeout_s`."""
+    without that in which it waited for one (`processes`).  None: it may compute for as long as `hang_timeout_s`."""
     shutdown_timeout_s: Positive = 5.0
     """For calls in hand to finish when it is told to end."""
     term_timeout_s: Positive = 2.0

@@ -8,7 +8,6 @@ it is called again: it holds some 10 MB.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import logging
 import math
@@ -22,12 +21,12 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from kernel.edge import contained
 from kernel.supervisor.processes import STOPPED, Reaper, progress_of
 from kernel.supervisor.spawn import settle
 from kernel.supervisor.spec import ServiceSpec
 from kernel.supervisor.zygote import Zygote, ZygoteDown
 from proto.birth import Birth, Wake
+from proto.link import rights, socket_pair
 
 AFTER_A_RESTART_S = 0.005
 """So that the calls that waited for the restart are answered first."""
@@ -43,151 +42,93 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Standby:
-    """One process that waits."""
+    """That for the generation after the one of `birth`, which is READY; `run` must be running.  Cancelling `scope` ends
+    it."""
 
-    def __init__(self, pid: int, control: socket.socket, birth: Birth, env: dict[str, str]) -> None:
-        self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
-        self.woken = trio.Event()
-        self._control = control
-        self._birth = birth
-        self._env = env
-
-    def fits(self, birth: Birth, env: dict[str, str]) -> bool:
-        """Whether it can be the generation that this certificate describes, and lives."""
-        dead = select.poll()
-        dead.register(self.pidfd, select.POLLIN)
-        return (
-            replace(self._birth, generation=birth.generation) == birth
-            and self._env == env
-            and not dead.poll(0)
-            and progress_of(self.pid)[0] != STOPPED
-        )
-
-    def wake(self, generation: int, descriptors: Sequence[int]) -> bool:
-        """Have it be that generation; whether it was there to be.  It is the caller's to collect from then on."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        try:
-            self._control.sendmsg([_encoder.encode(Wake(generation=generation))], rights, socket.MSG_DONTWAIT)
-        except OSError:
-            return False
-        self.woken.set()
-        return True
-
-    async def watch(self) -> None:
-        """Until it is woken or dead."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_when_woken, nursery.cancel_scope)
-            await trio.lowlevel.wait_readable(self.pidfd)
-            nursery.cancel_scope.cancel()
-
-    async def _cancel_when_woken(self, scope: trio.CancelScope) -> None:
-        await self.woken.wait()
-        scope.cancel()
-
-
-class _Keeper:
-    """What is known of the standby of one generation; cancelling `scope` ends it."""
-
-    def __init__(self, rests_after_s: float | None) -> None:
+    def __init__(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, reaper: Reaper, log_fd: int) -> None:
         self.scope = trio.CancelScope()
-        self.patience = trio.CancelScope()
-        """While there is a standby: cancelled once the service has not been called for so long."""
-        self.standby: Standby | None = None
-        self.was_called = trio.Event()
-        self._rests_after_s = math.inf if rests_after_s is None else rests_after_s
+        self.pid: int | None = None
+        """Of the process that waits; None while there is none."""
+        self._spec = spec
+        self._birth = birth
+        self._zygote = zygote
+        self._reaper = reaper
+        self._log_fd = os.dup(log_fd)
+        self._pidfd = -1
+        self._control: socket.socket
+        self._waiting = self._patience = trio.CancelScope()
+        """`_patience` is at its end once the service has not been called for so long."""
+        self._was_called = trio.Event()
         self.called()
 
     def called(self) -> None:
-        self.deadline = self.patience.deadline = trio.current_time() + self._rests_after_s
-        self.was_called.set()
+        """The service was called since this was last said: be there."""
+        rests_after_s = self._spec.standby_rests_after_s
+        self._deadline = trio.current_time() + (math.inf if rests_after_s is None else rests_after_s)
+        self._patience.deadline = self._deadline
+        self._was_called.set()
 
-
-class Standbys:
-    """The standby of each service; they live as long as `run`."""
-
-    def __init__(self, reaper: Reaper) -> None:
-        self._reaper = reaper
-        self._keepers: dict[str, _Keeper] = {}
-        self._nursery: trio.Nursery | None = None
+    def take(self, birth: Birth, descriptors: Sequence[int]) -> int | None:
+        """Have it be the generation that this certificate describes: its pid, which is the caller's to collect from
+        then on; None where there is none that can be."""
+        dead = select.poll()
+        if (pid := self.pid) is None or replace(self._birth, generation=birth.generation) != birth:
+            return None
+        dead.register(self._pidfd, select.POLLIN)
+        if dead.poll(0) or progress_of(pid)[0] == STOPPED:
+            return None
+        try:
+            wake = _encoder.encode(Wake(generation=birth.generation))
+            self._control.sendmsg([wake], rights(descriptors), socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        self.pid = None
+        self._waiting.cancel()
+        return pid
 
     async def run(self) -> None:
-        """Until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
-
-    def pid_of(self, service: str) -> int | None:
-        """The process that waits for the service's place, if one does."""
-        keeper = self._keepers.get(service)
-        standby = keeper.standby if keeper is not None else None
-        return None if standby is None or standby.woken.is_set() else standby.pid
-
-    def take(self, spec: ServiceSpec, birth: Birth, descriptors: Sequence[int]) -> int | None:
-        """Make the standby this generation: its pid, or None where there is none that fits."""
-        keeper = self._keepers.get(spec.name)
-        standby = keeper.standby if keeper is not None else None
-        if standby is not None and standby.fits(birth, spec.env) and standby.wake(birth.generation, descriptors):
-            return standby.pid
-        self.dismiss(spec.name)
-        return None
-
-    def keep(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
-        """Have a standby for the generation after this one, which is READY; it too writes to the log `log_fd`."""
-        self.dismiss(spec.name)
-        if self._nursery is not None:
-            keeper = self._keepers[spec.name] = _Keeper(spec.standby_rests_after_s)
-            what = f"the standby of {spec.name}"
-            self._nursery.start_soon(contained, what, self._keep, keeper, spec, birth, zygote, os.dup(log_fd))
-
-    def called(self, service: str) -> None:
-        """The service was called since this was last said: have its standby be there."""
-        if (keeper := self._keepers.get(service)) is not None:
-            keeper.called()
-
-    def dismiss(self, service: str) -> None:
-        """No generation will follow, or none that this standby could be."""
-        if (keeper := self._keepers.pop(service, None)) is not None:
-            keeper.scope.cancel()
-
-    async def _keep(self, keeper: _Keeper, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> None:
-        delay = spec.standby_first_s if birth.generation == 1 else AFTER_A_RESTART_S
+        """Until it is taken, or cancelled."""
+        delay = self._spec.standby_first_s if self._birth.generation == 1 else AFTER_A_RESTART_S
         try:
-            with keeper.scope:
+            with self.scope:
                 while True:
                     await trio.sleep(delay)
-                    with trio.CancelScope(deadline=keeper.deadline) as keeper.patience:
-                        if await self._live(keeper, spec, birth, zygote, log_fd):
+                    with trio.CancelScope(deadline=self._deadline) as self._patience:
+                        if await self._live():
                             return
                     delay = AGAIN_S
-                    if keeper.patience.cancelled_caught:
-                        if keeper.deadline <= trio.current_time():
-                            keeper.was_called = trio.Event()
-                            await keeper.was_called.wait()
+                    if self._patience.cancelled_caught:
+                        if self._deadline <= trio.current_time():
+                            self._was_called = trio.Event()
+                            await self._was_called.wait()
                         delay = AFTER_A_RESTART_S
         finally:
-            os.close(log_fd)
+            os.close(self._log_fd)
 
-    async def _live(self, keeper: _Keeper, spec: ServiceSpec, birth: Birth, zygote: Zygote, log_fd: int) -> bool:
-        """One standby from its birth to its turn (True), or to its death."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    async def _live(self) -> bool:
+        """One process from its birth to its turn (True), or to its death."""
+        ours, theirs = socket_pair()
         with ours:
             with theirs:
                 try:
-                    pid = await zygote.fork(birth, spec.env, (theirs.fileno(), log_fd), standby=True)
+                    pid = await self._zygote.fork(
+                        self._birth, self._spec.env, (theirs.fileno(), self._log_fd), standby=True
+                    )
                 except ZygoteDown as error:
-                    _log.warning("%s has no standby: %s", spec.name, error)
+                    _log.warning("%s has no standby: %s", self._spec.name, error)
                     return False
             self._reaper.own.add(pid)
             settle(pid, OOM_SCORE_ADJ)
-            standby = keeper.standby = Standby(pid, ours, birth, spec.env)
+            self.pid, self._pidfd, self._control = pid, os.pidfd_open(pid), ours
             try:
-                await standby.watch()
+                with trio.CancelScope() as self._waiting:
+                    await trio.lowlevel.wait_readable(self._pidfd)
             finally:
-                keeper.standby = None
-                if not standby.woken.is_set():
+                is_taken, self.pid = self.pid is None, None
+                if not is_taken:
                     with contextlib.suppress(ProcessLookupError):
-                        signal.pidfd_send_signal(standby.pidfd, signal.SIGKILL)
+                        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                     # Its exit status is not needed: the reaper collects it.
                     self._reaper.buried(pid)
-                os.close(standby.pidfd)
-        return standby.woken.is_set()
+                os.close(self._pidfd)
+        return is_taken

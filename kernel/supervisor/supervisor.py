@@ -28,7 +28,7 @@ from proto.birth import Birth
 from proto.channel import Channel
 from proto.errors import InvalidParams
 from proto.link import Link
-from proto.ops.kernel import ServiceStatus
+from proto.ops.kernel import ServiceFigures
 
 Births = Callable[[ServiceSpec, int, str], Birth]
 """The birth certificate of a generation, from spec, number and mode."""
@@ -46,13 +46,11 @@ class Recovery(msgspec.Struct, kw_only=True):
     ready_ms: float | None = None
 
 
-class ServiceReport(ServiceStatus, frozen=True, kw_only=True):
-    """One service as the supervisor sees it: what clients are told, and what metrics and tests want beside it."""
+class ServiceReport(ServiceFigures, frozen=True, kw_only=True):
+    """One service as the supervisor sees it."""
 
     how: str = ""
-    memory_bytes: int | None = None
-    answered_ms: float | None = None
-    ping_ms: float | None = None
+    """Its process was started."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,22 +128,20 @@ class Supervisor:
             await self._over.wait()
 
     def start(self, name: str) -> None:
-        """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams."""
+        """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams, as those
+        below."""
         self._apply(policy.StartAsked(self.known(name)))
 
     def stop(self, name: str) -> None:
-        """End a service in order; it stays stopped until `start`.  Raises InvalidParams."""
+        """End a service in order; it stays stopped until `start`."""
         self._apply(policy.StopAsked(self.known(name)))
 
     def restart(self, name: str) -> None:
-        """End a service in order and start it again, now.  Raises InvalidParams."""
+        """End a service in order and start it again, now."""
         self._apply(policy.RestartAsked(self.known(name)))
 
     def wanted(self, name: str) -> None:
-        """A call waits for this service: start it where it rests, and ahead of others at the start of the system.
-
-        Raises InvalidParams.
-        """
+        """A call waits for this service: start it where it rests, and ahead of others at the start of the system."""
         self._placement.hurry(self.known(name))
         self._apply(policy.Wanted(name))
 
@@ -240,17 +236,15 @@ class Supervisor:
             cause = Cause(CauseKind.SPAWN, None, f"{type(error).__name__}: {error}")
             ended = Ended(cause=cause, noticed_at=trio.current_time())
         self._generations.pop(name, None)
+        cause = ended.cause
         with Edge(f"the end of {name}"):
-            self._sink.down(name, number, ended.cause)
-        if ended.cause.kind is CauseKind.RESTED:
-            self._apply(policy.Died(name, number, ended.cause))
-            return
-        answered_ms = (trio.current_time() - ended.noticed_at) * 1000
-        level = logging.WARNING if ended.cause.is_crash else logging.INFO
-        extra = {} if ended.cause.is_crash else ROUTINE
-        _log.log(level, "%s generation %d died (%s): %s", name, number, ended.cause.kind, ended.cause.text, extra=extra)
-        self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
-        self._apply(policy.Died(name, number, ended.cause))
+            self._sink.down(name, number, cause)
+        if cause.kind is not CauseKind.RESTED:
+            answered_ms = (trio.current_time() - ended.noticed_at) * 1000
+            level, extra = (logging.WARNING, {}) if cause.is_crash else (logging.INFO, ROUTINE)
+            _log.log(level, "%s generation %d died (%s): %s", name, number, cause.kind, cause.text, extra=extra)
+            self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
+        self._apply(policy.Died(name, number, cause))
 
     def _became_ready(self, name: str, number: int) -> None:
         recovery = self._recoveries.get(name)
@@ -297,7 +291,6 @@ class Supervisor:
             pid=running.pid,
             how=running.how,
             uptime_s=now - generation.ready_at if generation.ready_at is not None else None,
-            memory_bytes=running.memory_bytes(),
             rss_bytes=processes.resident_bytes(running.pid),
             in_flight=generation.in_flight,
             ping_ms=round_trip_s * 1000 if round_trip_s is not None else None,

@@ -6,7 +6,6 @@ A zygote is a convenience: whatever is wrong with it (not loaded yet, dead, hung
 
 from __future__ import annotations
 
-import array
 import contextlib
 import enum
 import itertools
@@ -15,7 +14,6 @@ import math
 import os
 import random
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +29,7 @@ from kernel.supervisor.spawn import SpawnError, spawn
 from kernel.supervisor.spec import Backoff, ZygoteSpec
 from kernel.supervisor.turns import Turns
 from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
+from proto.link import rights, socket_pair
 from proto.ops.kernel import ZygoteStatus
 
 OOM_SCORE_ADJ = 300
@@ -84,7 +83,7 @@ class Zygote:
         """Its services that run or will soon."""
         self._unneeded_at = math.inf
         self._wanted = trio.Event()
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
         self._control: trio.socket.SocketType | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[int, trio.MemorySendChannel[Forked]] = {}
@@ -144,11 +143,10 @@ class Zygote:
         if len(packet) > MAX_PACKET_BYTES:
             raise ZygoteDown(f"the birth certificate of {birth.service} has {len(packet)} bytes")
         self._waiting[request.id], answer = trio.open_memory_channel[Forked](1)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         forked: Forked | None = None
         try:
             with trio.move_on_after(self.spec.fork_timeout_s, shield=True):
-                await control.sendmsg([packet], rights)
+                await control.sendmsg([packet], rights(descriptors))
                 forked = await answer.receive()
         except (OSError, trio.EndOfChannel) as error:
             raise ZygoteDown(f"zygote {self.spec.name} died: {error}") from error
@@ -169,7 +167,7 @@ class Zygote:
             self._wanted.set()
         with trio.move_on_after(wait_s):
             while self.state in (ZygoteState.IDLE, ZygoteState.LOADING):
-                await self._changed.wait()
+                await self._changed.park()
 
     async def run(self) -> None:
         """Keep the zygote alive from when it is first wanted, until cancelled."""
@@ -203,8 +201,7 @@ class Zygote:
 
     def _set(self, state: ZygoteState) -> None:
         self.state = state
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.unpark_all()
 
     async def _run_once(self) -> None:
         self.loaded = None
@@ -213,7 +210,7 @@ class Zygote:
         birth = ZygoteBirth(
             name=self.spec.name, parent_pid=os.getpid(), preload=self.spec.preload, modules=self.spec.modules
         )
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket_pair()
         log = ServiceLog(self._log_dir, f"zygote-{self.spec.name}", LOG_MAX_BYTES)
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:

@@ -17,7 +17,7 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import carry as ops
-from services.documents.parts import Parts
+from services.documents.parts import Family
 from services.documents.store import kinds, objects, rows, schema, snapshots
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Block, Content
@@ -54,13 +54,7 @@ def _read(db: apsw.Connection, kind: type[T], query: str, *values: apsw.SQLiteVa
     return [msgspec.json.decode(row, type=kind) for (row,) in db.execute(query, values)]
 
 
-class Carrying:
-    """The handlers."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._store = parts.store
-
+class Carrying(Family):
     @handles(ops.DocumentsExport)
     async def export(self, params: ops.DocumentsExport, ctx: Context) -> ops.ExportedRows:
         return ops.ExportedRows(
@@ -89,19 +83,28 @@ class Carrying:
 
         return ops.ExportedFiles(files=await self._store.read(query))
 
-    @handles(ops.DocumentsExportContent)
-    async def export_content(self, params: ops.DocumentsExportContent, ctx: Context) -> ops.ExportedContent:
-        def query(db: apsw.Connection) -> ops.ExportedContent:
-            stored = objects.by_hash(db, bytes.fromhex(params.hash))
-            if stored is None:
-                raise OperationError(f"no content is stored with the hash {params.hash}", field="hash")
-            try:
-                pieces = objects.stream(db, self._parts.codec, stored, params.offset, ops.INLINE_BYTES)
-                return ops.ExportedContent(data=b"".join(pieces), size=stored.size)
-            except DamagedContent as error:
-                raise OperationError(str(error), field="hash") from None
+    @handles(ops.DocumentsExportContents)
+    async def export_contents(self, params: ops.DocumentsExportContents, ctx: Context) -> ops.ExportedContents:
+        def query(db: apsw.Connection) -> ops.ExportedContents:
+            contents: list[ops.ExportedContent] = []
+            held = 0
+            for hash_ in params.hashes:
+                contents.append(self._content(db, hash_, params.offset))
+                held += len(contents[-1].data)
+                if held >= ops.ANSWER_BYTES:
+                    break
+            return ops.ExportedContents(contents=contents)
 
         return await self._store.read(query)
+
+    def _content(self, db: apsw.Connection, hash_: str, offset: int) -> ops.ExportedContent:
+        if (stored := objects.by_hash(db, bytes.fromhex(hash_))) is None:
+            return ops.ExportedContent(problem=f"no content is stored with the hash {hash_}")
+        try:
+            pieces = objects.stream(db, self._parts.codec, stored, offset, ops.INLINE_BYTES)
+            return ops.ExportedContent(data=b"".join(pieces), size=stored.size)
+        except DamagedContent as error:
+            return ops.ExportedContent(problem=str(error))
 
     @handles(ops.DocumentsMissing)
     async def missing(self, params: ops.DocumentsMissing, ctx: Context) -> ops.MissingContents:

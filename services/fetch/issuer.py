@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from proto.errors import InvalidParams, OperationError, Unavailable
-from proto.hosts import is_loopback
+from proto.front import is_loopback
 from proto.ops.fetch import IssuerKeySet
 from services.fetch.client import Allowed, Client, parse
 

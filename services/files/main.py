@@ -35,7 +35,7 @@ from services.files.query import named
 from services.files.query.grouping import Grouping
 from services.files.query.queries import Queries
 from services.files.query.resources import SetSearch
-from services.files.store.database import open_database, steadily
+from services.files.store.database import loss, open_database, steadily
 from services.files.text.operations import TextTools
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.storage import DiskFull
@@ -52,35 +52,38 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     ignored = ignore_rules(chosen.ignore, env.roots)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
+    path = env.data_dir / "files.db"
     recovery = Recovery()
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "files.db", recovery.wake)
+
+    def begun_again() -> None:
+        recovery.wake()
+        env.damaged(loss(path))
+
+    database = await env.opened(open_database, path, begun_again)
     if database.rebuilt:
         recovery.wake()
+    env.damaged(await trio.to_thread.run_sync(loss, path))
     env.at_rest(database.give_back)
-    try:
-        async with trio.open_nursery() as tasks:
-            tree = Tree(database, Invalidations(), ignored)
-            jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_tell, env))
-            core = Core(env, chosen, database, tree, roots, jobs)
-            changes = Changes(tree, roots, env.data_dir)
-            await _take_up(core, changes, tasks)
-            tasks.start_soon(recovery.run, core)
-            followers = Followers(core, tasks)
-            tasks.start_soon(followers.run)
-            classifying = Classifying(core)
-            tasks.start_soon(classifying.run)
-            executions = Executions(core, followers, Doing(core, classifying), tasks)
-            await steadily(env, "recovery", partial(resume_sources, core, followers))
-            await steadily(env, "recovery", executions.resume)
-            yield handlers_of(core, changes, recovery, followers, executions, classifying)
-            await executions.close()
-            await followers.close()
-            # A scan in hand is stopped where it is, and taken up at the next start.
-            await jobs.stop()
-            tasks.cancel_scope.cancel()
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    async with trio.open_nursery() as tasks:
+        tree = Tree(database, Invalidations(), ignored)
+        jobs = Jobs(env, tree, tasks, CompareClient(env, tasks, chosen.ignore), partial(_tell, env))
+        core = Core(env, chosen, database, tree, roots, jobs)
+        changes = Changes(tree, roots, env.data_dir)
+        await _take_up(core, changes, tasks)
+        tasks.start_soon(recovery.run, core)
+        followers = Followers(core, tasks)
+        tasks.start_soon(followers.run)
+        classifying = Classifying(core)
+        tasks.start_soon(classifying.run)
+        executions = Executions(core, followers, Doing(core, classifying), tasks)
+        await steadily(env, "recovery", partial(resume_sources, core, followers))
+        await steadily(env, "recovery", executions.resume)
+        yield handlers_of(core, changes, recovery, followers, executions, classifying)
+        await executions.close()
+        await followers.close()
+        # A scan in hand is stopped where it is, and taken up at the next start.
+        await jobs.stop()
+        tasks.cancel_scope.cancel()
 
 
 async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:

@@ -17,7 +17,6 @@ import trio
 from proto.front import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
-    Answered,
     Attach,
     Between,
     Detach,
@@ -38,7 +37,6 @@ KERNEL_READS_S = 1.0
 """It takes a millisecond; a kernel that does not is about to end this process."""
 
 _log = logging.getLogger("linckia.front")
-_encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[ToFront] = msgspec.msgpack.Decoder(ToFront)
 
 
@@ -58,7 +56,6 @@ class Handoff:
         self._serve = serve
         self._listen = listen
         self._sessions: dict[int, trio.CancelScope] = {}
-        self._answered = False
         self._listening = 0
         self._taken_over, self._between = trio.open_memory_channel[socket.socket](math.inf)
         self._left = trio.Event()
@@ -83,7 +80,12 @@ class Handoff:
             case Attach():
                 nursery.start_soon(self._attach, message, fds)
             case Between():
-                self._take_over(socket.socket(fileno=fds[0]))
+                connection = socket.socket(fileno=fds[0])
+                # It came from another front, which may have been taken over.
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+                    self._taken_over.send_nowait(connection)
+                else:
+                    connection.close()
             case Detach(id=number):
                 if (scope := self._sessions.get(number)) is not None:
                     scope.cancel()
@@ -126,19 +128,6 @@ class Handoff:
         while self._sessions or self._listening:
             await self._left.wait()
 
-    def answered(self) -> None:
-        """A local client has had its first answer."""
-        if not self._answered:
-            self._answered = True
-            self._tell(Answered())
-
-    def _take_over(self, connection: socket.socket) -> None:
-        # It came from another front, which may have been taken over.
-        if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-            self._taken_over.send_nowait(connection)
-        else:
-            connection.close()
-
     async def receive(self) -> socket.socket:
         return await self._between.receive()
 
@@ -150,7 +139,7 @@ class Handoff:
         writable.register(self._end, select.POLLOUT)
         writable.poll(KERNEL_READS_S * 1000)
         try:
-            socket.send_fds(self._end, [_encode(message)], descriptors)
+            socket.send_fds(self._end, [msgspec.msgpack.encode(message)], descriptors)
         except OSError:
             return False
         return True

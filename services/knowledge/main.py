@@ -17,11 +17,10 @@ from proto.ops.completing import NAMES_LIKE
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, graph_feed, ids, nodes
-from services.knowledge.finding import Finding
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
-from services.knowledge.ingest.waiting import wait_for
+from services.knowledge.ingest.waiting import Finding, wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files
 from services.knowledge.notes.dates import rfc3339
@@ -31,6 +30,7 @@ from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.loose_ends import Loose, LooseEnds
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
+from services.knowledge.search.topics import Topics
 from services.knowledge.writing.operations import Writing
 from services.runtime.database import Database
 from services.runtime.follower import Follower
@@ -57,33 +57,29 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     def on_rebuilt() -> None:
         ingest.wake()
 
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "notes.db", on_rebuilt)
+    database = await env.opened(open_database, env.data_dir / "notes.db", on_rebuilt)
     env.at_rest(database.give_back)
-    try:
-        feed = GraphFeed(env, database)
-        outbox = Outbox(env, "the graph", feed)
-        ingest = Ingest(env, database, outbox.hurry)
-        follower = Follower(env, "notes", ingest)
-        if ingest.roots:
-            ignored = [*(f"{name}/" for name in sorted(SKIPPED_FOLDERS)), ".*/"]
-            follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
-        else:
-            ingest.unwatched("there is no folder to be watched")
-        async with trio.open_nursery() as tasks:
-            finding = Finding(database, ingest)
-            writing = Writing(env, database, ingest, finding)
-            for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
-                tasks.start_soon(task)
-            tasks.start_soon(outbox.watch_epoch, feed.epoch)
-            with trio.move_on_after(STARTUP_PATIENCE_S):
-                await writing.is_whole.wait()
-            refiner = Refiner()
-            search = Search(database, ingest, refiner)
-            discovery = Discovery(database, ingest, refiner, search)
-            yield Handlers(search, discovery, Notes(database, ingest, outbox, finding), writing)
-            tasks.cancel_scope.cancel()
-    finally:
-        database.close()
+    feed = GraphFeed(env, database)
+    outbox = Outbox(env, "the graph", feed)
+    ingest = Ingest(env, database, outbox.hurry)
+    follower = Follower(env, "notes", ingest)
+    if ingest.roots:
+        ignored = [*(f"{name}/" for name in sorted(SKIPPED_FOLDERS)), ".*/"]
+        follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
+    else:
+        ingest.unwatched("there is no folder to be watched")
+    finding = Finding(database, ingest)
+    writing = Writing(env, database, ingest, finding)
+    for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
+        env.background.start_soon(task)
+    env.background.start_soon(outbox.watch_epoch, feed.epoch)
+    with trio.move_on_after(STARTUP_PATIENCE_S):
+        await writing.is_whole.wait()
+    refiner = Refiner()
+    search = Search(database, ingest, refiner)
+    discovery = Discovery(database, ingest, refiner, search)
+    topics = Topics(database, ingest)
+    yield Handlers(search, discovery, topics, Notes(database, ingest, outbox, finding), writing)
 
 
 class Notes:

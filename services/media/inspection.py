@@ -17,8 +17,8 @@ from proto.ops.media import MediaBytes, MediaInspection, MediaKind
 from services.media import store
 from services.media.files import counts, digest, opened, version_of
 from services.media.store import Content
+from services.runtime.calls import Undecodable, decoded
 from services.runtime.database import Database
-from services.runtime.decoding import Undecodable, decoded
 from services.runtime.handlers import Context
 from services.runtime.roots import Roots
 from services.runtime.storage import DiskFull
@@ -97,7 +97,6 @@ class Inspection:
         return await trio.to_thread.run_sync(read, limiter=self._reading)
 
     async def _hash(self, path: str, version: str) -> bytes:
-        """Of a file's content."""
         query = "SELECT hash FROM seen WHERE version=?"
         known: bytes | None = await self._database.read(lambda db: db.execute(query, (version,)).get)
         if known is not None:

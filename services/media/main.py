@@ -7,7 +7,6 @@ import datetime
 import os
 import re
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 import apsw
@@ -38,18 +37,11 @@ class Settings(msgspec.Struct, frozen=True):
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open.  Raises msgspec.ValidationError where a setting is no good."""
     cache_bytes = msgspec.convert(env.settings, Settings).cache_bytes
-    made = partial(Database, env.data_dir / "media.db", store.SCHEMA, kind=Kind.DERIVED)
-    database = await trio.to_thread.run_sync(made)
-    try:
-        yield Handlers(Media(database, env.roots, cache_bytes))
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    database = await env.opened(Database, env.data_dir / "media.db", store.SCHEMA, kind=Kind.DERIVED)
+    yield Handlers(Media(database, env.roots, cache_bytes))
 
 
 class Media:
-    """What files are, what is made from them, and their bytes."""
-
     def __init__(self, database: Database, roots: Roots, cache_bytes: int) -> None:
         self._database = database
         self._roots = roots

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +15,7 @@ import trio
 from proto import frames, results
 from proto.channel import Channel
 from proto.dispatch import ClientRequests
-from proto.errors import Executed, InvalidParams, LinckiaError, Timeout, Unavailable, from_failure
+from proto.errors import Executed, InvalidParams, Kind, LinckiaError, OperationError, Timeout, Unavailable, from_failure
 from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
 from proto.grants import Grant
 from proto.link import LinkClosed
@@ -21,19 +23,19 @@ from proto.operation import Params, operation_of
 
 R = TypeVar("R")
 
+SOON_MS = 1000
+
 LAST_WORD_S = 0.25
 """For the kernel to say what may have been done when a call's time is up."""
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A call that was made and is not answered yet."""
 
-    __slots__ = ("answer", "client_requests", "done")
-
-    def __init__(self, client_requests: ClientRequests | None) -> None:
-        self.done = trio.Event()
-        self.answer: Return | Fault | None = None
-        self.client_requests = client_requests
+    client_requests: ClientRequests | None
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: Return | Fault | None = None
 
 
 class Outgoing:
@@ -44,7 +46,7 @@ class Outgoing:
         self._service = service
         self._generation = generation
         self._ids = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
+        self.waiting: dict[int, _Pending] = {}
         self._questions: dict[int, trio.CancelScope] = {}
 
     async def call(
@@ -98,7 +100,7 @@ class Outgoing:
             raise InvalidParams(f"{op}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         left_ms = max(1, int(min(limit_s * 1000, frames.MAX_LEFT_MS)))
         call_id = next(self._ids)
-        pending = self._pending[call_id] = _Pending(client_requests)
+        pending = self.waiting[call_id] = _Pending(client_requests)
         try:
             self.channel.post(
                 Call(
@@ -123,14 +125,14 @@ class Outgoing:
         except LinkClosed:
             raise Unavailable(f"{op}: the link to the kernel is closed") from None
         finally:
-            del self._pending[call_id]
+            del self.waiting[call_id]
         if isinstance(pending.answer, Fault):
             raise from_failure(pending.answer.failure)
         return pending.answer.body
 
     def answer(self, frame: Return | Fault) -> None:
         """An answer arrived; one for a call given up is dropped."""
-        pending = self._pending.get(frame.id)
+        pending = self.waiting.get(frame.id)
         if pending is not None:
             pending.answer = frame
             pending.done.set()
@@ -138,7 +140,7 @@ class Outgoing:
     def report(self, frame: Progress | Log) -> None:
         """A call reports its progress, or has a line for the client's log."""
         call_id = frame.call if isinstance(frame, Log) else frame.id
-        pending = self._pending.get(call_id) if call_id is not None else None
+        pending = self.waiting.get(call_id) if call_id is not None else None
         if pending is None or pending.client_requests is None:
             return
         if isinstance(frame, Log):
@@ -148,7 +150,7 @@ class Outgoing:
 
     async def ask(self, question: Call) -> None:
         """Put a question of a call that was made for a client to that client, and send what it answers."""
-        pending = self._pending.get(question.parent) if question.parent is not None else None
+        pending = self.waiting.get(question.parent) if question.parent is not None else None
         scope = self._questions[question.id] = trio.CancelScope()
         with scope:
             try:
@@ -167,7 +169,31 @@ class Outgoing:
         if (scope := self._questions.get(question_id)) is not None:
             scope.cancel()
 
-    def fail_all(self, error: LinckiaError) -> None:
-        """Answer every waiting call with `error` (the link is gone)."""
-        for call_id in self._pending:
-            self.answer(Fault(call_id, error.failure))
+
+class Undecodable(OperationError):
+    """The decoder has died of it twice: it is not to be tried again. The message is what to say of the content."""
+
+
+async def decoded(call: Callable[[Params[R]], Awaitable[R]], params: Params[R]) -> R:
+    """What `decode` makes of it.
+
+    Args:
+        call: of a `Context` or an `Environment`.
+
+    Raises:
+        Undecodable: to be kept with the content.
+        LinckiaError: the decoder is not there for now, which says nothing of the content.
+    """
+    while True:
+        try:
+            return await call(params)
+        except LinckiaError as error:
+            failure = error.failure
+            if failure.kind is Kind.QUARANTINED:
+                cause = failure.message.partition(" while ")[0].partition(";")[0]
+                why = "it breaks the decoder, or takes more memory than a file may have"
+                raise Undecodable(f"{cause} of it, twice: {why}; it is not tried again") from None
+            if failure.kind is not Kind.UNAVAILABLE or not 0 < (failure.retry_after_ms or 0) <= SOON_MS:
+                raise
+            # Another file has ended its process; the deadline bounds how often.
+            await trio.sleep((failure.retry_after_ms or 0) / 1000)

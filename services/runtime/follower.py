@@ -59,9 +59,7 @@ class Follower:
         self._turn = trio.CancelScope()
         """Of the read that is under way; `follow` interrupts it, unless the listener is being told."""
         self._listening = False
-        self._scope = trio.CancelScope()
         self._wake = trio.Event()
-        self._ended: trio.Event | None = None
 
     def follow(self, paths: Sequence[str], *, ignore: Sequence[str] = (), include: Sequence[str] = ()) -> None:
         """Follow these folders from now on; none ends the subscription. See `WatchSubscribe` for the rules."""
@@ -72,24 +70,12 @@ class Follower:
             self._turn.cancel()
 
     async def run(self) -> None:
-        """Follow until `stop`, or until cancelled."""
-        self._ended = trio.Event()
-        try:
-            with self._scope:
-                await self._env.after_the_rush()
-                while True:
-                    self._wake = trio.Event()
-                    with trio.CancelScope() as self._turn:
-                        await self._round()
-        finally:
-            self._ended.set()
-
-    async def stop(self) -> None:
-        """End the task; once this returns the listener is told nothing more."""
-        self._scope.cancel()
-        if self._ended is not None:
-            with trio.CancelScope(shield=True):
-                await self._ended.wait()
+        """Follow until cancelled."""
+        await self._env.after_the_rush()
+        while True:
+            self._wake = trio.Event()
+            with trio.CancelScope() as self._turn:
+                await self._round()
 
     async def _round(self) -> None:
         try:

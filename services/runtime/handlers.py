@@ -5,14 +5,11 @@
         yield Handlers(Documents(env), Searches(env))       # from here on the service is ready
 
     class Documents:
-        def __init__(self, env: Environment) -> None: ...
-
         @handles(NoyalibGet)
         async def get(self, params: NoyalibGet, ctx: Context) -> NoyalibGetResult: ...
 
-What stands before the `yield` is start-up (open the database, load the model, warm up); what stands after it is the
-orderly end. A handler is cancelled when its caller cancels, disconnects or runs out of time. A module may also have
-`warm_up` and `prepare`, which take work out of a restart: see `WarmUp` and `Prepare`.
+What stands before the `yield` is start-up, what stands after it is the orderly end. A handler is cancelled when its
+caller cancels, disconnects or runs out of time.
 """
 
 from __future__ import annotations
@@ -21,8 +18,9 @@ import contextlib
 import inspect
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -39,6 +37,7 @@ P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
+C = TypeVar("C", bound="Closable")
 Q = ParamSpec("Q")
 
 PROGRESS_INTERVAL_S = 0.05
@@ -142,6 +141,7 @@ class Environment:
         outgoing: Outgoing,
         background: trio.Nursery,
         ending: trio.Event,
+        closed_at_the_end: contextlib.AsyncExitStack,
         *,
         handoff: socket.socket | None = None,
     ) -> None:
@@ -157,6 +157,7 @@ class Environment:
         self.outgoing = outgoing
         self.handoff = handoff
         self._receivers: list[Callable[[Event], Awaitable[None]]] = []
+        self._closed_at_the_end = closed_at_the_end
 
     def settings_as(self, kind: type[T]) -> T:
         """The settings as a Struct.  Raises InvalidParams that names what does not fit."""
@@ -164,6 +165,13 @@ class Environment:
             return msgspec.convert(self.settings, kind)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"settings of {self.service}: {error}") from None
+
+    async def opened(self, open_: Callable[Q, C], *args: Q.args, **named: Q.kwargs) -> C:
+        """What `open_` makes in a thread, a database above all; it is closed in one once the service and its tasks in
+        the background have ended."""
+        made = await trio.to_thread.run_sync(partial(open_, *args, **named))
+        self._closed_at_the_end.push_async_callback(_close, made)
+        return made
 
     async def after_the_rush(self) -> None:
         """Until the calls that waited for a restart have had a moment to be answered: work in the background that no
@@ -201,6 +209,18 @@ class Environment:
     async def call(self, params: Params[R], *, timeout_s: float | None = None) -> R:
         """Call an operation of another service on this service's own account."""
         return await self.outgoing.call(params, timeout_s=timeout_s)
+
+
+class Closable(Protocol):
+    """What holds files."""
+
+    def close(self) -> object:
+        """Blocks until they are let go."""
+
+
+async def _close(opened: Closable) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(opened.close)
 
 
 Handler = Callable[[Any, Context], Awaitable[object]]
@@ -274,9 +294,6 @@ for a fork would copy their state and not their threads.
 """
 
 Prepare = Callable[[Mapping[str, Any]], None]
-"""What a service's module may have as `prepare`: called with the service's settings in a process that waits to take the
-place of one that dies, for what takes long and is the same for each start, such as an import or a pattern compiled.
-
-Nothing of the data or the roots, which belong to the generation that lives, and no model, which would be in memory
-twice.
+"""What a service's module may have as `prepare`: called with the service's settings in a standby, for what takes long
+and is the same for each start. Nothing of the data or the roots, and no model, which would be in memory twice.
 """

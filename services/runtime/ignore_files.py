@@ -153,8 +153,7 @@ _PROBE = ".linckia-probe"
 def gitignore(lines: Sequence[str]) -> GitIgnoreSpec:
     """Patterns with git's rules, in linear time (RE2).
 
-    Raises:
-        ValueError: one of them cannot be understood, or together they are too many.
+    Raises ValueError: one of them cannot be understood, or together they are too many.
     """
     assert RE2_OPTIONS is not None
     for memory in _MEMORY_BYTES:

@@ -2,9 +2,8 @@
 before it asks the expression.
 
 Python's own parser reads the expression, after RE2's spelling was brought to Python's. `trigrams_of` answers a boolean
-query of trigrams, after Russ Cox, "Regular Expression Matching with a Trigram Index" (2012), with the strings that a
-part can be exactly while they are few, but without his prefixes and suffixes; `parts_of` answers the runs of literal
-text in every match. What is not understood is taken to match anything: the answer admits too much, never too little.
+query, after Russ Cox, "Regular Expression Matching with a Trigram Index" (2012), without his prefixes and suffixes;
+`parts_of` the runs of literal text in every match. What is not understood is taken to match anything.
 """
 
 from __future__ import annotations

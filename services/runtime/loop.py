@@ -1,8 +1,7 @@
 """The loop that every service runs: hello, ready, calls, cancellation, pings, drain, bye.
 
-Every call gets exactly one last frame, a `Return` or a `Fault`, whatever its handler does; a handler is cancelled when
-its caller says so or its time is up; pings are answered by the same event loop that runs the handlers, so that a
-handler which blocks the loop is seen as a hang.
+Every call gets exactly one last frame, a `Return` or a `Fault`, whatever its handler does. Pings are answered by the
+event loop that runs the handlers, so that a handler which blocks it is seen as a hang.
 """
 
 from __future__ import annotations
@@ -21,37 +20,10 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from proto import frames, grants
+from proto import errors, frames, grants
 from proto.birth import Birth
 from proto.channel import Channel, ProtocolViolation
-from proto.errors import (
-    Cancelled,
-    Executed,
-    Internal,
-    InvalidParams,
-    LinckiaError,
-    Timeout,
-    Unavailable,
-    UnknownOperation,
-)
-from proto.frames import (
-    AnyFrame,
-    Bye,
-    ByeAck,
-    Call,
-    Cancel,
-    Drain,
-    Event,
-    Fault,
-    Hello,
-    Log,
-    Ping,
-    Pong,
-    Progress,
-    Ready,
-    Return,
-    Unfinished,
-)
+from proto.errors import LinckiaError
 from proto.link import Link, LinkClosed
 from proto.operation import Operation, Params, operation_of
 from services.runtime import storage
@@ -110,7 +82,7 @@ class ServiceLoop:
         self._handlers: dict[str, _Served] = {}
         self._calls: dict[int, Context] = {}
         self._env: Environment | None = None
-        self._drain: Drain | None = None
+        self._drain: frames.Drain | None = None
         self._drained = trio.Event()
         self._no_calls = trio.Event()
         self._bye_ack = trio.Event()
@@ -127,12 +99,13 @@ class ServiceLoop:
         """
         async with trio.open_nursery() as outer:
             outer.start_soon(self._channel.run_sender)
+            birth = self._birth
             self._channel.post(
-                Hello(frames.PROTOCOL, self._birth.service, self._birth.generation, os.getpid(), self._birth.operations)
+                frames.Hello(frames.PROTOCOL, birth.service, birth.generation, os.getpid(), birth.operations)
             )
-            async with trio.open_nursery() as background:
+            async with contextlib.AsyncExitStack() as opened, trio.open_nursery() as background:
                 env = self._env = Environment(
-                    self._birth, self._outgoing, background, self._drained, handoff=self._handoff
+                    birth, self._outgoing, background, self._drained, opened, handoff=self._handoff
                 )
                 env.info(**self._info)
                 # The reader outlives the calls: cancellations and answers must still arrive while draining.
@@ -141,7 +114,7 @@ class ServiceLoop:
                     self._install(handlers)
                     self._nursery = calls
                     try:
-                        self._channel.post(Ready(env.shown))
+                        self._channel.post(frames.Ready(env.shown))
                         await self._drained.wait()
                         if self._calls:
                             with trio.move_on_after(self._drain.timeout_ms / 1000 if self._drain else 0):
@@ -151,7 +124,7 @@ class ServiceLoop:
                         self._nursery = None
                     # Only now, with every handler at its end, may the service close what they use.
                 background.cancel_scope.cancel()
-            self._channel.post(Bye())
+            self._channel.post(frames.Bye())
             with trio.move_on_after(BYE_ACK_TIMEOUT_S):
                 await self._channel.flush()
                 await self._bye_ack.wait()
@@ -174,9 +147,9 @@ class ServiceLoop:
         """SIGTERM ends the service in order, with the calls in hand cancelled."""
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
-                self._end(Drain(0))
+                self._end(frames.Drain(0))
 
-    def _end(self, drain: Drain) -> None:
+    def _end(self, drain: frames.Drain) -> None:
         """Take no more calls, finish those in hand within the time, then end."""
         self._drain = drain
         self._drained.set()
@@ -206,62 +179,62 @@ class ServiceLoop:
             self._link_lost = True
             scope.cancel()
 
-    def _accept(self, frame: AnyFrame, env: Environment) -> None:
+    def _accept(self, frame: frames.AnyFrame, env: Environment) -> None:
         match frame:
-            case Call(op=frames.ASK_CLIENT) if self._nursery is not None:
+            case frames.Call(op=frames.ASK_CLIENT) if self._nursery is not None:
                 self._nursery.start_soon(self._outgoing.ask, frame)
-            case Call():
+            case frames.Call():
                 try:
                     self._begin(frame)
-                except Unavailable as error:
-                    self._channel.post(Unfinished(frame.id, begun=False, failure=error.failure))
+                except errors.Unavailable as error:
+                    self._channel.post(frames.Unfinished(frame.id, begun=False, failure=error.failure))
                 except LinckiaError as error:
-                    self._channel.post(Fault(frame.id, error.failure))
-            case Return() | Fault():
+                    self._channel.post(frames.Fault(frame.id, error.failure))
+            case frames.Return() | frames.Fault():
                 self._outgoing.answer(frame)
-            case Progress() | Log():
+            case frames.Progress() | frames.Log():
                 self._outgoing.report(frame)
-            case Event():
+            case frames.Event():
                 env.receive(frame)
-            case Cancel(id=call_id):
+            case frames.Cancel(id=call_id):
                 self._outgoing.withdraw(call_id)
                 if (context := self._calls.get(call_id)) is not None:
                     context.cancelled_by_caller = True
                     context.scope.cancel()
-            case Ping(n=n):
+            case frames.Ping(n=n):
                 waiting = {of: held for of, look in env.backlogs.items() if (held := look()) is not None}
                 shown = dict(itertools.islice(waiting.items(), frames.INFO_ENTRIES))
-                self._channel.post(Pong(n, len(self._calls), env.shown, shown))
-            case Drain():
+                self._channel.post(frames.Pong(n, len(self._calls), env.shown, shown))
+            case frames.Drain():
                 self._end(frame)
-            case ByeAck():
+            case frames.ByeAck():
                 self._bye_ack.set()
             case _:
                 raise ProtocolViolation(f"unexpected {type(frame).__name__} from the kernel")
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: frames.Call) -> None:
         """Start the handler.  Raises LinckiaError: it was not started."""
         if self._nursery is None or self._drain is not None:
             state = "draining" if self._drain else "starting"
-            raise Unavailable(f"service {self._birth.service} is {state}")
+            raise errors.Unavailable(f"service {self._birth.service} is {state}")
         if (served := self._handlers.get(call.op)) is None:
-            raise UnknownOperation(f"no operation {call.op!r} here")
+            raise errors.UnknownOperation(f"no operation {call.op!r} here")
         try:
             params = frames.decoded(served.decoder.decode, call.params)
         except msgspec.DecodeError as error:
-            raise InvalidParams(f"{call.op}: {error}") from error
+            raise errors.InvalidParams(f"{call.op}: {error}") from error
         params.check()
         context = self._calls[call.id] = Context(call, self._outgoing)
         self._nursery.start_soon(self._serve, call, params, served, context)
 
-    async def _serve(self, call: Call, params: Params[Any], served: _Served, context: Context) -> None:
+    async def _serve(self, call: frames.Call, params: Params[Any], served: _Served, context: Context) -> None:
         grants.current.set(call.grant)
-        answer: Return | LinckiaError | None = None
+        answer: frames.Return | LinckiaError | None = None
         try:
             with context.scope:
-                answer = Return(call.id, frames.pack_body(await served.handler(params, context)))
+                answer = frames.Return(call.id, frames.pack_body(await served.handler(params, context)))
                 if len(answer.body) > frames.MAX_MESSAGE_BYTES:
-                    answer = Internal(f"{call.op}: the result is larger than the link carries")
+                    answer = errors.Internal(f"{call.op}: the result is larger than the link carries")
         except MemoryError:
             end_out_of_memory(call.op)
         except Exception as error:  # noqa: BLE001  # a defect of one call must not end the calls of others
@@ -272,7 +245,7 @@ class ServiceLoop:
             if not self._calls:
                 self._no_calls.set()
                 self._no_calls = trio.Event()
-            last = answer if isinstance(answer, Return) else self._not_done(call, served, context, answer)
+            last = answer if isinstance(answer, frames.Return) else self._not_done(call, served, context, answer)
             with contextlib.suppress(LinkClosed):
                 self._channel.post(last)
 
@@ -281,25 +254,26 @@ class ServiceLoop:
         if (lacking := storage.starved_of(error)) and self._drain is None:
             _log.error("can have no more %s, and ends: %s", lacking, error)
             self._starved = True
-            self._end(Drain(STARVED_MS))
+            self._end(frames.Drain(STARVED_MS))
 
-    def _defect(self, call: Call, error: Exception) -> LinckiaError:
+    def _defect(self, call: frames.Call, error: Exception) -> LinckiaError:
         _log.error("%s (trace %s) raised\n%s", call.op, call.trace, "".join(traceback.format_exception(error)))
-        return storage.disk_full(error, Path(self._birth.data_dir), Executed.MAYBE) or Internal(
+        return storage.disk_full(error, Path(self._birth.data_dir), errors.Executed.MAYBE) or errors.Internal(
             f"{call.op} failed inside service {self._birth.service}; its log has the details ({call.trace})"
         )
 
     def _not_done(
-        self, call: Call, served: _Served, context: Context, error: LinckiaError | None
-    ) -> Fault | Unfinished:
+        self, call: frames.Call, served: _Served, context: Context, error: LinckiaError | None
+    ) -> frames.Fault | frames.Unfinished:
         """What to say of a call without a result: its handler's `error`, or why that was cancelled."""
         if error is None and context.cancelled_by_caller:
-            error = Cancelled(f"{call.op} was cancelled by its caller")
+            error = errors.Cancelled(f"{call.op} was cancelled by its caller")
         elif error is None and context.scope.cancelled_caught:
-            error = Timeout(f"{call.op}: not done within {call.left_ms / 1000:.3g} s")
+            error = errors.Timeout(f"{call.op}: not done within {call.left_ms / 1000:.3g} s")
         if error is not None and self._starved:
-            return Unfinished(call.id, begun=True, failure=served.operation.failure(error).failure)
+            return frames.Unfinished(call.id, begun=True, failure=served.operation.failure(error).failure)
         if error is not None:
-            return Fault(call.id, served.operation.failure(error).failure)
-        ended = Unavailable(f"service {self._birth.service} ended while serving {call.op}", executed=Executed.MAYBE)
-        return Unfinished(call.id, begun=True, failure=served.operation.failure(ended).failure)
+            return frames.Fault(call.id, served.operation.failure(error).failure)
+        said = f"service {self._birth.service} ended while serving {call.op}"
+        ended = errors.Unavailable(said, executed=errors.Executed.MAYBE)
+        return frames.Unfinished(call.id, begun=True, failure=served.operation.failure(ended).failure)

@@ -1,9 +1,9 @@
 """Delivery from a service's database to another service, at least once, through any crash of either side.
 
 The transactional outbox: a change leaves its key in a table, in the transaction that makes it. An `Outbox` takes keys
-from there, delivers each thing in its present state, and strikes the keys out once the far end has it on disk. Killed
-in between, it delivers again, which changes nothing: deliveries are idempotent. While the far end is away it backs
-off; afterwards, and at the start, both sides are compared, for the far end may have come back with less than it had.
+from there, delivers each thing in its present state, and strikes the keys out once the far end has it on disk; to be
+repeated, deliveries are idempotent. While the far end is away it backs off; afterwards, and at the start, both sides
+are compared, for the far end may have come back with less than it had.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ class Outbox(Generic[D]):
         self._wake = trio.Event()
         self._wanted = trio.Event()
         self._passed = trio.Condition()
-        self._scope = trio.CancelScope()
-        self._ended: trio.Event | None = None
         self.waiting: str | None = None
         """Why nothing is delivered at the moment; None where it is."""
 
@@ -66,39 +64,34 @@ class Outbox(Generic[D]):
         self._wake.set()
 
     async def run(self) -> None:
-        """Deliver until `stop`, or until cancelled."""
-        self._ended = trio.Event()
+        """Deliver until cancelled; after that the database is used no more."""
         pause_s = FIRST_PAUSE_S
-        try:
-            with self._scope:
-                await self._env.after_the_rush()
-                while True:
-                    # Armed before the look into the table: a key that comes during the look is not missed.
-                    self._wake = trio.Event()
-                    self._wanted = trio.Event()
-                    self._in_step = False
-                    try:
-                        while await self._step():
-                            pause_s = FIRST_PAUSE_S
-                            await self._tell(None)
-                        self._in_step = self._compared
-                        await self._tell(None)
-                    except LinckiaError as error:
-                        # A far end whose disk is full answers a failure of its own to be retried.
-                        retried = isinstance(error, OperationError) and error.failure.retry_after_ms is not None
-                        if retried or isinstance(error, DiskFull):
-                            pause_s = FULL_PAUSE_S
-                        else:
-                            self._compared = False
-                        await self._tell(f"{self._to} is not available: {error}")
-                        await trio.sleep(pause_s)
-                        pause_s = min(2 * pause_s, LAST_PAUSE_S)
-                        continue
-                    await self._wake.wait()
-                    with trio.move_on_after(self._gather_s):
-                        await self._wanted.wait()
-        finally:
-            self._ended.set()
+        await self._env.after_the_rush()
+        while True:
+            # Armed before the look into the table: a key that comes during the look is not missed.
+            self._wake = trio.Event()
+            self._wanted = trio.Event()
+            self._in_step = False
+            try:
+                while await self._step():
+                    pause_s = FIRST_PAUSE_S
+                    await self._tell(None)
+                self._in_step = self._compared
+                await self._tell(None)
+            except LinckiaError as error:
+                # A far end whose disk is full answers a failure of its own to be retried.
+                retried = isinstance(error, OperationError) and error.failure.retry_after_ms is not None
+                if retried or isinstance(error, DiskFull):
+                    pause_s = FULL_PAUSE_S
+                else:
+                    self._compared = False
+                await self._tell(f"{self._to} is not available: {error}")
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                continue
+            await self._wake.wait()
+            with trio.move_on_after(self._gather_s):
+                await self._wanted.wait()
 
     async def watch_epoch(self, ask: Callable[[str], Awaitable[str]]) -> None:
         """Compare again, and deliver what is lacking, whenever the far end begins its database again.
@@ -123,13 +116,6 @@ class Outbox(Generic[D]):
                 while not self._in_step:
                     await self._passed.wait()
             delivered = found
-
-    async def stop(self) -> None:
-        """End the task; once this returns it uses the database no more."""
-        self._scope.cancel()
-        if self._ended is not None:
-            with trio.CancelScope(shield=True):
-                await self._ended.wait()
 
     async def until(self, condition: Callable[[], Awaitable[bool]], patience_s: float) -> bool:
         """Wait until `condition` holds, looked at after each batch, for `patience_s` or until the far end is away."""

@@ -1,8 +1,7 @@
 """What a process is to the operating system: the child of its parent, and which user with which privileges.
 
-A service that was started by root becomes a user of its own, or keeps less than root's privileges; either way it may
-keep what access to files of others takes. Its folder is given to that user first. This can be undone: a kernel that
-runs as root next, with or without users of their own, takes the folder over the same way.
+A service that was started by root becomes a user of its own, or keeps less than root's privileges, and is first given
+its folder. This can be undone: a kernel that runs as root next takes the folder over the same way.
 
 Sources: prctl(2), credentials(7), capabilities(7).
 """
@@ -61,8 +60,7 @@ def die_with(parent_pid: int, name: str) -> None:
 
     The signal is bound to the *thread* that is the parent, so the kernel starts processes from its main thread only.
 
-    Raises:
-        KernelGone: `parent_pid` is not the parent (any more).
+    Raises KernelGone: `parent_pid` is not the parent (any more).
     """
     prctl(_PR_SET_NAME, name.encode()[:15])
     prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

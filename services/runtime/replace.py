@@ -1,17 +1,13 @@
-"""Files replaced or made whole, one edit at a time, by whichever service: a crash leaves the old file or the new one.
+"""Files replaced, made or renamed whole, one edit at a time: a crash leaves the old file or the new one.
 
 The new content is written to an unnamed file in the same directory, made durable, given a name and renamed over the
 target, with its mode and owner; where nothing is to be replaced, it is given the target's name at once.  The directory
-is locked for the edit, so that two processes cannot lose each other's, and the target too, for others that lock it.  A
-name left over from a crash between naming and renaming is removed by the next edit in that directory.
-
-`rename` never overwrites: it takes place only where there is nothing at the new name, decided by the operating system
-in the same step.
+is locked for the edit, and the target too, for others that lock it.  A name left over from a crash between naming and
+renaming is removed by the next edit in that directory.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -21,17 +17,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from threading import Lock
 from typing import Protocol
-from weakref import WeakValueDictionary
 
+from services.runtime.privileges import checked, libc
 from services.runtime.roots import real_path_of
 
 LOCK_TIMEOUT_SECONDS = 30.0
 NEW_MODE = 0o644
 _TEMPORARY = ".linckia-new-"
 _POLL_SECONDS = 0.005
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = 1
 _CANNOT_NAME = (errno.ENOENT, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP)
 
@@ -44,37 +38,19 @@ class ChangedMeanwhile(CannotReplace):
     """Another program changed the file during the edit."""
 
 
-class FileLocks:
-    """One lock per real path within this process."""
-
-    def __init__(self) -> None:
-        self._guard = Lock()
-        self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
-
-    @contextmanager
-    def hold(
-        self, path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS, *, is_new: bool = False
-    ) -> Iterator[None]:
-        """Hold a file, or the place of a new one, against every other edit, of this process or another. Raises
-        CannotReplace at the timeout."""
-        deadline = time.monotonic() + timeout_seconds
-        with self._guard:
-            lock = self._locks.get(str(path)) or self._locks.setdefault(str(path), Lock())
-        if not lock.acquire(timeout=timeout_seconds):
-            raise CannotReplace(f"{path} is being edited by another call: try again")
-        try:
-            with (
-                _flock(path.parent, os.O_DIRECTORY, deadline),
-                nullcontext() if is_new else _flock(path, 0, deadline),
-            ):
-                _remove_leftovers(path.parent)
-                yield
-        finally:
-            lock.release()
+@contextmanager
+def hold(path: Path, timeout_seconds: float = LOCK_TIMEOUT_SECONDS, *, is_new: bool = False) -> Iterator[None]:
+    """Hold a file, or the place of a new one, against every other edit, of this process or another. Raises
+    CannotReplace at the timeout."""
+    deadline = time.monotonic() + timeout_seconds
+    with _flock(path.parent, os.O_DIRECTORY, deadline), nullcontext() if is_new else _flock(path, 0, deadline):
+        _remove_leftovers(path.parent)
+        yield
 
 
 @contextmanager
 def _flock(path: Path, flags: int, deadline: float) -> Iterator[None]:
+    """A lock belongs to its descriptor: it keeps out other threads as well as other processes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     except OSError as fault:
@@ -223,12 +199,12 @@ def rename(source: Entry, target: Entry) -> None:
         OSError: with EXDEV, it is on another file system.
     """
     names = os.fsencode(source.name), os.fsencode(target.name)
-    if _LIBC.renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
-        return
-    code = ctypes.get_errno()
-    if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-        raise OSError(code, os.strerror(code))
-    rename_without_flag(source, target)
+    try:
+        checked(libc().renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE), source.name)
+    except OSError as fault:
+        if fault.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        rename_without_flag(source, target)
 
 
 def rename_without_flag(source: Entry, target: Entry) -> None:

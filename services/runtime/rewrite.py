@@ -1,7 +1,7 @@
 """Files that clients write: read whole, changed by a function and replaced whole, or made where there is none.
 
-A client says by a hash which content it means to replace (`if_match`), so that what another wrote meanwhile is not
-lost. What is answered is on disk; a kill at any moment leaves the old file or the new one.
+A client says by a hash which content it means to replace (`if_match`). What is answered is on disk; a kill at any
+moment leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from proto.errors import LinckiaError, OperationError
-from services.runtime.replace import CannotReplace, ChangedMeanwhile, FileLocks, create_file, replace_file
+from services.runtime.replace import CannotReplace, ChangedMeanwhile, create_file, hold, replace_file
 from services.runtime.roots import OutsideRoots, Roots, printable
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -96,7 +96,7 @@ def rewrite(
         before = read_whole(real, roots, most)
         roots.check(real, write=True, field=field)
         try:
-            with contextlib.nullcontext() if dry_run else FileLocks().hold(Path(real)):
+            with contextlib.nullcontext() if dry_run else hold(Path(real)):
                 before = before if dry_run else read_whole(real, roots, most)
                 check_match(before, if_match)
                 done = Rewritten(real, before, change(before))
@@ -127,7 +127,7 @@ def create(path: str, roots: Roots, content: bytes, *, field: str = "path") -> N
     above, name = os.path.split(path)
     with open_below(roots, root, os.path.relpath(above, root), sync=True) as folder:
         try:
-            with FileLocks().hold(Path(path), is_new=True):
+            with hold(Path(path), is_new=True):
                 create_file(folder, name, content)
         except CannotReplace as error:
             raise Contended(str(error)) from None

@@ -1,15 +1,13 @@
 """The roots: which real paths a service may read, write and list.  All services with roots ask this one.
 
-A path is admitted if it lies below a root and is not *denied*.  Denied are what no client may reach even where it lies
-below a root (the data directory, the settings files, the installation; the kernel names them), and what the user lists
-in `deny`.  The innermost root that holds a path says whether it may be written.
+A path is admitted if it lies below a root and is not *denied*: by the kernel (the data directory, the settings files,
+the installation) or by the user's `deny`.  The innermost root that holds a path says whether it may be written.
 
-What holds: a path is checked with every link followed, and a file once more by its open descriptor, so that no link,
-`..` or rename in between leads past the check.  A denied folder below a root is recognised by its path, whatever its
-case, and by its identity (device and inode), so neither a bind mount nor a rename of a folder above it uncovers it.  A
-hard link, made by others, of a file *inside* a denied folder is not recognised.  landlock, the second wall, cannot
-subtract: it admits a whole root, and what is denied below it rests on the checks here.  (Rules for the children of the
-root in its place would refuse every file that is made beside them later.)
+A path is checked with every link followed, and a file once more by its open descriptor, so that no link, `..` or rename
+in between leads past the check.  A denied folder below a root is recognised by its path, whatever its case, and by its
+identity (device and inode), so neither a bind mount nor a rename of a folder above it uncovers it.  A hard link, made
+by others, of a file *inside* a denied folder is not recognised.  landlock, the second wall, admits a whole root: rules
+for the children of the root in its place would refuse every file that is made beside them later.
 
 A call of a client whose grant is limited to some roots (`proto.grants`) reaches those alone: each check looks at the
 grant of the task, or of the thread, that it is made in.

@@ -1,8 +1,7 @@
 """Feeding a collection of the search from a service's own database: what is the same for all that do it.
 
 The database has an outbox, whose `number` grows with each row, and the table `setting(name, value)`; each change leaves
-a row in its own transaction. A feed says what its rows come to now, and the rest is done here: telling, comparing both
-sides after the search was away or began again, waiting for what was changed to be found.
+a row in its own transaction. A feed says what its rows come to now, and the rest is done here.
 """
 
 from __future__ import annotations
@@ -85,11 +84,10 @@ class SearchFeed(ABC):
         """Queue what is here and not among `theirs`, the ids of the search's groups; answers those not known here."""
 
     async def run(self) -> None:
-        """Work until cancelled, or until the outbox is stopped."""
+        """Work until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.outbox.watch_epoch, self._epoch)
             await self.outbox.run()
-            nursery.cancel_scope.cancel()
 
     async def caught_up(self, patience_s: float) -> int:
         """Until the search knows all that is kept now, at most `patience_s`; answers how much it does not know."""

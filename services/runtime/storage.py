@@ -1,7 +1,7 @@
 """Failures of the disk under a service, told as such to the caller: full, over quota, read-only, failing, damaged.
 
-Libraries report them in their own ways (`OSError`, the result codes of SQLite); a caller can act on them only once
-they are named. Work in the background pauses on a full disk, and goes on when there is room (`patiently`).
+Libraries report them in their own ways (`OSError`, the result codes of SQLite). Work in the background pauses on a full
+disk, and goes on when there is room (`patiently`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ async def patiently(env: Environment, name: str, work: Callable[[], Awaitable[No
 
     `work` must be one that may be begun again after any of its steps. While it pauses, `status` shows why.
 
-    Raises:
-        Whatever else `work` raises.
+    Raises whatever else `work` raises.
     """
     paused = False
     while True:

@@ -1,8 +1,4 @@
-"""Times as people and programs write them, to nanoseconds and back.
-
-Read: RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` without one (UTC), a date, Unix seconds as number or text. Written:
-RFC 3339 in UTC, with as many digits of the second as there are.
-"""
+"""Times as people and programs write them (`EXAMPLES`), to nanoseconds and back as RFC 3339 in UTC."""
 
 from __future__ import annotations
 

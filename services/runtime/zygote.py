@@ -3,9 +3,8 @@
     python -m services.runtime.zygote BIRTH_FD CONTROL_FD
 
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
-ever. It forks twice, so that the service becomes a child of the kernel (a subreaper): its death is told to the kernel
-by the operating system at once, and the zygote's own death concerns no service. A module that cannot be imported is
-reported and left out; a service that needs it then fails by itself, with the reason in its own log.
+ever. It forks twice, so that the service becomes a child of the kernel (a subreaper), which the operating system tells
+of its death; the zygote's own death concerns no service. A module that cannot be imported is reported and left out.
 """
 
 from __future__ import annotations
@@ -111,8 +110,6 @@ def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
 def _answer(packet: bytes, fds: list[int], parent_pid: int, library: Library) -> Forked:
     request = _decoder.decode(packet)
     library.load_next(request.birth.module)
-    if len(fds) not in (2, 3):
-        return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2 or 3")
     if (running := threads()) != 1:
         return Forked(id=request.id, error=f"the zygote has {running} threads, so a fork would not be safe")
     try:

@@ -125,7 +125,6 @@ def open_database(path: Path, on_damage: Callable[[str], object] | None = None) 
         kind=Kind.SOURCE,
         readers=4,
         pragmas={"secure_delete": 1, "cache_size": -32768},
-        private=True,
         on_damage=on_damage,
     )
 

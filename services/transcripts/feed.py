@@ -7,6 +7,8 @@ copy), both sides' lists are compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import apsw
 
 from proto.ops.retrieve import Group, Item, RetrieveStatus
@@ -15,8 +17,7 @@ from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment
 from services.runtime.search_feed import Due
 from services.transcripts import forest
-from services.transcripts.messages import calls_text, spoken_text
-from services.transcripts.passages import Stripper, pieces
+from services.transcripts.messages import Stripper, calls_text, spoken_text
 
 COLLECTION = "transcripts"
 BATCH = 200
@@ -25,6 +26,18 @@ BATCH_CHARS = 2_000_000
 GATHER_S = 0.1
 """How long a first new turn waits for more of them, unless a search waits for it: a hundred turns cost the search
 little more than one."""
+
+PIECE_CHARS = 1000
+"""About what the common small models read at once; more would be passed over."""
+
+MAX_EMBEDDED = 48
+"""Pieces of one turn that get a vector; of a log of megabytes the rest is found by words."""
+
+WORDS_CHARS = 16_000
+"""Of a piece that is found by words alone."""
+
+MAX_PIECES = 1024
+"""Of one turn; 17 million characters."""
 
 
 class TurnFeed(ForgettingFeed):
@@ -92,3 +105,28 @@ def group_of(node: forest.Node, root: str, strip: Stripper) -> Group:
         items=items,
         metadata={"role": node.role, "agent": node.agent, "project": node.project, "at": node.at, "root": root},
     )
+
+
+def pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """Pieces of `text` in order, each with whether it gets a vector."""
+    text = text.strip()
+    start = count = 0
+    while start < len(text) and count < MAX_PIECES:
+        embedded = count < MAX_EMBEDDED
+        end = _end(text, start, PIECE_CHARS if embedded else WORDS_CHARS)
+        if piece := text[start:end].strip():
+            yield piece, embedded
+            count += 1
+        start = end
+
+
+def _end(text: str, start: int, size: int) -> int:
+    """Where a piece ends that starts at `start`: at the end of a paragraph, a line, a sentence or a word."""
+    end = start + size
+    if end >= len(text):
+        return len(text)
+    for mark in ("\n\n", "\n", ". ", " "):
+        cut = text.rfind(mark, start + size // 2, end)
+        if cut > 0:
+            return cut + len(mark)
+    return end

@@ -38,12 +38,8 @@ class Following:
         self._follower.follow(there, include=[f"*{suffix}" for suffix in SUFFIXES])
 
     async def run(self) -> None:
-        """Follow until `stop`, or until cancelled."""
+        """Follow until cancelled."""
         await self._follower.run()
-
-    async def stop(self) -> None:
-        """Once this returns nothing more is read."""
-        await self._follower.stop()
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
         """Read on in those that changed."""

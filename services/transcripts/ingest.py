@@ -23,8 +23,7 @@ from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.transcripts import forest
 from services.transcripts.forest import Placed, Prepared
-from services.transcripts.messages import Message, OutOfRange, Turn, calls_text, spoken_text
-from services.transcripts.passages import Stripper
+from services.transcripts.messages import Message, OutOfRange, Stripper, Turn, calls_text, spoken_text
 from services.transcripts.providers import Rejected, TurnPayload, turn_of
 from services.transcripts.providers.wire import Unreadable, decode
 from services.transcripts.redaction import Redactor
@@ -152,8 +151,7 @@ def decoded(body: bytes, encoding: str, max_bytes: int = MAX_DECODED_BYTES) -> b
 
     What ends too early is read as far as it goes (servers that stream often never finish what they compress).
 
-    Raises:
-        Unreadable: it is damaged, or longer than is kept; it is refused as a whole rather than cut.
+    Raises Unreadable: it is damaged, or longer than is kept; it is refused as a whole rather than cut.
     """
     for name in reversed([part.strip().lower() for part in encoding.split(",") if part.strip()]):
         if name == "identity":

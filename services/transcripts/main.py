@@ -9,7 +9,6 @@ from typing import Annotated, Any, cast
 
 import apsw
 import msgspec
-import trio
 from msgspec import Meta, Raw
 
 from proto.errors import InvalidParams, OperationError
@@ -28,9 +27,9 @@ from services.transcripts.following import Following
 from services.transcripts.importing import Importing, release
 from services.transcripts.ingest import Ingest
 from services.transcripts.listing import Listing
-from services.transcripts.passages import Stripper
+from services.transcripts.messages import Stripper
 from services.transcripts.prices import Price, Prices
-from services.transcripts.redaction import RULES, Redactor, make_rule
+from services.transcripts.redaction import RULES, Redactor, Rule
 from services.transcripts.search import Searching
 
 HISTORIES_BYTES = 32 * 1024 * 1024
@@ -81,8 +80,7 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
 def redactor_of(settings: Settings) -> Redactor | None:
     """What masks secrets; None where it is switched off.
 
-    Raises:
-        InvalidParams: a custom pattern is no regular expression.
+    Raises InvalidParams: a custom pattern is no regular expression.
     """
     if not settings.redact:
         return None
@@ -95,7 +93,7 @@ def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
     rules = []
     for index, rule in enumerate(more):
         try:
-            rules.append(make_rule(rule.name, rule.pattern))
+            rules.append(Rule(rule.name, rule.pattern))
         except BadPattern as error:
             where = f"settings of transcripts: redact_rules[{index}].pattern"
             raise InvalidParams(f"{where} is no regular expression (RE2): {error}") from None
@@ -108,25 +106,17 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     settings = read_settings(env.settings)
     redactor = redactor_of(settings)
     strip = Stripper(settings.strip_tags)
-    database = await trio.to_thread.run_sync(open_database, env.data_dir / "transcripts.db", env.damaged)
+    database = await env.opened(open_database, env.data_dir / "transcripts.db", env.damaged)
     feed = TurnFeed(env, database, strip)
     ingest = Ingest(database, redactor, strip, feed.outbox.hurry)
     importing = Importing(database, ingest)
-    following = Following(env, importing) if settings.follow else None
-    try:
-        env.background.start_soon(feed.run)
-        env.info(redaction="on" if redactor else "off", follows=", ".join(env.roots))
-        searching = Searching(database, feed, settings.search_patience_s)
-        carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
-        if following is not None:
-            env.background.start_soon(following.run)
-        yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
-    finally:
-        if following is not None:
-            await following.stop()
-        await feed.outbox.stop()
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(database.close)
+    env.info(redaction="on" if redactor else "off", follows=", ".join(env.roots))
+    env.background.start_soon(feed.run)
+    if settings.follow:
+        env.background.start_soon(Following(env, importing).run)
+    searching = Searching(database, feed, settings.search_patience_s)
+    carrying, listing = Carrying(database, ingest), Listing(database, strip, Prices(settings.prices))
+    yield Handlers(Conversations(database, feed), ingest, importing, carrying, searching, listing)
 
 
 def prepare(settings: Mapping[str, Any]) -> None:

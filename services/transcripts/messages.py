@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ import msgspec
 import rfc8785
 
 from proto.ops.transcripts import Block
+from services.runtime.linear import without_spans
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,6 +32,21 @@ PROJECTION_BYTES = 16
 ASSISTANT = "assistant"
 
 TEXT, IMAGE, TOOL_USE, TOOL_RESULT = "text", "image", "tool_use", "tool_result"
+
+
+TAGS = (
+    "system-reminder", "system_reminder", "command-name", "command-message", "command-contents",
+    "local-command-stdout", "local-command-stderr", "local-command-caveat", "user-prompt-submit-hook",
+    "task-notification", "ide_opened_file", "ide_selection", "ide_diagnostics", "environment_context",
+    "environment_details", "user_instructions", "INSTRUCTIONS", "permissions instructions", "collaboration_mode",
+    "session_context", "turn_aborted", "user_info", "open_files", "open_and_recently_viewed_files", "additional_data",
+)  # fmt: skip
+"""Whose content is the agent's, not the person's nor the model's. Left in, they make turns alike that have nothing in
+common, and what was said is found less well."""
+
+BARE_TAGS = ("command-args", "user_query", "user_shell_command")
+"""Whose content is the person's."""
+_LINE_REST = re.compile(r"[ \t]*\n?")
 
 
 @dataclass(slots=True)
@@ -121,6 +138,21 @@ def spoken_text(blocks: Iterable[Block]) -> str:
 def calls_text(blocks: Iterable[Block]) -> str:
     """The tools that were called: found by words."""
     return "\n".join(call_text(block) for block in blocks if block.tool_name)
+
+
+class Stripper:
+    """Takes the tags out; `more` names further ones."""
+
+    def __init__(self, more: Iterable[str] = ()) -> None:
+        names = "|".join(map(re.escape, (*TAGS, *more)))
+        self._opening = re.compile(rf"<({names})(?:\s[^<>]*)?>")
+        self._bare = re.compile(rf"</?(?:{'|'.join(BARE_TAGS)})>")
+
+    def __call__(self, text: str) -> str:
+        """`text` as it was said; the same object where there is nothing to take out."""
+        if "</" not in text:
+            return text
+        return self._bare.sub("", without_spans(self._opening, text, _LINE_REST))
 
 
 # Names

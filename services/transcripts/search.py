@@ -186,8 +186,7 @@ def merged(found: Mapping[Corpus, SearchResult]) -> list[EverythingHit]:
 def filters(params: TranscriptsSearch) -> list[Filter]:
     """The conditions that `params` states.
 
-    Raises:
-        InvalidParams: a time that cannot be read.
+    Raises InvalidParams: a time that cannot be read.
     """
     named = {name: getattr(params, name) for name in ("role", "agent", "project")}
     found = [Filter(field=name, any_of=[value]) for name, value in named.items() if value]

@@ -32,15 +32,9 @@ Key = tuple[str, str]
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open; what changed while nothing watched is found beside the first answers."""
-    watcher = await trio.to_thread.run_sync(Watcher, env, env.data_dir / "watch.db")
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watcher.run)
-            yield Handlers(Watching(watcher, env.roots))
-            nursery.cancel_scope.cancel()
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(watcher.store.database.close)
+    watcher = await env.opened(Watcher, env, env.data_dir / "watch.db")
+    env.background.start_soon(watcher.run)
+    yield Handlers(Watching(watcher, env.roots))
 
 
 class Watching:

@@ -96,6 +96,10 @@ class Watcher:
         self.acknowledged: dict[tuple[str, str], int] = {}
         """What readers have dealt with, by caller and name; stored when the log is trimmed."""
 
+    def close(self) -> None:
+        """Close the database; blocks."""
+        self.store.database.close()
+
     def _begin(self, inotify: Inotify) -> None:
         """Forget all that follows from the database and the folders."""
         self._inotify = inotify

@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernel.control.address import lock_path
 from tests.bench._wire import INITIALIZE, INITIALIZED
 from tests.system.running import REPOSITORY, running
 
@@ -63,7 +62,7 @@ def first_answers(data_dir: Path) -> tuple[float, float]:
 
 def wait_for_its_end(data_dir: Path) -> None:
     """Until the kernel that was started there is gone: what it still loads must not slow the next start."""
-    pid = int(lock_path(data_dir).read_text())
+    pid = int((data_dir / "kernel.lock").read_text())
     while Path(f"/proc/{pid}").exists():
         time.sleep(0.02)
 

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,9 @@ SOURCES = (
 """What other data does not tell.  `files` keeps its sets in one with what can be made again."""
 
 REMEDY = ".recover"
+
+PASSES_S = 20.0
+"""For what is made again to be there."""
 
 
 def overwrite(path: Path, chance: random.Random, share: float = 0) -> None:
@@ -106,7 +110,7 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
             ("list_memories", "memory.db"),
         ):
             try:
-                client.call(name, {}, timeout_s=30)
+                _call_again(client, name)
             except CallFailed as error:
                 _names(record, error, file, name)
                 yield f"damaged {file}: {name} refused"
@@ -125,6 +129,20 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
     if missed or (told and found.returncode != 1):
         record.wrong.append(f"doctor (exit code {found.returncode}) does not know of the damage of {missed}")
     yield f"status and doctor know of damage of {sorted(told)}"
+
+
+def _call_again(client: Client, name: str) -> None:
+    """Call until the failure is not one that passes: `files` is begun again while it says so."""
+    until = time.monotonic() + PASSES_S
+    while True:
+        try:
+            client.call(name, {}, timeout_s=30)
+        except CallFailed as error:
+            if not error.failure.get("retry_after_ms") or time.monotonic() >= until:
+                raise
+            time.sleep(error.failure["retry_after_ms"] / 1000)
+        else:
+            return
 
 
 def _names(record: Record, error: ControlError, file: str, what: str) -> None:

@@ -20,7 +20,7 @@ import trio
 
 from tests.chaos.clients import Client, HttpClient, Said
 from tests.chaos.record import Record
-from tests.system.ingesting import turn
+from tests.system.workloads import turn
 
 NOTES = 60
 REFUSED = 20
@@ -308,7 +308,9 @@ class Worker:
         """Whether the last tag is found within so many seconds."""
         until = trio.current_time() + within_s
         while True:
-            found = await client.call("query_by_tags", {"tags": self.tags[-1:]})
+            # As a step: called by itself it answers all tags of the note, too long to be answered whole.
+            step = {"op": "query_by_tags", "params": {"tags": self.tags[-1:]}}
+            found = await client.call("query", {"steps": [step]})
             if f"tagged-{self.which}" in str(found.result):
                 return True
             if trio.current_time() >= until:

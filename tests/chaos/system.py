@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import trio
 
-from kernel.cli.carry import memory
-from kernel.cli.carry.export import set_names
+from kernel.cli.carry.export import memories, set_names
 from kernel.control.client import Client, ControlError
 from tests.chaos.clock import Clock
 from tests.system.running import REPOSITORY
@@ -175,4 +174,4 @@ class System:
 
 def kept_by(client: Client) -> set[str]:
     """The names of all resource sets, and all memories."""
-    return {*set_names(client), *(one["text"] for one in memory.rows(client))}
+    return {*set_names(client), *(one["text"] for one in memories(client))}

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,9 @@ def _files(kernel: RunningKernel, root: Path) -> None:
     outcomes = [{"type": "selection_set", "selectionSetName": "above"}]
     conditions = {"type": "size", "minSize": 1}
     kernel.call("plan-create", {"name": "p", "sources": sources, "outcomes": outcomes, "conditions": conditions})
+    kernel.call("plan-execute", {"name": "p"})
+    while kernel.call("plan-get", {"name": "p"})["executions"][0]["status"] == "running":
+        time.sleep(0.01)
     kernel.call("plan-update", {"name": "p", "status": "paused"})
 
 
@@ -142,6 +146,7 @@ def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Pa
         assert linckia(tmp_path / "data", "import", str(one)).count(" 0 rows were not there before") == 2
         linckia(tmp_path / "data", "export", str(tmp_path / "two"))
         assert contents(tmp_path / "two") == contents(one)
+        assert [run["status"] for run in other.call("plan-get", {"name": "p"})["executions"]] == ["completed"]
         nearest = other.call("collection_search", {"collection": "vectors", "vector": [149.1, -1, 7e3], "limit": 1})
         assert [hit["id"] for hit in nearest["hits"]] == ["v149"]
         # It is not data alone: it is found, restored, and kept out.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel.births import Births, RootFolders
-from kernel.catalog import ENTRIES, following
+from kernel.catalog import ENTRIES, pools
 from kernel.config import Config
 from proto import ops
 
@@ -36,7 +36,8 @@ def test_folders_that_are_followed_are_read_by_their_service_and_the_watcher_alo
     settings: dict[str, dict[str, object]] = {"transcripts": {"follow": [str(sessions)]}}
     (tmp_path / "data").mkdir()
     config = Config(data_dir=tmp_path / "data", roots=(root,), services=settings, own_users=False)
-    entries = {entry.spec.name: entry for entry in following(ENTRIES, settings)}
+    served = pools(ENTRIES, settings, rest_after_s=0, standbys=True)
+    entries = {name: pool[0] for name, pool in served.items()}
     births = Births(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
     for name, entry in entries.items():
         birth = births(entry.spec, 1, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,12 @@ from kernel import catalog
 from kernel.settings import ConfigError
 from kernel.supervisor.spec import check
 from proto import ops
+
+
+def served(settings: Mapping[str, Mapping[str, object]], rest_after_s: float = 60) -> tuple[catalog.Entry, ...]:
+    pools = catalog.pools(catalog.ENTRIES, settings, rest_after_s=rest_after_s, standbys=True)
+    return tuple(pool[0] for pool in pools.values())
+
 
 BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
 
@@ -46,10 +53,10 @@ def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> N
 
 
 def test_a_service_that_may_be_left_out_is_left_out_where_the_settings_say_so() -> None:
-    every = catalog.ENTRIES
-    assert catalog.served(every, {}) == every
-    left = catalog.served(every, {"transcripts": {"enabled": False}, "yaml": {"enabled": False}})
-    assert {entry.service for entry in every} - {entry.service for entry in left} == {"transcripts"}
+    every = {entry.service for entry in catalog.ENTRIES}
+    assert {entry.service for entry in served({})} == every
+    left = served({"transcripts": {"enabled": False}, "yaml": {"enabled": False}})
+    assert every - {entry.service for entry in left} == {"transcripts"}
 
 
 def test_torch_is_loaded_only_for_who_computes_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -57,7 +64,7 @@ def test_torch_is_loaded_only_for_who_computes_by_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
 
     def by_torch(settings: dict[str, dict[str, object]]) -> set[str]:
-        chosen = catalog.served(catalog.ENTRIES, settings)
+        chosen = served(settings)
         by_it = {entry.spec.name for entry in chosen if entry.spec.zygote == "torch"}
         assert ("torch" in {spec.name for spec in catalog.zygotes(chosen)}) == bool(by_it)
         return by_it
@@ -79,8 +86,7 @@ def test_every_service_has_a_standby() -> None:
 
 
 def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_that_a_setting_says() -> None:
-    entries = catalog.served(catalog.ENTRIES, {"rerank": {"model": "none"}})
-    specs = {entry.spec.name: catalog.resting(entry, 60, {}).spec for entry in entries}
+    specs = {entry.spec.name: entry.spec for entry in served({"rerank": {"model": "none"}}, 60)}
     assert {name for name, spec in specs.items() if spec.rests_after_s is None} == {
         "front", "retrieve", "knowledge", "documents", "files", "watch"
     }  # fmt: skip
@@ -88,7 +94,7 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
     # A client waits for the front, whatever else rests.
     assert specs.pop("front").standby_rests_after_s is None
     assert {spec.standby_rests_after_s for spec in specs.values()} == {60}
-    assert {catalog.resting(entry, 0, {}).spec.rests_after_s for entry in entries} == {None}
+    assert {entry.spec.rests_after_s for entry in served({}, 0)} == {None}
     # A search waits only briefly for a model that is to be loaded.
     assert {name: entry.spec.rests_while for name, entry in BY_NAME.items() if entry.spec.rests_while} == {
         "rerank": ("model", "none")
@@ -96,7 +102,7 @@ def test_only_what_does_nothing_unless_it_is_called_rests_and_after_the_time_tha
 
 
 def test_of_what_services_are_forked_from_the_costly_rests_only_after_a_long_pause() -> None:
-    entries = catalog.served(catalog.ENTRIES, {"embed": {"backend": "torch"}})
+    entries = served({"embed": {"backend": "torch"}})
     for after_s, late in ((60, 300), (0, None)):
         rests = {spec.name: spec.rests_after_s for spec in catalog.zygotes(entries, after_s)}
         assert {name: limit for name, limit in rests.items() if limit is not None} == (
@@ -109,7 +115,8 @@ def test_of_what_services_are_forked_from_the_costly_rests_only_after_a_long_pau
 )
 def test_a_models_own_setting_says_when_its_process_rests(own: object, general: float, limit: float | None) -> None:
     settings = {} if own == {} else {"unload_after_s": own}
-    assert catalog.resting(BY_NAME["embed"], general, settings).spec.rests_after_s == limit
+    spec = catalog.configured(BY_NAME["embed"], settings, rest_after_s=general).spec
+    assert spec.rests_after_s == limit
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_a_models_own_setting_says_when_its_process_rests(own: object, general: 
 def test_a_reranking_model_rests_only_where_its_own_setting_says_so(
     settings: dict[str, object], expected: tuple[float | None, tuple[str, str] | None]
 ) -> None:
-    spec = catalog.resting(BY_NAME["rerank"], 60, settings).spec
+    spec = catalog.configured(BY_NAME["rerank"], settings, rest_after_s=60).spec
     assert (spec.rests_after_s, spec.rests_while) == expected
 
 
@@ -143,9 +150,13 @@ def test_a_package_from_outside_is_a_service_with_operations_of_its_own() -> Non
 def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_path: Path) -> None:
     environment = {"CODEX_HOME": str(tmp_path / "codex")}
 
+    def followed_by(own: dict[str, object]) -> dict[str, catalog.Entry]:
+        settings = {"transcripts": own}
+        pools = catalog.pools(catalog.ENTRIES, settings, rest_after_s=60, standbys=True, environment=environment)
+        return {service: pool[0] for service, pool in pools.items()}
+
     def followed(*names: object) -> dict[str, catalog.Entry]:
-        entries = catalog.following(catalog.ENTRIES, {"transcripts": {"follow": list(names)}}, environment)
-        return {entry.service: entry for entry in entries}
+        return followed_by({"follow": list(names)})
 
     found = followed("codex", str(tmp_path), "codex")
     wanted = (str(tmp_path / "codex" / "sessions"), str(tmp_path))
@@ -158,4 +169,4 @@ def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_pat
         with pytest.raises(ConfigError, match="is neither claude, codex, gemini nor the absolute path of a folder"):
             followed(wrong)
     with pytest.raises(ConfigError, match="it is a list"):
-        catalog.following(catalog.ENTRIES, {"transcripts": {"follow": "claude"}}, environment)
+        followed_by({"follow": "claude"})

@@ -25,7 +25,7 @@ from services.runtime.ignore_files import gitignore
 from services.runtime.models.measure import ROUGH
 from services.runtime.text.html import plain
 from services.runtime.text.markdown import outline
-from services.transcripts.passages import Stripper
+from services.transcripts.messages import Stripper
 from services.transcripts.redaction import Redactor
 from services.yaml import schema
 from tests.unit.costs import MOST, growth

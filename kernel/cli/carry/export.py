@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernel.cli import Failed
-from kernel.cli.carry import collections, memory
-from kernel.cli.carry.files import line, write
+from kernel.cli.carry.files import batched, by_next, by_offset, line, listed, write
 from kernel.cli.terminal import complain, connect, patiently
 from kernel.control.client import CallFailed, Client
 from proto.json_types import JsonObject
@@ -40,7 +39,7 @@ import DIR` takes it in again: what is there already stays, so that it may be re
   `transcripts/barred.jsonl`: digests of what was deleted and is not to come back.
 - `files/sets.jsonl`, `files/entries.jsonl`, `files/queries.jsonl`, `files/sources.jsonl`, `files/plans.jsonl`: resource
   sets with their children, what is in them, saved queries, sources and plans, by name, as the tools that make them take
-  them.
+  them. `files/runs.jsonl`: runs of plans that have ended, each with the plan as it was then; times are nanoseconds.
 - `collections/NAME.jsonl`: a collection of your own; the first line has the `dimensions` of its vectors (null where it
   takes text), each other a document. Vectors are of length 1, in 16 bits a number.
 - `memory/memories.jsonl`: what was remembered, each with the times at which it was `said` (nanoseconds since 1970) and
@@ -76,8 +75,8 @@ def export(arguments: argparse.Namespace) -> int:
     (part / "README.md").write_text(README)
     with connect(arguments) as client:
         parts = {
-            "documents": _documents, "transcripts": _transcripts, "files": _files, "collections": collections.export,
-            "memory": memory.export,
+            "documents": _documents, "transcripts": _transcripts, "files": _files, "collections": _collections,
+            "memory": _memories,
         }  # fmt: skip
         for name, write_part in parts.items():
             try:
@@ -113,42 +112,45 @@ def _documents(client: Client, folder: Path) -> str:
 
 
 def _document_rows(client: Client, folder: Path) -> Iterator[JsonObject]:
-    after = ""
-    while rows := patiently(client, "documents_export", {"after": after})["documents"]:
-        for row in rows:
-            file = _content(client, folder, row["hash"], row["name"])
-            if file is not None:
+    rows = listed(
+        client, "documents_export", "documents", lambda page, _: {"after": page["documents"][-1]["path"]}, after=""
+    )
+    for some in batched(rows):
+        files = _contents(client, folder, {row["hash"]: row["name"] for row in reversed(some)})
+        for row in some:
+            if (file := files.get(row["hash"])) is not None:
                 yield {**row, "file": str(file.relative_to(folder))}
-        after = rows[-1]["path"]
 
 
 def _listing(client: Client, folder: Path, snapshot: str) -> Iterator[JsonObject]:
-    offset = 0
-    params = {"snapshot_id": snapshot}
-    while files := patiently(client, "documents_export_files", {**params, "offset": offset})["files"]:
-        for one in files:
-            if one["hash"]:
-                _content(client, folder, one["hash"], one["path"].rpartition("/")[2])
-            yield one
-        offset += len(files)
+    for some in batched(listed(client, "documents_export_files", "files", by_offset, snapshot_id=snapshot)):
+        names = {one["hash"]: one["path"].rpartition("/")[2] for one in reversed(some) if one["hash"]}
+        _contents(client, folder, names)
+        yield from some
 
 
-def _content(client: Client, folder: Path, hash_: str, name: str) -> Path | None:
-    """The file of a content, which is written unless it is there; None where it was deleted meanwhile."""
-    home = content_folder(folder, hash_)
-    if home.is_dir():
-        return next(home.iterdir())
-    try:
-        piece = patiently(client, "documents_export_content", {"hash": hash_})
-    except CallFailed as error:
-        complain(f"{name} is left out: {error}")
-        return None
+def _contents(client: Client, folder: Path, names: dict[str, str]) -> dict[str, Path]:
+    """The files of contents, by their hashes, written where they are not there; without those that cannot be read."""
+    homes = {hash_: content_folder(folder, hash_) for hash_ in names}
+    wanted = [hash_ for hash_, home in homes.items() if not home.is_dir()]
+    while wanted:
+        # As many as fit into an answer: the first of them.
+        for content in patiently(client, "documents_export_contents", {"hashes": wanted})["contents"]:
+            hash_ = wanted.pop(0)
+            if problem := _write_content(client, homes[hash_], names[hash_], content):
+                complain(f"{names[hash_]} is left out: {problem}")
+                shutil.rmtree(homes[hash_])
+    return {hash_: next(home.iterdir()) for hash_, home in homes.items() if home.is_dir()}
+
+
+def _write_content(client: Client, home: Path, name: str, piece: JsonObject) -> str:
+    """From its first piece on; answers why it cannot be, or nothing."""
     home.mkdir(parents=True)
-    file = home / _file_name(name)
-    with file.open("wb") as out:
+    with (home / _file_name(name)).open("wb") as out:
         while out.write(base64.b64decode(piece["data"])) and out.tell() < piece["size"]:
-            piece = patiently(client, "documents_export_content", {"hash": hash_, "offset": out.tell()})
-    return file
+            params = {"hashes": [home.name], "offset": out.tell()}
+            (piece,) = patiently(client, "documents_export_contents", params)["contents"]
+    return str(piece["problem"])
 
 
 def _file_name(name: str) -> str:
@@ -162,18 +164,17 @@ def _file_name(name: str) -> str:
 
 
 def _transcripts(client: Client, folder: Path) -> str:
-    turns = after = 0
+    turns = 0
     folder.mkdir()
-    while (page := patiently(client, "transcript_export", {"after": after}))["turns"]:
-        after = page["next"]
-        lines: dict[Path, list[str]] = {}
-        for one in page["turns"]:
-            lines.setdefault(_conversation(one["root"], one["began"]), []).append(line(one["turn"]))
-        for name, said in lines.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            with (folder / name).open("a", encoding="utf-8") as out:
-                out.writelines(said)
-        turns += len(page["turns"])
+    for some in batched(listed(client, "transcript_export", "turns", by_next, after=0)):
+        said: dict[Path, list[str]] = {}
+        for one in some:
+            said.setdefault(folder / _conversation(one["root"], one["began"]), []).append(line(one["turn"]))
+        for file, new in said.items():
+            file.parent.mkdir(exist_ok=True)
+            with file.open("a", encoding="utf-8") as out:
+                out.writelines(new)
+        turns += len(some)
     barred: list[str] = []
     write(folder / "prompts.jsonl", _prompts(client, barred))
     write(folder / "barred.jsonl", barred)
@@ -211,6 +212,7 @@ def _files(client: Client, folder: Path) -> str:
         items = patiently(client, operation, {})[key]
         made = ({field: item[field] for field in fields if item.get(field) is not None} for item in items)
         counts.append(f"{write(folder / f'{name}.jsonl', made)} {name}")
+    write(folder / "runs.jsonl", listed(client, "files_export_runs", "runs", by_next, after=0))
     if trash := patiently(client, "list-trash", {"limit": 1}).get("total_count"):
         complain(
             f"{trash} items are in the trash, which is not exported: `linckia call restore-files` brings them back"
@@ -220,10 +222,7 @@ def _files(client: Client, folder: Path) -> str:
 
 def set_names(client: Client) -> list[str]:
     """Of all resource sets: `resource-set-list` answers as many as fit."""
-    names: list[str] = []
-    while page := patiently(client, "files_sets", {"offset": len(names)})["resource_sets"]:
-        names += (one["name"] for one in page)
-    return names
+    return [one["name"] for one in listed(client, "files_sets", "resource_sets", by_offset, offset=0)]
 
 
 def _set(client: Client, name: str) -> JsonObject:
@@ -232,12 +231,39 @@ def _set(client: Client, name: str) -> JsonObject:
 
 
 def _entries(client: Client, name: str) -> Iterator[JsonObject]:
-    offset = 0
-    while True:
-        given = {"name": name, "include_entries": True, "limit": 1000, "offset": offset}
-        page = patiently(client, "resource-set-get", given)
-        for entry in page["entries"] or ():
-            yield {"set": name, "path": entry["path"]}
-        offset += len(page["entries"] or ())
-        if not page.get("has_more") or not page["entries"]:
-            return
+    given = {"name": name, "include_entries": True, "limit": 1000}
+    for entry in listed(client, "resource-set-get", "entries", by_offset, **given):
+        yield {"set": name, "path": entry["path"]}
+
+
+# Collections of clients, and memories
+
+
+def _collections(client: Client, folder: Path) -> str:
+    documents = 0
+    collections = patiently(client, "collection_list", {})["collections"]
+    for one in collections:
+        if one.get("trouble"):
+            complain(f"collection {one['collection']} is left out: {one['trouble']}")
+            continue
+        documents += write(folder / f"{one['collection']}.jsonl", _collection(client, one)) - 1
+    return f"{documents} documents in {len(collections)} collections"
+
+
+def _collection(client: Client, one: JsonObject) -> Iterator[JsonObject]:
+    yield {"dimensions": one["dimensions"]}
+    rows = listed(
+        client, "collection_export", "documents", lambda page, _: {"after": page["documents"][-1]["id"]},
+        collection=one["collection"], after="",
+    )  # fmt: skip
+    for document in rows:
+        yield {key: value for key, value in document.items() if value not in (None, "", {})}
+
+
+def _memories(client: Client, folder: Path) -> str:
+    return f"{write(folder / 'memories.jsonl', memories(client))} memories"
+
+
+def memories(client: Client) -> Iterator[JsonObject]:
+    """All of them, as an export has them, in the order in which they were made."""
+    return listed(client, "memory_export", "memories", by_next, after=0)

@@ -1,4 +1,5 @@
-"""The files of an export: JSON Lines, read and written, and what suits a request."""
+"""The files of an export (JSON Lines, read and written), lists that operations answer page by page, and batches of what
+suits a request."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernel.cli import Failed
+from kernel.cli.terminal import patiently
+from kernel.control.client import Client
+from proto.json_types import JsonObject
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH = 500
@@ -53,3 +57,24 @@ def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = 
             batch, held = [], 0
     if batch:
         yield batch
+
+
+Following = Callable[[JsonObject, int], JsonObject]
+"""From a page, and how many there were with it, the parameters that the next one is asked with."""
+
+
+def by_offset(_: JsonObject, count: int) -> JsonObject:
+    return {"offset": count}
+
+
+def by_next(page: JsonObject, _: int) -> JsonObject:
+    return {"after": page["next"]}
+
+
+def listed(client: Client, operation: str, key: str, following: Following, **params: object) -> Iterator[JsonObject]:
+    """All that an operation lists under `key`, page by page until one has none."""
+    count = 0
+    while found := (page := patiently(client, operation, params))[key]:
+        yield from found
+        count += len(found)
+        params |= following(page, count)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernel.cli import Failed, Usage
-from kernel.cli.carry import collections, memory
 from kernel.cli.carry.export import FORMAT, content_folder, set_names
 from kernel.cli.carry.files import BATCH_BYTES, batched, lines
 from kernel.cli.terminal import complain, connect, patiently
@@ -44,8 +43,8 @@ def take_in(arguments: argparse.Namespace) -> int:
             raise Failed(f"{source} has format {found}; this version of Linckia reads {FORMAT}")
         left = 0
         parts = {
-            "documents": _documents, "transcripts": _transcripts, "files": take_files, "collections": collections.take,
-            "memory": memory.take,
+            "documents": _documents, "transcripts": _transcripts, "files": take_files, "collections": _collections,
+            "memory": _memories,
         }  # fmt: skip
         for name, take in parts.items():
             if (source / name).is_dir():
@@ -182,6 +181,8 @@ def take_files(client: Client, folder: Path) -> tuple[str, int]:
         there = {one["name"] for one in patiently(client, f"{name}-list", {})[plural]}
         found = _create(client, name, there, list(lines(folder / f"{plural}.jsonl")))
         made, left = made + found[0], left + found[1]
+    for runs in batched(lines(folder / "runs.jsonl")):
+        patiently(client, "files_import_runs", {"runs": runs})
     added = missing = 0
     for entries in batched(lines(folder / "entries.jsonl"), 5000):
         for name in dict.fromkeys(entry["set"] for entry in entries):
@@ -213,22 +214,15 @@ def _create(client: Client, kind: str, there: set[str], items: list[JsonObject])
 
 def _add(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
     """Add entries to a set: how many were added, and how many are not on the disk. The index takes them in first."""
-    try:
-        return _modify(client, name, paths), 0
-    except CallFailed as error:
-        if error.failure.get("kind") != "invalid_params":
-            raise
+    if (added := _modify(client, name, paths)) is not None:
+        return added, 0
     for root in patiently(client, "kernel_status", {})["roots"]:
         below = [path for path in paths if path == root or path.startswith(root.rstrip("/") + "/")]
         if below:
             common = os.path.commonpath(below)
-            given = {
-                "root": common if os.path.isdir(common) else os.path.dirname(common),
-                "async": False,
-                "force": True,
-            }
+            folder = common if os.path.isdir(common) else os.path.dirname(common)
             try:
-                patiently(client, "index", given)
+                patiently(client, "index", {"root": folder, "async": False, "force": True})
             except CallFailed as error:
                 # A folder that is not on this disk is said by its entries.
                 complain(error)
@@ -236,11 +230,8 @@ def _add(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
 
 
 def _bisected(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
-    try:
-        return _modify(client, name, paths), 0
-    except CallFailed as error:
-        if error.failure.get("kind") != "invalid_params":
-            raise
+    if (added := _modify(client, name, paths)) is not None:
+        return added, 0
     if len(paths) == 1:
         return 0, 1
     half = len(paths) // 2
@@ -248,6 +239,49 @@ def _bisected(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
     return first[0] + second[0], first[1] + second[1]
 
 
-def _modify(client: Client, name: str, paths: list[str]) -> int:
+def _modify(client: Client, name: str, paths: list[str]) -> int | None:
+    """How many were added; None where one of them cannot be."""
     given = {"name": name, "operation": "add", "paths": paths}
-    return int(patiently(client, "resource-set-modify", given)["changed"])
+    try:
+        return int(patiently(client, "resource-set-modify", given)["changed"])
+    except CallFailed as error:
+        if error.failure.get("kind") != "invalid_params":
+            raise
+    return None
+
+
+# Collections of clients, and memories
+
+
+def _collections(client: Client, folder: Path) -> tuple[str, int]:
+    """Put what is not there; answers that in words, and how many documents are left out."""
+    made = left = 0
+    for file in sorted(folder.glob("*.jsonl")):
+        rows = lines(file)
+        dimensions = next(rows, {"dimensions": None})["dimensions"]
+        try:
+            given = {"collection": file.stem, **({"dimensions": dimensions} if dimensions else {})}
+            patiently(client, "collection_create", given)
+            for some in batched(rows, length=lambda row: len(str(row))):
+                made += _put(client, file.stem, some)
+        except CallFailed as error:
+            # Another shape, or the quota: what was there stays.
+            complain(f"collection {file.stem} is not taken in whole: {error}")
+            left += 1
+    return f"{made} documents were put into collections", left
+
+
+def _put(client: Client, name: str, rows: list[JsonObject]) -> int:
+    asked = {"collection": name, "ids": [row["id"] for row in rows], "limit": len(rows)}
+    there = {each["id"] for each in patiently(client, "collection_documents", asked)["documents"]}
+    new = [row for row in rows if row["id"] not in there]
+    if new:
+        patiently(client, "collection_upsert", {"collection": name, "documents": new})
+    return len(new)
+
+
+def _memories(client: Client, folder: Path) -> tuple[str, int]:
+    changed = 0
+    for some in batched(lines(folder / "memories.jsonl"), length=lambda row: len(str(row))):
+        changed += patiently(client, "memory_import", {"memories": some})["changed"]
+    return f"{changed} memories were not there before", 0

@@ -17,6 +17,9 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Of a content
 INLINE_BYTES = 1024 * 1024
 """Contents up to this length come with their rows; longer ones as uploads (`documents_put_begin`)."""
 
+ANSWER_BYTES = 4 * INLINE_BYTES
+"""Of contents in one answer, about."""
+
 
 class CarriedDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A document."""
@@ -113,17 +116,24 @@ class DocumentsExportFiles(Params[ExportedFiles], frozen=True, kw_only=True):
 
 
 class ExportedContent(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a content."""
+    """A piece of a content, or why there is none."""
 
-    data: bytes
-    size: Annotated[int, Meta(description="Of the whole")]
+    data: bytes = b""
+    size: Annotated[int, Meta(description="Of the whole")] = 0
+    problem: str = ""
 
 
-@carried.read("documents_export_content", deadline_s=60)
-class DocumentsExportContent(Params[ExportedContent], frozen=True, kw_only=True):
-    """A content from `offset` on, also one that only a snapshot holds."""
+class ExportedContents(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the first of the contents that were asked for, as many as fit; one at least."""
 
-    hash: Sha256
+    contents: list[ExportedContent]
+
+
+@carried.read("documents_export_contents", deadline_s=60)
+class DocumentsExportContents(Params[ExportedContents], frozen=True, kw_only=True):
+    """Contents from `offset` on, a megabyte of each at most; also those that only a snapshot holds."""
+
+    hashes: Annotated[list[Sha256], Meta(min_length=1, max_length=10_000)]
     offset: Annotated[int, Meta(ge=0)] = 0
 
 

@@ -23,6 +23,16 @@ JobStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 JobId = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern="^[0-9]{1,18}$", description="A job's number")]
 
 
+class Wholes(msgspec.Struct, frozen=True, kw_only=True):
+    """Folders that stand as one row each, all together; counted in every size above them."""
+
+    folders: int
+    files: int
+    directories: int
+    size: int
+    first: Annotated[list[str], Meta(description="Some of them")]
+
+
 class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What was indexed; or the job that does it, where the call does not wait."""
 
@@ -37,6 +47,9 @@ class IndexResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     skipped: Annotated[bool, Meta(description="Whether the index was young enough to be left as it is")] = False
     skip_reason: str | None = None
     ignored: Annotated[list[str], Meta(description="Patterns of the settings; what they name is left out")] = []
+    whole_folders: Annotated[
+        Wholes | None, Meta(description="`.git`, `node_modules` and the like; `no_ignore` lists what is in them")
+    ] = None
     problem_count: Annotated[int, Meta(description="Directories and files that could not be read")] = 0
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
 
@@ -53,6 +66,7 @@ class Index(Params[IndexResult], frozen=True, kw_only=True, rename="camel"):
     )
     force: Annotated[bool, Meta(description="Scan even if the last scan is young")] = False
     max_age: Annotated[float, Meta(ge=0, description="Seconds for which a scan is young enough; 0: always scan")] = 3600
+    no_ignore: Annotated[bool, Meta(description="Rows also for what is in .git, node_modules and the like")] = False
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -75,6 +89,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     problem_count: Annotated[int, Meta(description="Directories and files that could not be read")] = 0
     problems: Annotated[list[str], Meta(description="The first of them, with the reason")] = []
     error: Annotated[str | None, Meta(description="Why it failed")] = None
+    whole_folders: Annotated[Wholes | None, Meta(description="As `index` answers it")] = None
     attempt: Annotated[int, Meta(description="2 where it was begun anew after its process had died")] = 1
 
 

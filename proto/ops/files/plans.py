@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Params
+from proto.operation import OPERATOR, Family, Params, Role
 from proto.ops.files.classifier import Classifier
 from proto.ops.files.shared import Deleted, Description, Filter, Instant, Path, SetName, Whole, tool
+
+carried = Family("files", role=Role.INTERNAL, callers=(OPERATOR,))
 
 PlanName = Annotated[str, Meta(min_length=1, max_length=1024, description="Name of a plan")]
 
@@ -294,3 +296,45 @@ class PlanDelete(Params[Deleted], frozen=True, kw_only=True):
     """Delete a plan with the record of its runs. To stop it for a while: plan-update."""
 
     name: PlanName
+
+
+class CarriedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run of a plan that has ended, as `linckia export` has it; times in ns."""
+
+    plan: Annotated[str, Meta(min_length=1, max_length=1024)]
+    definition: Annotated[dict[str, Any], Meta(description="The plan as it was then")]
+    status: Literal["completed", "failed", "cancelled"]
+    started: int
+    finished: int
+    processed: int
+    matched: int
+    applied: int
+    failed: int
+    error: str | None = None
+
+
+class CarriedRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Some runs in the order in which they began, none at the end; and what to ask for the next ones with."""
+
+    runs: list[CarriedRun]
+    next: int
+
+
+@carried.read("files_export_runs", deadline_s=60)
+class FilesExportRuns(Params[CarriedRuns], frozen=True, kw_only=True):
+    """Runs of plans that have ended."""
+
+    after: Annotated[int, Meta(ge=0)] = 0
+
+
+class RunsImported(msgspec.Struct, frozen=True, kw_only=True):
+    """How many were not there before."""
+
+    changed: int
+
+
+@carried.write("files_import_runs", idempotent=True, deadline_s=60)
+class FilesImportRuns(Params[RunsImported], frozen=True, kw_only=True):
+    """Put runs on the record of plans that are there; of a plan, one that began in the same moment is the same."""
+
+    runs: Annotated[list[CarriedRun], Meta(max_length=1000)]

@@ -30,7 +30,7 @@ from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_QUARANTINED, TEXT_WAITING
 from services.documents.store.store import Store
 from services.documents.text import pieces
-from services.runtime.decoding import Undecodable, decoded
+from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
 
@@ -73,7 +73,6 @@ class Indexing:
         """Why something is not done at the moment."""
 
     def hurry(self) -> None:
-        """There is something new."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -219,7 +218,6 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
 
 
 def due(db: apsw.Connection) -> Stored | None:
-    """The next content to extract."""
     id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
     return None if id_ is None else objects.by_id(db, id_)
 

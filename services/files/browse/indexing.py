@@ -15,6 +15,7 @@ from services.files.index.listing import look
 from services.files.index.scan import Counts
 from services.files.index.tree import skip_reason
 from services.files.query.entries import MAX_BYTES, fitting
+from services.files.store import schema
 from services.runtime.handlers import Context, handles
 
 
@@ -29,8 +30,10 @@ class Indexing:
         began = time.monotonic()
         asked = paths.clean(params.root, "root")
         root = await trio.to_thread.run_sync(self._core.roots.real, asked, "root")
+        rows = schema.ALL if params.no_ignore else schema.RULED
         if not params.force and params.max_age:
-            reason = await self._core.database.read(lambda db: skip_reason(db, root, params.max_age, time.time_ns()))
+            age, now = params.max_age, time.time_ns()
+            reason = await self._core.database.read(lambda db: skip_reason(db, root, age, now, rows))
             if reason:
                 return ops.IndexResult(
                     root=root, status="completed", files=0, directories=0, total_size=0,
@@ -40,7 +43,9 @@ class Indexing:
             # What was indexed of it goes with it, if what held it is there.
             await self._core.jobs.scan(root)
             raise OperationError(f"{paths.shown(root)} does not exist")
-        job = await self._core.jobs.start(root, background=params.async_, force=params.force, max_age_s=params.max_age)
+        job = await self._core.jobs.start(
+            root, background=params.async_, force=params.force, max_age_s=params.max_age, rows=rows
+        )
         if params.async_:
             return ops.IndexResult(root=root, status="pending", job_id=job.id, status_url=f"synthesis://jobs/{job.id}")
 
@@ -61,6 +66,7 @@ class Indexing:
             skipped=ended.skipped,
             skip_reason=ended.skip_reason,
             ignored=self._core.settings.ignore,
+            whole_folders=ended.whole_folders,
             problem_count=ended.problem_count,
             problems=ended.problems,
         )

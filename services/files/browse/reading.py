@@ -68,10 +68,16 @@ class Reading(Family):
                 f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
                 f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
             )
+            whole = fetch_value(db, "SELECT rows FROM folder WHERE id = ?", (folder.id,)) == schema.WHOLE
+            if whole:
+                summary = (
+                    f"This folder stands as one row for its {folder.files} files and {folder.directories} folders,"
+                    f" {folder.size} bytes; `index` with no_ignore lists them."
+                )
             job = self._core.jobs.scanning(path)
             result = ops.NavigateResult(
                 path=path, entries=entries, total=total, has_more=end < total,
-                scanning=None if job is None else job.id, summary=summary if cut else None,
+                scanning=None if job is None else job.id, summary=summary if cut or whole else None,
             )  # fmt: skip
             pictured = {
                 at: version

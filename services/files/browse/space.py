@@ -21,7 +21,7 @@ from services.files.browse import treemap
 from services.files.changes.disk import Refused, open_at, opened
 from services.files.core import Family, reads
 from services.files.index.listing import holds_files, mounts
-from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now
+from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now, wholes
 from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_value
@@ -69,21 +69,23 @@ class Space(Family):
     @reads(ops.TopFiles)
     def top_files(self, db: apsw.Connection, params: ops.TopFiles) -> ops.TopEntries:
         path, entry = _folder(db, self._core.roots, params.path)
-        from_ = "node n JOIN folder f ON f.id = n.parent"
+        from_ = f"node n {_joined(db, entry.files)} folder f ON f.id = n.parent"
         bounds = below(paths.as_folder(path))
-        return _top(db, path, from_, "n.kind = 0 AND f.path >= ? AND f.path < ?", bounds, params, entry.files)
+        total = None if wholes(db, path)[1] else entry.files
+        return _top(db, path, from_, "n.kind = 0 AND f.path >= ? AND f.path < ?", bounds, params, total)
 
     @reads(ops.TopDirectories)
     def top_directories(self, db: apsw.Connection, params: ops.TopDirectories) -> ops.TopEntries:
         path, entry = _folder(db, self._core.roots, params.path)
         conditions = "n.kind = 1 AND f.path >= ? AND f.path < ? AND n.id <> ?"
         bindings: list[object] = [*below(paths.as_folder(path)), entry.id]
-        total: int | None = entry.directories
+        total = None if wholes(db, path)[1] else entry.directories
         if params.depth is not None:
             conditions += " AND length(f.path) - length(replace(f.path, '/', '')) <= ?"
             bindings.append(paths.as_folder(path).count("/") + params.depth)
             total = None
-        return _top(db, path, "node n JOIN folder f ON f.id = n.id", conditions, bindings, params, total)
+        joined = "JOIN" if params.depth is not None else _joined(db, entry.directories)
+        return _top(db, path, f"node n {joined} folder f ON f.id = n.id", conditions, bindings, params, total)
 
     @handles(ops.FindDuplicates)
     async def find_duplicates(self, params: ops.FindDuplicates, ctx: Context) -> ops.DuplicateGroups:
@@ -137,8 +139,6 @@ def _top(
     params: ops.TopFiles | ops.TopDirectories, total: int | None,
 ) -> ops.TopEntries:  # fmt: skip
     """`total`: how many there are, where that is known without counting."""
-    if total is not None:
-        from_ = from_.replace("JOIN", _joined(db, total))
     by = "size" if params.measure == "apparent" else "disk"
     rows = db.execute(
         f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
@@ -184,7 +184,7 @@ def _same_size(db: apsw.Connection, roots: paths.FileRoots, params: ops.FindDupl
         db,
         "WITH f AS (SELECT e.size, e.inode, e.device, min(folder.path || e.name) AS path FROM folder"
         " JOIN entry e ON e.parent = folder.id"
-        " WHERE folder.path >= ? AND folder.path < ? AND e.kind = 0 AND e.size >= ?"
+        " WHERE folder.path >= ? AND folder.path < ? AND e.kind = 0 AND e.size >= ? AND e.scanned > 0"
         " GROUP BY e.inode, e.device)"
         " SELECT path, size, inode, device FROM f WHERE size IN (SELECT size FROM f GROUP BY size HAVING count(*) > 1)"
         " ORDER BY size DESC, path",
@@ -212,9 +212,10 @@ def _compared(
     after = sizes_now(db, path) if until is None else sizes_at(db, path, later)
     nothing = Sizes(0, 0)
     level = paths.as_folder(path).count("/")
+    inside = set(wholes(db, path)[1])
     changed = []
     for each in before.keys() | after.keys():
-        if each.count("/") - level > params.depth:
+        if each.count("/") - level > params.depth or any(f"{above}/" in inside for above in paths.ancestors(each[:-1])):
             continue
         old, new = before.get(each, nothing), after.get(each, nothing)
         if old != new:

@@ -56,7 +56,7 @@ class Follow:
     def _moved(self, db: apsw.Connection, edit: Edit, stored: Stored | None, target: str, found: Found) -> bool:
         folder, name = paths.split(target)
         above = paths.of_folder(folder)
-        is_shown = find_scanned(db, above) is not None or (stored is not None and stored.scanned > 0)
+        is_shown = find_scanned(db, above) is not None or (stored is not None and stored.scanned != 0)
         if stored is None and not is_shown:
             return False
         parent = edit.reach(above)

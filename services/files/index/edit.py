@@ -14,7 +14,7 @@ import apsw
 
 from services.files import paths
 from services.files.index.listing import MAX_INT, Found, Listing, look
-from services.files.index.tree import Stored, below, find, find_scanned, folder_path
+from services.files.index.tree import Stored, below, find, find_scanned, folder_path, rows_below, set_rows
 from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 
@@ -33,6 +33,8 @@ class Edit:
         self._parents: dict[int, int] = {}
         """Of directories, as far as they were asked for."""
         self._folders: dict[int, list[int | str | bytes | None]] = {}
+        self._shown: dict[int, int] = {}
+        """`folder.rows`, as far as it was asked for."""
         self._deltas: dict[int, list[int]] = {}
         self._groups: dict[tuple[int, int], None] = {}
         self._unlisted: set[int] = set()
@@ -63,8 +65,7 @@ class Edit:
             id_ = self._next_id
             self._next_id += 1
             self._inserts.append((id_, parent, name, schema.DIRECTORY, 0, 0, 0, 0, 0, 0, 0, 0, 1, "", 0))
-            self._parents[id_] = parent
-            self._folders[id_] = [id_, parent, paths.as_folder(path), 0, None, None, 0, 0, 0]
+            self._new_folder(id_, parent, name, paths.as_folder(path), 0)
         self.flush()
         return id_
 
@@ -120,7 +121,7 @@ class Edit:
         self._unlisted.discard(id_)
         pending = self._folders.get(id_)
         if pending is not None:
-            pending[4:] = known
+            pending[4:9] = known
         else:
             self._db.execute(
                 "UPDATE folder SET fingerprint=?, problem=?, inside=?, own_files=?, own_size=? WHERE id=?",
@@ -131,7 +132,7 @@ class Edit:
 
     def _fill(self, folder: int, path: str, listing: Listing, new: dict[str, int]) -> None:
         """Put all that was listed into an empty directory. Ordinary files, which most entries are, on a short way."""
-        id_, now = self._next_id, self._now
+        id_, now = self._next_id, self._stamp(folder)
         add = self._inserts.append
         size = disk = files = 0
         others = []
@@ -169,8 +170,7 @@ class Edit:
         if kind == schema.DIRECTORY:
             extension = ""
             new[name] = id_
-            self._parents[id_] = parent
-            self._folders[id_] = [id_, parent, f"{path}{name}/", disk, None, None, 0, 0, 0]
+            self._new_folder(id_, parent, name, f"{path}{name}/", disk)
             self._add(parent, 0, disk, 0, 1)
         else:
             extension = paths.extension(name)
@@ -178,12 +178,28 @@ class Edit:
                 self._touch(inode, device)
             self._add(parent, size, 0 if links > 1 else disk, kind == schema.FILE, 0)
         row: list[int | str] = [
-            id_, parent, name, kind, size, disk, 0, 0, mtime, ctime, inode, device, links, extension, self._now
+            id_, parent, name, kind, size, disk, 0, 0, mtime, ctime, inode, device, links, extension,
+            self._stamp(parent),
         ]  # fmt: skip
         if kind == schema.DIRECTORY:
             self._rows[id_] = row
         self._inserts.append(row)
         return id_
+
+    def _new_folder(self, id_: int, parent: int, name: str, path: str, disk: int) -> None:
+        self._parents[id_] = parent
+        self._shown[id_] = rows_below(self._rows_of(parent), name)
+        self._folders[id_] = [id_, parent, path, disk, None, None, 0, 0, 0, self._shown[id_]]
+
+    def _rows_of(self, folder: int) -> int:
+        rows = self._shown.get(folder)
+        if rows is None:
+            rows = self._shown[folder] = fetch_value(self._db, "SELECT rows FROM folder WHERE id = ?", (folder,)) or 0
+        return rows
+
+    def _stamp(self, parent: int) -> int:
+        """What `scanned` of an entry in a directory becomes."""
+        return -self._now if self._rows_of(parent) in (schema.WHOLE, schema.INSIDE) else self._now
 
     def _put(self, parent: int, path: str, found: Found, before: Stored | None, new: dict[str, int]) -> int:
         if before is None:
@@ -192,6 +208,7 @@ class Edit:
         if kind != before.kind:
             self.remove(before)
             return self._insert(parent, path, found, new)
+        stamp = self._stamp(parent) if not before.scanned else self._now if before.scanned > 0 else -self._now
         same = (before.inode, before.device, before.links, before.mtime, before.ctime) == (
             inode, device, links, mtime, ctime,
         )  # fmt: skip
@@ -206,7 +223,7 @@ class Edit:
                 self._add(parent, 0, 0, 0, 1)
             self._db.execute(
                 "UPDATE entry SET mtime=?, ctime=?, inode=?, device=?, links=?, scanned=? WHERE id=?",
-                (mtime, ctime, inode, device, links, self._now, before.id),
+                (mtime, ctime, inode, device, links, stamp, before.id),
             )
         else:
             if same and before.scanned and (before.size, before.disk) == (size, disk):
@@ -218,7 +235,7 @@ class Edit:
             self._add(parent, size, 0 if links > 1 else disk, kind == schema.FILE, 0)
             self._db.execute(
                 "UPDATE entry SET size=?, disk=?, mtime=?, ctime=?, inode=?, device=?, links=?, scanned=? WHERE id=?",
-                (size, disk, mtime, ctime, inode, device, links, self._now, before.id),
+                (size, disk, mtime, ctime, inode, device, links, stamp, before.id),
             )
         self.changed = True
         return before.id
@@ -250,8 +267,8 @@ class Edit:
             linked = (moved.inode, moved.device) in self._groups
             self._add(parent, moved.size, 0 if linked else moved.disk, moved.kind == schema.FILE, 0)
             self._db.execute(
-                "UPDATE entry SET parent=?, name=?, extension=? WHERE id=?",
-                (parent, name, paths.extension(name), moved.id),
+                "UPDATE entry SET parent=?, name=?, extension=?, scanned=sign(?)*abs(scanned) WHERE id=?",
+                (parent, name, paths.extension(name), self._stamp(parent), moved.id),
             )
             return
         moved, bounds = self._leave_folder(moved)
@@ -262,6 +279,10 @@ class Edit:
             (f"{target}{name}/", len(bounds[0]) + 1, *bounds),
         )
         self._parents.pop(moved.id, None)
+        rows = rows_below(self._rows_of(parent), name)
+        if rows != self._rows_of(moved.id):
+            set_rows(self._db, f"{target}{name}", rows)
+            self._shown.clear()
         self._add(parent, moved.size, moved.disk, moved.files, moved.directories + bool(moved.scanned))
 
     # Sums
@@ -342,7 +363,7 @@ class Edit:
     def flush(self) -> None:
         """Write what was put so far; the sums follow in `finish`."""
         self._db.executemany("INSERT INTO entry VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", self._inserts)
-        self._db.executemany("INSERT INTO folder VALUES(?,?,?,?,?,?,?,?,?)", map(tuple, self._folders.values()))
+        self._db.executemany("INSERT INTO folder VALUES(?,?,?,?,?,?,?,?,?,?)", map(tuple, self._folders.values()))
         self._inserts.clear()
         self._folders.clear()
         self._rows.clear()

@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable
 
 import apsw
+import msgspec
 
-from proto.ops.files.index import Job
+from proto.ops.files.index import Job, Wholes
 from services.files.index.scan import Counts
 from services.files.store.sql import Row, fetch_all, fetch_one
 from services.runtime import times
 
 _SELECT = (
     "SELECT id, root, status, progress, attempt, created, started, finished, files, directories, size, problems,"
-    " problem, skipped, error FROM job"
+    " problem, skipped, error, wholes FROM job"
 )
 
 Counted = Callable[[int], Counts | None]
@@ -34,7 +35,8 @@ def every(db: apsw.Connection, counted: Counted) -> list[Job]:
 
 def _job(row: Row, counted: Counted) -> Job:
     id_, root, status, progress, attempt, created, started, finished, *found = row[:11]
-    problems, problem, skipped, error = row[11:]
+    problems, problem, skipped, error, told = row[11:]
+    wholes = None if told is None else msgspec.json.decode(told, type=Wholes)
     counts = counted(id_) if status == "running" else None
     if counts is not None:
         progress = max(progress, counts.progress)
@@ -47,5 +49,5 @@ def _job(row: Row, counted: Counted) -> Job:
         started_at=times.rfc3339_or_none(started), finished_at=times.rfc3339_or_none(finished),
         duration_ms=None if started is None else (ended - started) // 1_000_000, skipped=bool(skipped),
         skip_reason=skipped, problem_count=problems, problems=problem.split("\n") if problem else [], error=error,
-        attempt=attempt,
+        attempt=attempt, whole_folders=wholes if wholes is not None and wholes.folders else None,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 import apsw
+import msgspec
 import trio
 
 from proto.errors import OperationError, Unavailable
@@ -25,7 +26,7 @@ from services.files.index import job_answers
 from services.files.index.comparing import CompareClient
 from services.files.index.listing import look, without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
-from services.files.index.tree import Tree, below, record_sizes, skip_reason
+from services.files.index.tree import Tree, below, record_sizes, rows_of_root, skip_reason, wholes
 from services.files.store.database import steadily
 from services.files.store.sql import Row, fetch_all, fetch_value
 from services.runtime.handlers import Environment
@@ -50,6 +51,8 @@ class Running:
     background: bool
     force: bool
     max_age_s: float
+    rows: int | None = None
+    """What clients are to see of the path, as `folder.rows`; None: what they see already."""
     attempt: int = 1
     waiting: int = 0
     """Calls that wait for its end."""
@@ -117,12 +120,15 @@ class Jobs:
                 (time.time_ns(), *running, MAX_ATTEMPTS),
             )
             db.execute(f"UPDATE job SET attempt = attempt + 1, status = 'pending' WHERE {left}", running)
-            return fetch_all(db, f"SELECT id, root, background, force, attempt FROM job WHERE {left}", running)
+            return fetch_all(db, f"SELECT id, root, background, force, attempt, rows FROM job WHERE {left}", running)
 
-        for id_, root, background, force, attempt in await self._database.write(take_up):
+        for id_, root, background, force, attempt, rows in await self._database.write(take_up):
             self._begin(
-                Running(id=id_, root=root, background=bool(background), force=bool(force), max_age_s=0, attempt=attempt)
-            )
+                Running(
+                    id=id_, root=root, background=bool(background), force=bool(force), max_age_s=0, rows=rows,
+                    attempt=attempt,
+                )
+            )  # fmt: skip
 
     def _begin(self, job: Running) -> None:
         self._running[job.id] = job
@@ -134,13 +140,15 @@ class Jobs:
             if job.scan is not None:
                 job.scan.cancel()
 
-    async def start(self, root: str, *, background: bool, force: bool = True, max_age_s: float = 0) -> Running:
+    async def start(
+        self, root: str, *, background: bool, force: bool = True, max_age_s: float = 0, rows: int | None = None
+    ) -> Running:
         """The job that scans a path: a new one, or the one that does it already."""
 
         def create(db: apsw.Connection) -> int:
             db.execute(
-                "INSERT INTO job(root, status, background, force, created) VALUES(?, 'pending', ?, ?, ?)",
-                (root, background, force, time.time_ns()),
+                "INSERT INTO job(root, status, background, force, created, rows) VALUES(?, 'pending', ?, ?, ?, ?)",
+                (root, background, force, time.time_ns(), rows),
             )
             id_ = db.last_insert_rowid()
             db.execute("DELETE FROM job WHERE id <= ? AND status NOT IN ('pending', 'running')", (id_ - KEPT_JOBS,))
@@ -149,12 +157,12 @@ class Jobs:
         # Until its id is known it cannot be joined.
         async with self._creating:
             for job in self._running.values():
-                if job.root == root and not (job.cancelled or job.looked):
+                if job.root == root and rows in (None, job.rows) and not (job.cancelled or job.looked):
                     job.background |= background
                     return job
             with trio.CancelScope(shield=True):
                 id_ = await self._database.write(create)
-            job = Running(id=id_, root=root, background=background, force=force, max_age_s=max_age_s)
+            job = Running(id=id_, root=root, background=background, force=force, max_age_s=max_age_s, rows=rows)
             self._begin(job)
         self._on_change(id_, "pending", root)
         return job
@@ -177,9 +185,9 @@ class Jobs:
         if job.failure is not None:
             raise job.failure
 
-    async def scan(self, path: str) -> Running:
+    async def scan(self, path: str, rows: int | None = None) -> Running:
         """Scan a path and wait, as `wait` does; answers the job, which has ended."""
-        job = await self.start(path, background=False)
+        job = await self.start(path, background=False, rows=rows)
         await self.wait(job)
         return job
 
@@ -192,9 +200,10 @@ class Jobs:
             DiskFull: as `wait`.
         """
         newest: int = await self._database.read(lambda db: fetch_value(db, "SELECT max(id) FROM job")) or 0
-        job = await self.scan(path)
+        rows = rows_of_root(path)
+        job = await self.scan(path, rows)
         while job.id <= newest:
-            job = await self.scan(path)
+            job = await self.scan(path, rows)
         ended = await self.get(job.id)
         if ended.status == "completed":
             return
@@ -285,7 +294,7 @@ class Jobs:
         if not job.force and job.max_age_s and job.attempt == 1:
             # Another job, for which this one waited, may have done it.
             age, now = job.max_age_s, time.time_ns()
-            skipped = await self._database.read(lambda db: skip_reason(db, job.root, age, now))
+            skipped = await self._database.read(lambda db: skip_reason(db, job.root, age, now, job.rows))
             if skipped:
                 return _Outcome("completed", skipped=skipped)
         while True:
@@ -338,7 +347,7 @@ class Jobs:
         empty = without_files(job.root)
         job.scan = Scan(
             self._tree, job.root, skipped_devices=empty, on_batch=on_batch,
-            ask=lambda folders: self._compare_client.ask(folders, empty),
+            ask=lambda folders: self._compare_client.ask(folders, empty), rows=job.rows,
         )  # fmt: skip
         if job.cancelled:
             job.scan.cancel()
@@ -380,6 +389,8 @@ class Jobs:
                 ),
             )  # fmt: skip
             if scanned:
+                told, _ = wholes(db, job.root)
+                db.execute("UPDATE job SET wholes = ? WHERE id = ?", (msgspec.json.encode(told).decode(), job.id))
                 # Older scans below it say nothing any more.
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))

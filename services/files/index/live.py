@@ -106,7 +106,8 @@ class Live:
         try:
             for folder in folders:
                 with self._database.reader() as db:
-                    names = fetch_all(db, "SELECT name FROM node WHERE folder = ?", (folder,))
+                    query = "SELECT e.name FROM folder f JOIN entry e ON e.parent = f.id WHERE f.path = ? AND e.scanned"
+                    names = fetch_all(db, query, (folder,))
                 self.apply(Hint(f"{folder}{name}") for (name,) in names)
         finally:
             self._gone = None
@@ -270,7 +271,10 @@ class Live:
         """A change of a file with several names is reported for one of them, and concerns all of them."""
         if changed.links < 2 or changed.kind == schema.DIRECTORY:
             return
-        others = "SELECT folder, name FROM node WHERE inode = ? AND device = ? AND kind <> 1"
+        others = (
+            "SELECT f.path, e.name FROM entry e JOIN folder f ON f.id = e.parent"
+            " WHERE e.inode = ? AND e.device = ? AND e.kind <> 1"
+        )
         for folder, name in fetch_all(db, others, (changed.inode, changed.device)):
             self._names.setdefault(folder, {})[name] = None
 

@@ -25,7 +25,7 @@ from services.files import paths
 from services.files.index.comparing import Ask, Listed, compared, different
 from services.files.index.edit import Edit
 from services.files.index.listing import NOTHING, Listing, is_at, look, open_folder, read_folder
-from services.files.index.tree import Tree, find, folder_path
+from services.files.index.tree import Tree, find, folder_path, set_rows
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
 
@@ -125,10 +125,12 @@ class Scan:
         skipped_devices: frozenset[int] = frozenset(),
         on_batch: Callable[[apsw.Connection, Counts], None] = lambda db, counts: None,
         ask: Ask | None = None,
+        rows: int | None = None,
     ) -> None:
         """
         Args:
             ask: has a part of the stored directories examined elsewhere.
+            rows: what `folder.rows` of the path becomes; None: it stays.
             skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
             on_batch: called in each transaction.
         """
@@ -139,6 +141,7 @@ class Scan:
         self._skipped_devices = skipped_devices
         self._on_batch = on_batch
         self._ask = ask
+        self._rows = rows
         self._cancelled = threading.Event()
         self._batch: list[_Listed] = []
         self._batch_entries = 0
@@ -193,6 +196,9 @@ class Scan:
                 parent = edit.reach(paths.of_folder(folder)) if folder else 0
                 id_ = edit.put(parent, folder, found)
                 edit.finish()
+                if self._rows is not None:
+                    db.execute("UPDATE entry SET scanned = abs(scanned) WHERE id = ?", (id_,))
+                    set_rows(db, self._path, self._rows)
                 self._on_batch(db, self.counts)
         if found is None:
             raise Missing(f"{self._path} does not exist")

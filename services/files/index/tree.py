@@ -10,11 +10,14 @@ from typing import NamedTuple
 
 import apsw
 
+from proto.ops.files.index import Wholes
 from services.files import paths
 from services.files.index.listing import Ignored
+from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value
 from services.runtime import times
 from services.runtime.database import Database
+from services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 
 
 class Stored(NamedTuple):
@@ -54,6 +57,12 @@ def find_scanned(db: apsw.Connection, path: str) -> Stored | None:
     return found if found is not None and found.scanned else None
 
 
+def find_shown(db: apsw.Connection, path: str) -> Stored | None:
+    """The entry of a clean path, if it was scanned and is a row of its own."""
+    found = find(db, path)
+    return found if found is not None and found.scanned > 0 else None
+
+
 def folder_path(db: apsw.Connection, id_: int) -> str | None:
     """The path of a directory, with its slash."""
     path: str | None = fetch_value(db, "SELECT path FROM folder WHERE id = ?", (id_,))
@@ -64,6 +73,63 @@ def below(folder: str) -> tuple[str, str]:
     """The bounds of all folder paths at or below a folder's: `path >= first AND path < second`."""
     # "0" is what follows "/".
     return folder, folder[:-1] + "0"
+
+
+# Directories that stand for all that is in them: the index has what they hold, for the sums above and to see what
+# changes, but shows none of it
+
+STAND_FOR_ALL = VERSION_CONTROL | GENERATED
+"""Names of directories; those that `add` leaves out."""
+
+TOLD = 5
+"""Paths of such directories in an answer."""
+
+
+def rows_below(above: int, name: str) -> int:
+    """`folder.rows` of a directory in one where it is `above`."""
+    if above in (schema.WHOLE, schema.INSIDE):
+        return schema.INSIDE
+    return schema.WHOLE if above == schema.RULED and name in STAND_FOR_ALL else above
+
+
+def rows_of_root(path: str) -> int | None:
+    """`folder.rows` of a clean path that a source follows or scans: what lies in a directory that stands for all in it
+    is shown, having been asked for; None: as it is."""
+    return None if STAND_FOR_ALL.isdisjoint(path.split("/")) else schema.RULED
+
+
+def set_rows(db: apsw.Connection, path: str, rows: int) -> None:
+    """Store `rows` of the directory at a clean path, and what follows from it for all below it."""
+    top, whole = paths.as_folder(path), ""
+    changed: list[tuple[int, int]] = []
+    inside = below(top)
+    for id_, each, before in db.execute(
+        "SELECT id, path, rows FROM folder WHERE path >= ? AND path < ? ORDER BY path", inside
+    ):
+        if whole and each.startswith(whole):
+            wanted = schema.INSIDE
+        else:
+            wanted = rows if each == top else rows_below(rows, each.rpartition("/")[0].rpartition("/")[2])
+            whole = each if wanted in (schema.WHOLE, schema.INSIDE) else ""
+        if wanted != before:
+            changed.append((wanted, id_))
+    db.executemany("UPDATE folder SET rows = ? WHERE id = ?", changed)
+    db.executemany("UPDATE entry SET scanned = iif(? = 2, -1, 1) * abs(scanned) WHERE id = ?", changed)
+    db.executemany("UPDATE entry SET scanned = iif(? IN (1, 2), -1, 1) * abs(scanned) WHERE parent = ?", changed)
+
+
+def wholes(db: apsw.Connection, path: str) -> tuple[Wholes, list[str]]:
+    """What stands as one row each below a clean path or is it, all together; and the paths, with slash."""
+    rows = fetch_all(
+        db,
+        "SELECT f.path, e.files, e.directories, e.size FROM folder f JOIN entry e ON e.id = f.id"
+        " WHERE f.rows = 1 AND f.path >= ? AND f.path < ? ORDER BY f.path",
+        below(paths.as_folder(path)),
+    )
+    files, directories, size = (sum(row[at] for row in rows) for at in (1, 2, 3))
+    first = [paths.of_folder(row[0]) for row in rows[:TOLD]]
+    told = Wholes(folders=len(rows), files=files, directories=directories, size=size, first=first)
+    return told, [row[0] for row in rows]
 
 
 class Tree(NamedTuple):
@@ -128,10 +194,14 @@ def last_scan(db: apsw.Connection, path: str) -> int | None:
     return at
 
 
-def skip_reason(db: apsw.Connection, root: str, max_age_s: float, now: int) -> str | None:
-    """Why a path need not be scanned: its own last scan, or that of a directory above it, is young enough."""
+def skip_reason(db: apsw.Connection, root: str, max_age_s: float, now: int, rows: int | None) -> str | None:
+    """Why a path need not be scanned: its own last scan, or that of a directory above it, is young enough, and showed
+    what is to be shown."""
     at, known = last_scan(db, root), find(db, root)
     if at is None or known is None or not known.scanned:
+        return None
+    shown = fetch_value(db, "SELECT rows FROM folder WHERE id = ?", (known.id,))
+    if shown is not None and rows not in (None, shown):
         return None
     age_s = max(0, now - at) / 1e9
     if age_s >= max_age_s:
@@ -167,7 +237,7 @@ def record_sizes(db: apsw.Connection, root: str, now: int) -> None:
     inside = below(paths.as_folder(root))
     insert = (
         "INSERT OR REPLACE INTO history SELECT f.path, ?, e.size, e.files FROM folder f JOIN entry e ON e.id = f.id"
-        " WHERE e.scanned > 0 AND (e.size, e.files) IS NOT"
+        " WHERE e.scanned <> 0 AND (e.size, e.files) IS NOT"
         " (SELECT size, files FROM history h WHERE h.path = f.path ORDER BY h.at DESC LIMIT 1)"
     )
     db.execute(f"{insert} AND f.path >= ? AND f.path < ?", (now, *inside))
@@ -202,7 +272,7 @@ def sizes_now(db: apsw.Connection, root: str) -> dict[str, Sizes]:
     rows = fetch_all(
         db,
         "SELECT f.path, e.size, e.files FROM folder f JOIN entry e ON e.id = f.id"
-        " WHERE e.scanned > 0 AND f.path >= ? AND f.path < ?",
+        " WHERE e.scanned <> 0 AND f.path >= ? AND f.path < ?",
         below(paths.as_folder(root)),
     )
     return {path: Sizes(size, files) for path, size, files in rows}

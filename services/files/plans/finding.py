@@ -11,7 +11,7 @@ import msgspec
 from proto.errors import InvalidParams
 from proto.ops.files.plans import Condition, PlanSource
 from services.files import paths
-from services.files.index.tree import below, find, find_scanned
+from services.files.index.tree import below, find, find_shown
 from services.files.query import conditions, entries, matching, sets
 from services.files.query.entries import Select
 from services.files.query.queries import selection
@@ -118,7 +118,7 @@ def again(db: apsw.Connection, source: PlanSource, wanted: Condition | None, id_
 
 def among(db: apsw.Connection, source: PlanSource, wanted: Condition | None, found: Sequence[str]) -> Batch:
     """Those entries of a source that have one of these clean paths."""
-    stored = [each.id for each in (find_scanned(db, path) for path in found) if each is not None]
+    stored = [each.id for each in (find_shown(db, path) for path in found) if each is not None]
     rows = select(db, source, [_one_of(stored)]).run(db, "n.id", "ORDER BY n.id")
     ids = [id_ for (id_,) in rows]
     return Batch(ids, _matched(db, wanted, ids))

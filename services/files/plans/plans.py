@@ -14,7 +14,7 @@ from proto.errors import InvalidParams, OperationError
 from proto.ops.files import plans as ops
 from proto.ops.files.shared import Deleted
 from services.files import paths
-from services.files.core import Core, Family, reads
+from services.files.core import Core, Family, reads, writes
 from services.files.plans import executions, finding, followers, outcomes
 from services.files.plans.executions import EXECUTION, Definition, Executions, execution_of
 from services.files.query import conditions, named
@@ -26,6 +26,12 @@ _COLUMNS = (
     "name, definition, created, updated, status, (SELECT count(*) FROM execution WHERE plan = name),"
     " (SELECT max(started) FROM execution WHERE plan = name)"
 )
+
+_RUN = "plan, definition, status, started, finished, processed, matched, applied, failed, error"
+"""The columns of a `CarriedRun`."""
+
+RUNS = 500
+"""Carried at once."""
 
 _STOPPED = "the plan was "
 """Before the status that ended an execution, in its error."""
@@ -109,6 +115,30 @@ class PlanTools(Family):
         rows = fetch_all(db, query, (params.name, params.execution_limit)) if params.include_executions else None
         found = None if rows is None else [_execution(*row) for row in rows]
         return ops.PlanDetails(**structs.asdict(plan), executions=found)
+
+    @reads(ops.FilesExportRuns)
+    def export_runs(self, db: apsw.Connection, params: ops.FilesExportRuns) -> ops.CarriedRuns:
+        query = f"SELECT id, {_RUN} FROM execution WHERE id > ? AND finished IS NOT NULL ORDER BY id LIMIT {RUNS}"
+        rows = fetch_all(db, query, (params.after,))
+        names = ops.CarriedRun.__struct_fields__
+        runs = [{**dict(zip(names, row, strict=True)), "definition": msgspec.json.decode(row[1])} for _, *row in rows]
+        return ops.CarriedRuns(runs=msgspec.convert(runs, list[ops.CarriedRun]), next=rows[-1][0] if rows else 0)
+
+    @writes(ops.FilesImportRuns)
+    def import_runs(self, db: apsw.Connection, params: ops.FilesImportRuns) -> ops.RunsImported:
+        before = db.total_changes()
+        for run in params.runs:
+            try:
+                definition = msgspec.json.encode(msgspec.convert(run.definition, Definition)).decode()
+            except msgspec.ValidationError as error:
+                raise InvalidParams(f"`runs`: a run of {run.plan!r} is of no plan: {error}", field="runs") from None
+            values = {**structs.asdict(run), "definition": definition}
+            db.execute(
+                f"INSERT INTO execution({_RUN}) SELECT :{_RUN.replace(', ', ', :')} FROM plan WHERE name = :plan"
+                " AND NOT EXISTS (SELECT 1 FROM execution WHERE plan = :plan AND started = :started)",
+                values,
+            )
+        return ops.RunsImported(changed=db.total_changes() - before)
 
     @handles(ops.PlanUpdate)
     async def update(self, params: ops.PlanUpdate, ctx: Context) -> ops.Plan:

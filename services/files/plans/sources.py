@@ -19,7 +19,7 @@ from services.files import paths
 from services.files.core import Core
 from services.files.index.jobs import ACTIVE
 from services.files.index.listing import look
-from services.files.index.tree import below, find_scanned, last_scan
+from services.files.index.tree import below, find_shown, last_scan, rows_of_root
 from services.files.plans import followers
 from services.files.plans.followers import Followed, Followers
 from services.files.query import named
@@ -137,7 +137,9 @@ class SourceTools:
         async with self._changing:
             stored = await self._read(params.name)
             if stored.definition.type == "manual":
-                job = await self._core.jobs.start(stored.definition.path, background=True)
+                job = await self._core.jobs.start(
+                    stored.definition.path, background=True, rows=rows_of_root(stored.definition.path)
+                )
                 await self._core.database.write(lambda db: _want(db, params.name, True, None))
                 return ops.SourceStarted(
                     name=params.name,
@@ -221,7 +223,7 @@ class SourceTools:
                 db, "SELECT changes, latest FROM follow WHERE subscription = ?", (stored.subscription or "",)
             )
             entries = 0
-            if find_scanned(db, path) is not None:
+            if find_shown(db, path) is not None:
                 bounds = below(paths.as_folder(path))
                 entries = 1 + fetch_value(db, "SELECT count(*) FROM node WHERE folder >= ? AND folder < ?", bounds)
             return stored, scans or (0, 0, None, None), follow or (0, None), entries, last_scan(db, path)

@@ -14,7 +14,7 @@ import msgspec
 from proto.errors import InvalidParams
 from proto.ops.files.shared import FileEntry, Filter
 from services.files import paths
-from services.files.index.tree import Stored, find_scanned
+from services.files.index.tree import Stored, find_scanned, find_shown
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
 from services.files.store import schema
 from services.files.store.sql import Row, key
@@ -54,16 +54,19 @@ def find_indexed(
     InvalidParams where it is outside the roots or not in the index, Denied where it may not be reached."""
     path = paths.clean(given, field)
     roots.all.check(paths.to_os(path), field=field)
-    found = find_scanned(db, path)
+    found = find_shown(db, path)
     if found is not None and not (follow and found.kind == schema.SYMLINK):
         return path, found
     real = paths.to_text(os.path.realpath(paths.to_os(path)))
     roots.all.check(paths.to_os(real), field=field)
-    other = find_scanned(db, real)
+    other = find_shown(db, real)
     if other is not None:
         return real, other
     if found is None:
         roots.real(path, field)
+        if find_scanned(db, real) is not None:
+            why = "lies in a folder that stands as one row; `index` with no_ignore lists what is in it"
+            raise InvalidParams(f"`{field}`: {paths.shown(path)} {why}", field=field)
         raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
     return path, found
 

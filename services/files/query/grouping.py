@@ -14,7 +14,7 @@ from proto.ops.files import sets as ops
 from proto.ops.files.shared import Deleted
 from services.files import paths
 from services.files.core import Family, reads, writes
-from services.files.index.tree import find_scanned
+from services.files.index.tree import find_shown
 from services.files.query import named, sets
 from services.files.query.entries import BY_PATH, MAX_BYTES, Select, fitting, page
 from services.files.store.sql import Row, fetch_all, fetch_value
@@ -126,7 +126,7 @@ class Grouping(Family):
 
 def _indexed(db: apsw.Connection, path: str) -> int | None:
     """The id of the entry at a clean path, or at where its links lead; None where none of both is in the index."""
-    found = find_scanned(db, path) or find_scanned(db, paths.to_text(os.path.realpath(paths.to_os(path))))
+    found = find_shown(db, path) or find_shown(db, paths.to_text(os.path.realpath(paths.to_os(path))))
     return None if found is None else found.id
 
 

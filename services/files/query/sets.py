@@ -85,7 +85,9 @@ def counts(db: apsw.Connection, id_: int) -> tuple[int, int]:
 def present(db: apsw.Connection, entries: Sequence[int]) -> set[int]:
     """Those ids of which there is an entry."""
     return {
-        id_ for entry in entries for (id_,) in fetch_all(db, "SELECT id FROM entry WHERE id = ? AND scanned", (entry,))
+        id_
+        for entry in entries
+        for (id_,) in fetch_all(db, "SELECT id FROM entry WHERE id = ? AND scanned > 0", (entry,))
     }
 
 

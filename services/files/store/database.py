@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -44,7 +44,7 @@ _log = logging.getLogger("linckia.files")
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """Open `path`, or begin it; blocks. `on_rebuilt` is called on trio's thread when it was begun again while in use.
     Raises OSError, apsw.CantOpenError where it can neither be opened nor begun."""
-    tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1}, begin=_begin, keeps=True)
+    tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1, 2: _migrate_2}, begin=_begin, keeps=True)
     return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
 
 
@@ -62,6 +62,7 @@ async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[Non
 def _migrate_1(db: apsw.Connection) -> None:
     """Version 1 gave the numbers of deleted sets again, and had no notes in the trash. Raises OSError."""
     path = Path(db.filename)
+    _migrate_2(db)
     db.execute(
         "DROP VIEW node; CREATE TABLE old_set AS SELECT * FROM resource_set; DROP TABLE resource_set;"
         f"{schema.TABLES}"
@@ -70,6 +71,18 @@ def _migrate_1(db: apsw.Connection) -> None:
     ).fetchall()
     _write_notes(db, path.parent / "trash")
     _mark_of(path).touch()
+
+
+def _migrate_2(db: apsw.Connection) -> None:
+    """In version 2 no directory stood for all that is in it; each does so by the rules once it is scanned again."""
+    for table, column in (
+        ("folder", "rows INTEGER NOT NULL DEFAULT 0"),
+        ("job", "rows INTEGER"),
+        ("job", "wholes TEXT"),
+    ):
+        if column.partition(" ")[0] not in {row[1] for row in fetch_all(db, f"PRAGMA table_info({table})")}:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    db.execute(schema.TABLES).fetchall()
 
 
 # A database that is begun
@@ -104,7 +117,8 @@ def _mark_of(path: Path) -> Path:
 
 
 def _take_over(db: apsw.Connection, aside: Path) -> None:
-    lost = [*schema.NUMBERED]
+    lost = [*TAKEN_OVER]
+    roots: list[tuple[str]] = []
     try:
         with beside.opened(aside) as old:
             lost = [table for table in TAKEN_OVER if not _copy(db, old, table)]
@@ -115,14 +129,35 @@ def _take_over(db: apsw.Connection, aside: Path) -> None:
                 lost.append("scan")
     except apsw.Error as error:
         _log.error("nothing can be read of %s: %s", aside, error)
-        return
     finally:
         if lost:
-            _log.error(
-                "%s could not be read completely (%s); what could be is taken over. For the rest: sqlite3 %s .recover",
-                aside, ", ".join(lost), aside,
-            )  # fmt: skip
+            _write_loss(Path(db.filename), aside, lost)
     _adapt(db, [str(root) for (root,) in roots])
+
+
+def _write_loss(path: Path, aside: Path, lost: Sequence[str]) -> None:
+    said = (
+        f"{path} was damaged, and is begun again without all that was in its tables {', '.join(lost)}; what could be"
+        f" read is served. For the rest: sqlite3 {aside} .recover; once {aside.name} is removed, this is not said again"
+    )
+    _log.error("%s", said)
+    try:
+        _loss_of(path).write_text(said)
+    except OSError as error:
+        raise apsw.FullError(f"{_loss_of(path)} cannot be written: {os.strerror(error.errno or 0)}") from error
+
+
+def _loss_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-lost")
+
+
+def loss(path: Path) -> str:
+    """What a database that was damaged has lost, and what to do; empty where nothing was, or once the file that was put
+    aside is removed; blocks."""
+    if not beside.damaged_files(path):
+        _loss_of(path).unlink(missing_ok=True)
+        return ""
+    return _loss_of(path).read_text() if _loss_of(path).exists() else ""
 
 
 def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:
@@ -165,8 +200,9 @@ def _adapt(db: apsw.Connection, roots: list[str]) -> None:
         if not paths.is_within(root, wanted):
             wanted.append(root)
     db.executemany(
-        "INSERT INTO job(root, status, attempt, background, force, created) VALUES(?, 'pending', 0, 1, 1, ?)",
-        ((root, now) for root in wanted),
+        "INSERT INTO job(root, status, attempt, background, force, created, rows) VALUES(?, 'pending', 0, 1, 1, ?,"
+        " (SELECT rows FROM job WHERE root = ? ORDER BY id DESC LIMIT 1))",
+        ((root, now, root) for root in wanted),
     )
 
 

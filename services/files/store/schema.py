@@ -3,14 +3,15 @@
 The tree is one tree from `/` down. `entry` holds every file and directory with the sums of what lies below it, `folder`
 what only a directory has, its path above all: paths end in `/`, so that an entry's path is its folder's path and its
 name, and what lies below a directory is one range of paths. A directory between `/` and what was indexed is there as
-well, not scanned (`scanned` 0), and is not shown: read the view `node`, never `entry` alone, to answer a client.
+well, not scanned (`scanned` 0), and is not shown, as is what lies in a directory that stands for all in it (`scanned`
+negative): read the view `node`, never `entry` alone, to answer a client.
 """
 
 from __future__ import annotations
 
 from proto.ops.files.shared import Kind
 
-VERSION = 2
+VERSION = 3
 
 ROOT = 1
 """The id of `/`; its parent is the folder 0, of which the path is empty."""
@@ -23,6 +24,10 @@ KINDS: tuple[Kind, ...] = ("file", "directory", "symlink", "other")
 
 NO_FINGERPRINT = b""
 """Of a directory that was listed, and of which single entries have changed since."""
+
+RULED, WHOLE, INSIDE, ALL = range(4)
+"""`folder.rows`, what clients see of the entries in a directory: each, unless a name says that it stands for all in it;
+none, as it stands for them; none, as it lies in such a one; each, whatever the names."""
 
 TABLES = """
 -- Times in nanoseconds, sizes in bytes. Of a directory, `size` to `directories` sum up all below it; `disk` also counts
@@ -59,9 +64,11 @@ CREATE TABLE IF NOT EXISTS folder(
     problem TEXT,
     inside INTEGER NOT NULL DEFAULT 0,
     own_files INTEGER NOT NULL DEFAULT 0,
-    own_size INTEGER NOT NULL DEFAULT 0
+    own_size INTEGER NOT NULL DEFAULT 0,
+    rows INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS folder_parent ON folder(parent);
+CREATE INDEX IF NOT EXISTS folder_whole ON folder(path) WHERE rows = 1;
 
 -- Every entry has its folder; joined from the left, the folder is not looked up where no path is asked for.
 DROP VIEW IF EXISTS node;
@@ -72,7 +79,8 @@ CREATE VIEW node AS
 INSERT OR IGNORE INTO folder(id, parent, path, own_disk) VALUES(0, -1, '', 0), (1, 0, '/', 0);
 INSERT OR IGNORE INTO entry VALUES(1, 0, '/', 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, '', 0);
 
--- A run of `index`. `status`: pending, running, completed, failed, cancelled.
+-- A run of `index`. `status`: pending, running, completed, failed, cancelled. `rows`: what `folder.rows` becomes, NULL:
+-- as it is. `wholes`: what stands as one row afterwards, as JSON.
 CREATE TABLE IF NOT EXISTS job(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     root TEXT NOT NULL,
@@ -90,7 +98,9 @@ CREATE TABLE IF NOT EXISTS job(
     problems INTEGER NOT NULL DEFAULT 0,
     problem TEXT,
     skipped TEXT,
-    error TEXT
+    error TEXT,
+    rows INTEGER,
+    wholes TEXT
 );
 CREATE INDEX IF NOT EXISTS job_status ON job(status);
 CREATE INDEX IF NOT EXISTS job_root ON job(root);

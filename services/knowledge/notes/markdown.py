@@ -15,11 +15,14 @@ from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import Part, Section, cut, without_data
 from services.runtime.text.markdown import Outline, outline
 
-VERSION = 4
+VERSION = 5
 """Rises when the same text would give another note: then all notes are read again."""
 
 MAX_INDEXED_CHARS = 4 * 1024 * 1024
 """Of a longer note only so much is searched; all of it is still read."""
+
+MAX_POINTERS = 10_000
+"""References of one note, and tags; a note with more is generated, and the rest is not indexed."""
 
 MIN_EMBEDDED_CHARS = 51
 """A body of 50 characters or less says too little to have a meaning of its own."""
@@ -42,13 +45,16 @@ class Note:
 def parse(text: str, place: Place, measure: Measure) -> Note:
     """The note at `place` with the contents `text`, cut so that a model of that `measure` reads all of it."""
     problem = None
-    normal = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    normal = frontmatter.normal(text)
     if len(normal) > MAX_INDEXED_CHARS:
         problem = f"only the first {MAX_INDEXED_CHARS} of {len(normal)} characters are searched"
         normal = normal[:MAX_INDEXED_CHARS]
     front, body = frontmatter.split(normal)
     plan = outline(body)
     references, tags = pointers(body, plan.code, front, place)
+    for name, pointed in (("links", references), ("tags", tags)):
+        if len(pointed) > MAX_POINTERS:
+            problem = problem or f"only the first {MAX_POINTERS} of {len(pointed)} {name} are indexed"
     title = _title(front, plan) or stem(place.path)
     lines, data = without_data(body.split("\n"))
     if data:
@@ -72,8 +78,8 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
     return Note(
         title=title,
         sections=tuple(cut([""] * before + lines, blocks, title, measure)),
-        references=references,
-        tags=tags,
+        references=references[:MAX_POINTERS],
+        tags=tags[:MAX_POINTERS],
         date=date,
         embed=len(body.strip()) >= MIN_EMBEDDED_CHARS,
         front_matter=head,
@@ -83,7 +89,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
 
 def own_title(text: str) -> str:
     """The title that a note gives itself; empty where its file name is its title."""
-    front, body = frontmatter.split(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+    front, body = frontmatter.split(frontmatter.normal(text))
     return _title(front, outline(body))
 
 

@@ -25,7 +25,7 @@ from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import name_key, slug
 from services.knowledge.writing.editing import decoded
 from services.knowledge.writing.relinking import UNNAMEABLE, Move, relinked
-from services.runtime.replace import FileLocks, rename
+from services.runtime.replace import hold, rename
 from services.runtime.rewrite import Contended, TooLarge, content_hash, open_below, rewrite
 from services.runtime.roots import OutsideRoots, Roots
 
@@ -138,7 +138,7 @@ def _moved(source: Place, target: Place, roots: Roots) -> None:
     with (
         open_below(roots, os.path.dirname(source.absolute), "") as old,
         open_below(roots, target.root, os.path.dirname(target.path), sync=True) as new,
-        FileLocks().hold(Path(source.absolute)),
+        hold(Path(source.absolute)),
     ):
         before, after = (_Entry(f, os.path.basename(p.path)) for f, p in ((old, source), (new, target)))
         try:

@@ -145,8 +145,7 @@ class Database(DatabaseFile):
     async def read(self, query: Query[T]) -> T:
         """Run `query` on one consistent state of the database; cancelling this interrupts its statement.
 
-        Raises:
-            Damaged, Unavailable, DiskFull: see `reader`.
+        Raises Damaged, Unavailable, DiskFull: see `reader`.
         """
 
         def run() -> T:

@@ -55,7 +55,6 @@ class DatabaseFile:
         pragmas: Mapping[str, int] | None = None,
         setup: Callable[[apsw.Connection], object] | None = None,
         attached: Mapping[str, DatabaseFile] | None = None,
-        private: bool = False,
         on_rebuilt: Callable[[], object] | None = None,
         on_damage: Callable[[str], object] | None = None,
     ) -> None:
@@ -65,7 +64,6 @@ class DatabaseFile:
             pragmas: for every connection, such as `cache_size`.
             setup: called with every new connection.
             attached: databases that readers see under these names.
-            private: nobody but the owner of the process may read the file.
             on_rebuilt: called on trio's thread when a derived database was begun again while it was in use.
             on_damage: called there when a source database is found damaged, with what `damage` says.
 
@@ -85,7 +83,6 @@ class DatabaseFile:
         self._pragmas = dict(pragmas or {})
         self._setup = setup
         self._attached = dict(attached or {})
-        self._private = private
         self._on_rebuilt = on_rebuilt
         self._on_damage = on_damage
         self._read_limit = trio.CapacityLimiter(readers) if isinstance(readers, int) else readers
@@ -227,8 +224,8 @@ class DatabaseFile:
 
     def _open(self) -> None:
         fresh = not self.path.exists()
-        if fresh and self._private:
-            # SQLite gives its logs the same mode.
+        if fresh:
+            # Nobody else may read it; SQLite gives its logs the same mode.
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         connection = self._connect(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         try:

@@ -1,9 +1,8 @@
 """Turns waiting texts into batches: interactive requests first, fair among callers, bounded in time and in number.
 
-Batches are sized by tokens so that each takes about `target_s`: a query that arrives while a bulk of passages is being
-computed waits for one batch, never for all of them. A failure in a batch is narrowed down by halving until only the
-text at fault fails. When the model itself is lost (a GPU error other than memory, a batch that never ends) `run`
-raises, and with it the process ends: the calls that waited are answered by the next generation.
+Batches are sized by tokens so that each takes about `target_s`: a query waits for one batch of a bulk, never for all of
+it. A batch that fails is halved until only the text at fault fails. When the model itself is lost (a GPU error other
+than memory, a batch that never ends) `run` raises, and the process ends: the next generation answers what waited.
 """
 
 from __future__ import annotations
@@ -36,6 +35,9 @@ CONTENDED = 1.25
 then gives way: it rests `GIVES_WAY` times as long as it had to wait for them, and at most `LONGEST_REST_S`."""
 GIVES_WAY = 2.0
 LONGEST_REST_S = 1.0
+
+HEALTHY_WITHIN_S = 60.0
+"""For the answer to one text, however many wait."""
 
 _LEAST_SHARE = 512
 """Tokens that are worth a batch of their own where they could share one."""
@@ -108,11 +110,8 @@ class _Queue(Generic[T]):
     """Requests of one lane, ordered by when each would be done if it ran alone from its arrival on, in tokens.
 
     So a small request overtakes a large one in progress, a large one is overtaken by no more than its own size, and of
-    equal ones the first is finished first: in turns, all would end at the last moment, and a caller that sends one
-    request after the other would leave the model idle meanwhile.
-
-    Source: Demers, Keshav and Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989), with one clock for
-    all callers.
+    equal ones the first is finished first: in turns, all would end at the last moment.  (Demers, Keshav and Shenker,
+    Analysis and Simulation of a Fair Queueing Algorithm, 1989, with one clock for all callers.)
     """
 
     def __init__(self) -> None:
@@ -309,7 +308,6 @@ async def watch_health(
     same: Callable[[Rows, Rows], bool],
     *,
     every_s: float = 30.0,
-    within_s: float = 60.0,
 ) -> None:
     """Compute `canary` after each `every_s` without a batch; raises ModelLost where its answer has changed.
 
@@ -323,9 +321,9 @@ async def watch_health(
         if trio.current_time() < batcher.last_batch_at + every_s:
             continue
         rows: Rows | None = None
-        with trio.move_on_after(within_s):
+        with trio.move_on_after(HEALTHY_WITHIN_S):
             rows = await batcher.compute([canary], Lane.PROMPT)
         if rows is None:
-            raise ModelLost(f"the model did not answer within {within_s:.0f} s")
+            raise ModelLost(f"the model did not answer within {HEALTHY_WITHIN_S:.0f} s")
         if not same(rows[0], expected):
             raise ModelLost("the model's answer to the same text has changed since the start")

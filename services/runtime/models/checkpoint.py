@@ -1,8 +1,8 @@
 """A model as it lies on this machine, in a folder or in the local Hugging Face cache, and its tokenizer.
 
-Nothing here touches the network: a model is found, or the answer is an error that says what to do. Weights are
-safetensors or they are refused: a pickle runs code when it is read. A published `tokenizer.json` may carry settings of
-its own for cutting and padding (one pads everything to 128 and cuts there); neither is taken over.
+Nothing here touches the network. Weights are safetensors or they are refused: a pickle runs code when it is read. A
+published `tokenizer.json` may carry settings of its own for cutting and padding (one pads everything to 128 and cuts
+there); neither is taken over.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 def read_checkpoint(name: str, folder: Path) -> Checkpoint:
     """The model of `folder`.
 
-    Raises:
-        ModelMissing: something that is needed is not there, or only in a form that is refused.
+    Raises ModelMissing: something that is needed is not there, or only in a form that is refused.
     """
     config = read_json(folder / "config.json")
     if not config:
@@ -70,8 +69,7 @@ def load_transformer(files: Checkpoint, kind: str, dtype: object) -> Any:
 
     No code of a model repository is ever run, and nothing is fetched.
 
-    Raises:
-        ModelMissing: transformers cannot load it.
+    Raises ModelMissing: transformers cannot load it.
     """
     # A second of imports, which other models do without.
     import transformers

@@ -27,8 +27,7 @@ class ModelMissing(OperationError):
 def locate(model: str) -> tuple[str, Path] | None:
     """Name and folder of `model`: a folder, or an id (its owner may lack if it is known); None where it is not here.
 
-    Raises:
-        ModelMissing: it can only be meant as a folder, and is none.
+    Raises ModelMissing: it can only be meant as a folder, and is none.
     """
     path = Path(model).expanduser()
     if path.is_dir():

@@ -3,9 +3,7 @@
 A piece is as long as the model reads with its title and headings before it. It ends where a heading begins; a long
 section is cut between its blocks, then at blank lines, between lines, between sentences; short neighbours are put
 together, and each remembers its parts, so that a hit can still name its heading and lines. A piece has as many line
-breaks as its lines say: what stands where in it follows from its text.
-
-Data (base64 and the like) says nothing to a model or to a reader: its beginning stays, with how much was left out.
+breaks as its lines say. Data (base64 and the like) says nothing to a model or to a reader: its beginning stays.
 """
 
 from __future__ import annotations
@@ -184,7 +182,7 @@ class _Unit(NamedTuple):
     text: str
 
     def and_then(self, other: _Unit) -> _Unit:
-        text = _joined(self.text, other.first - self.last, other.text)
+        text = self.text + "\n" * (other.first - self.last) + other.text
         return _Unit(self.first, other.last, self.tokens + other.tokens, text)
 
     def trimmed(self) -> _Unit:
@@ -280,17 +278,13 @@ def bites(number: int, line: str, budget: int, measure: Callable[[str], int]) ->
         start = end
 
 
-def _joined(text: str, lines: int, other: str) -> str:
-    return text + "\n" * lines + other
-
-
 def _merged(pieces: Iterator[Section], budget: Callable[[tuple[str, ...]], int], short: int) -> list[Section]:
     """Short neighbours put together where the sum is still one piece."""
     merged: list[Section] = []
     for piece in pieces:
         last = merged[-1] if merged else None
         if last is not None and min(last.tokens, piece.tokens) < short:
-            text = _joined(last.text, piece.first - last.last, piece.text)
+            text = last.text + "\n" * (piece.first - last.last) + piece.text
             both = Section(text, last.tokens + piece.tokens, last.parts + piece.parts)
             if both.tokens <= budget(both.path):
                 merged[-1] = both

@@ -9,13 +9,7 @@ MAX_TEXT_CHARS = 1_000_000
 
 _RAW = frozenset({"script", "style"})
 _SKIPPED = frozenset({"template", "noscript", "svg"})
-_BLOCKS = frozenset(
-    re.findall(
-        r"\w+",
-        "p div br li tr section article header footer pre table ul ol blockquote",
-    )
-)
-
+_BLOCKS = frozenset(re.findall(r"\w+", "p div br li tr section article header footer pre table ul ol blockquote"))
 _HEADINGS = {"title": "# "} | {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _CELLS = frozenset({"td", "th"})
 

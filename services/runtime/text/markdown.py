@@ -1,7 +1,6 @@
 """Markdown as blocks: headings with their levels, all else with its lines, and which lines are code.
 
-The blocks come from a CommonMark parser (its block rules alone), so that a `#` in a code fence, a list or a comment is
-no heading.
+By the block rules of a CommonMark parser, so that a `#` in a code fence, a list or a comment is no heading.
 """
 
 from __future__ import annotations

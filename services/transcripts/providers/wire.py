@@ -29,8 +29,7 @@ def decode(data: bytes | str) -> Any:
 
     Half a pair of surrogates, which an agent that cuts a text leaves behind, becomes the replacement character.
 
-    Raises:
-        Unreadable: it is not JSON, or holds a number that is none, or is beyond the bounds of `proto.bounds`.
+    Raises Unreadable: it is not JSON, or holds a number that is none, or is beyond the bounds of `proto.bounds`.
     """
     text = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if (excess := exceeded(text, times=MESSAGES)) is not None:

@@ -14,7 +14,7 @@ from services.runtime.database import Database
 from services.transcripts.importing import LAYOUTS, _layout, detect
 from services.transcripts.ingest import Ingest, _exchange, decoded
 from services.transcripts.layouts import Layout
-from services.transcripts.passages import Stripper
+from services.transcripts.messages import Stripper
 from services.transcripts.providers.wire import Unreadable, decode
 from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted

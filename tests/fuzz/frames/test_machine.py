@@ -310,13 +310,13 @@ class Machine(RuleBasedStateMachine):
             if text in self.granted:
                 grant, of_front = self.granted[text]
                 assert frame.grant == grant
-                assert grant is None or not of_front or not self.k.router._table[frame.op].refusal(grant)
+                assert grant is None or not of_front or not self.k.router.table[frame.op].refusal(grant)
         self.k.acted.delivered.clear()
 
     @invariant()
     def no_service_has_more_calls_than_it_takes(self) -> None:
         for service in SERVICES:
-            assert 0 <= self.k.router.lane(service).in_flight_of(service) <= LIMITS.in_flight
+            assert 0 <= self.k.router.lane(service).instances[service].in_flight <= LIMITS.in_flight
             assert self.k.router.lane(service).queued <= LIMITS.queue + len(SERVICES) * LIMITS.in_flight
 
     @invariant()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from kernel.control.address import lock_path
 from tests.system.cli.clients import (
     LINCKIA,
     TIMEOUT_S,
@@ -24,7 +23,7 @@ from tests.system.cli.clients import (
     stdio_client,
     wait_until_ended,
 )
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 
 @pytest.fixture
@@ -59,10 +58,7 @@ def test_it_joins_the_running_kernel(standing: RunningKernel) -> None:
         assert client.initialize()["serverInfo"]["name"] == "linckia"
         assert client.call(1, "mcp.echo", message="hello")["structuredContent"] == {"message": "hello"}
         # The kernel sees a moment later that those of the test before have gone.
-        for _ in polls(TIMEOUT_S):
-            if (clients := standing.status()["clients"]) == 1:
-                break
-        assert clients == 1
+        wait_until(lambda: standing.status()["clients"] == 1)
         assert client.leave() == 0
     assert kernel_pid(standing.data_dir) == standing.process.pid
 
@@ -144,7 +140,7 @@ def test_serve_takes_over_from_the_kernel_of_a_client_and_its_session_goes_on(da
         for call in range(20):
             client.send({"jsonrpc": "2.0", "id": 100 + call, "method": "tools/call", "params": params})
         # That one serves no HTTP, so the URL is the new one's.
-        with running(data, [root], options=("--http", "127.0.0.1:0"), services=["echo", "yaml"]) as second:
+        with running(data, [root], options=HTTP, services=["echo", "yaml"]) as second:
             answers = client.receive(20)
             assert sorted(answers) == [100 + call for call in range(20)]
             assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}
@@ -263,7 +259,7 @@ def test_a_kernel_that_was_killed_without_a_client_is_replaced(data: Path) -> No
         first.initialize()
         # It is held while its kernel is killed: it would start another, and a kernel without a client ends by itself.
         first.process.send_signal(signal.SIGSTOP)
-        os.kill(int(lock_path(data).read_text()), signal.SIGKILL)
+        os.kill(int((data / "kernel.lock").read_text()), signal.SIGKILL)
         first.process.kill()
     with stdio_client(data) as second:
         second.initialize()

@@ -123,18 +123,20 @@ class OnDisk:
         return size, disk, files, directories
 
 
-def stored(folder: Path) -> dict[str, tuple[int, ...]]:
-    """All that is scanned: inode, size, disk size, files, directories, mtime by path."""
+def stored(folder: Path, *, hidden: bool = False) -> dict[str, tuple[int, ...]]:
+    """All rows: inode, size, disk size, files, directories, mtime by path; with `hidden` all that is scanned."""
     # Not by Python's own sqlite3: two copies of SQLite in one process take each other's locks away.
     db = apsw.Connection(str(folder / "files/files.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    rows = list(db.execute("SELECT path, inode, size, disk, files, directories, mtime FROM node"))
+    columns = "inode, size, disk, files, directories, mtime"
+    entries = f"SELECT f.path || e.name, {columns} FROM entry e JOIN folder f ON f.id = e.parent WHERE e.scanned <> 0"
+    rows = list(db.execute(entries if hidden else f"SELECT path, {columns} FROM node"))
     db.close()
     return {row[0]: row[1:] for row in rows}
 
 
-def differences(folder: Path, *roots: Path) -> list[str]:
-    """Where the index is not what is on the disk below `roots`, in words."""
-    found = stored(folder)
+def differences(folder: Path, *roots: Path, hidden: bool = False) -> list[str]:
+    """Where the index, with `hidden` all that it has, is not what is on the disk below `roots`, in words."""
+    found = stored(folder, hidden=hidden)
     wrong = []
     for root in roots:
         disk = OnDisk(root)

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from proto.errors import Overloaded
-from proto.rate import Rate, parse_rate
+from proto.grants import Rate, parse_rate
 from services.front import rate
 from services.front.rate import MAX_CLIENTS, Limits
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.knowledge.notes import frontmatter
 from services.knowledge.notes.files import Place
-from services.knowledge.notes.markdown import Note, parse
+from services.knowledge.notes.markdown import MAX_POINTERS, Note, parse
 from services.runtime.models.measure import Measure, measure
 from services.runtime.text.cutting import reading
 from services.runtime.text.markdown import outline, plain
@@ -213,3 +213,12 @@ def test_any_text_is_parsed_and_every_line_with_text_is_in_exactly_one_section(
 def test_plain_heading_of_any_marks_is_short_and_quick() -> None:
     assert plain("[[id|Label]] and [[Other]]") == "Label and Other"
     assert len(plain("*" * 100_000)) <= 300
+
+
+def test_a_note_has_as_many_tags_and_links_as_it_says_and_tells_what_is_left_out() -> None:
+    some = note(f"x\n<!-- tags: {', '.join(f't{n}' for n in range(2000))} -->\n")
+    assert (len(some.tags), some.tags[-1], some.problem) == (2000, "t1999", None)
+    tags = note(f"x\n<!-- tags: {', '.join(f't{n}' for n in range(MAX_POINTERS + 5))} -->\n")
+    assert (len(tags.tags), tags.problem) == (10_000, "only the first 10000 of 10005 tags are indexed")
+    links = note(" ".join(f"[[n{n}]]" for n in range(MAX_POINTERS + 1)))
+    assert (len(links.references), links.problem) == (10_000, "only the first 10000 of 10001 links are indexed")

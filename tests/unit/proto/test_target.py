@@ -22,6 +22,7 @@ NAMELESS = {
     "kernel_backup": "to where the settings say",
     "kernel_shutdown": "there is one system",
     "kernel_tokens_changed": "the tokens are in their file",
+    "files_import_runs": "an export as a whole",
     "memory_import": "an export as a whole",
     "session-set-preferences": "those of the session",
     "transcript_restore": "an export as a whole",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from kernel.router import lane as lane_module
+from kernel.router import quarantine
 from kernel.router.call import RoutedCall
-from kernel.router.quarantine import LONG_BYTES, digest
-from proto import frames
+from kernel.router.quarantine import QUARANTINE_S
 from proto.errors import (
     Executed,
     Kind,
     LinckiaError,
     Quarantined,
 )
+from proto.operation import Operation, operation_of
 from tests.unit.router.ops import Say
 from tests.unit.router.rig import CRASHED, KILLED, call, rig
 
@@ -111,18 +110,10 @@ async def test_request_that_crashes_two_generations_is_refused_and_its_neighbour
         assert caught.value.failure.executed is Executed.NO
 
 
-@pytest.mark.parametrize("size", [10, LONG_BYTES + 10])
-async def test_request_is_read_only_where_one_of_its_length_is_refused(
-    size: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [10, 1024 * 1024])
+async def test_only_what_asks_the_same_is_refused_and_for_a_while(
+    size: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    read_in: list[tuple[str, bool]] = []
-
-    def counted(call: RoutedCall) -> bytes:
-        text: str = frames.read_body(call.params, dict[str, str])["text"]
-        read_in.append((text[-1], threading.current_thread() is threading.main_thread()))
-        return digest(call)
-
-    monkeypatch.setattr(lane_module, "digest", counted)
     async with rig() as r, trio.open_nursery() as nursery:
         r.hold = trio.Event()
 
@@ -136,16 +127,38 @@ async def test_request_is_read_only_where_one_of_its_length_is_refused(
             r.seen.clear()
             r.down(CRASHED)
             await r.up()
-        # A thread reads a long one.
-        while not r.router.lane("speaker")._quarantine._until:
-            await trio.lowlevel.checkpoint()
         r.hold.set()
         with pytest.raises(Quarantined) as caught:
             await call(r, Say(text="x" * size + "1"))
         assert caught.value.failure.executed is Executed.NO
         for text in ("x" * size + "2", "x" * size + "33"):
             assert (await call(r, Say(text=text)))["text"] == text
-        assert read_in == [("1", size < LONG_BYTES), ("2", size < LONG_BYTES)]
+        await trio.sleep(QUARANTINE_S)
+        assert (await call(r, Say(text="x" * size + "1")))["text"].endswith("1")
+
+
+def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "ENTRIES", 3)
+    monkeypatch.setattr(quarantine, "MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(trio, "current_time", lambda: 0.0)
+
+    def asking(params: bytes) -> RoutedCall:
+        op: Operation[Any] = operation_of(Say)
+        return RoutedCall(
+            op=op, params=params, caller="client", trace="", deadline=0, limit_s=0, done=lambda outcome: None
+        )
+
+    kept = quarantine.Quarantine()
+    for params in (b"a", b"b", b"c", b"d"):
+        kept.convict(asking(params))
+    assert [bool(kept.left_s(asking(params))) for params in (b"a", b"b", b"c", b"d")] == [False, True, True, True]
+    kept.convict(asking(b"8 bytes."))
+    assert [bool(kept.left_s(asking(params))) for params in (b"b", b"c", b"d", b"8 bytes.")] == [
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 async def test_kills_from_outside_convict_nobody(autojump_clock: trio.testing.MockClock) -> None:

@@ -50,9 +50,8 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
         for params, executed in ((Say(text="wait"), Executed.NO), (Write(text="wait"), Executed.MAYBE)):
             outcomes: list[bytes | LinckiaError] = []
             routed = RoutedCall(
-                operation_of(params), frames.pack_body(params), caller="client", trace="",
+                op=operation_of(params), params=frames.pack_body(params), caller="client", trace="",
                 deadline=trio.current_time() + 10, limit_s=10, done=outcomes.append,
-                progress=None, client_requests=None,
             )  # fmt: skip
             lane.submit(routed)
             lane.frame("speaker", 1, Fault(routed.frame_id, kind("it failed").failure))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar, cast
 
 import trio
@@ -22,7 +23,8 @@ class PlayedEnvironment(Environment):
 
     def __init__(self, nursery: trio.Nursery, answer: Callable[[Params[Any]], Awaitable[object]]) -> None:
         birth = Birth(service="played", module="", generation=1, operations=(), parent_pid=0, data_dir="", roots=())
-        super().__init__(birth, Outgoing(Channel(memory_link()[0]), "played", 1), nursery, trio.Event())
+        outgoing = Outgoing(Channel(memory_link()[0]), "played", 1)
+        super().__init__(birth, outgoing, nursery, trio.Event(), AsyncExitStack())
         self.told: list[dict[str, str]] = []
         self._answer = answer
 

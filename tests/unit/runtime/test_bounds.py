@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import cast
 
 import pytest
@@ -42,7 +43,7 @@ async def test_long_texts_are_cut() -> None:
 async def test_much_info_is_cut() -> None:
     outgoing, theirs = both()
     birth = Birth(service="honest", module="", generation=1, operations=(), parent_pid=0, data_dir="/", roots=())
-    env = Environment(birth, outgoing, cast(trio.Nursery, None), trio.Event())
+    env = Environment(birth, outgoing, cast(trio.Nursery, None), trio.Event(), AsyncExitStack())
     env.info(**{f"n{n}": "x" * 100_000 for n in range(1000)})
     outgoing.channel.post(Pong(1, 0, env.shown))
     async with trio.open_nursery() as nursery:

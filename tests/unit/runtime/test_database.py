@@ -322,7 +322,7 @@ async def test_a_checkpoint_says_whether_a_reader_kept_the_log(tmp_path: Path) -
 
 
 async def test_a_private_file_is_its_owners(tmp_path: Path) -> None:
-    database = Database(tmp_path / "t.db", SCHEMA, kind=Kind.SOURCE, private=True)
+    database = Database(tmp_path / "t.db", SCHEMA, kind=Kind.SOURCE)
     await database.write(lambda db: put(db, "a"))
     assert {file.stat().st_mode & 0o777 for file in files_in(tmp_path)} == {0o600}
     database.close()

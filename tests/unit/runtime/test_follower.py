@@ -100,7 +100,7 @@ async def following(watcher: PlayedWatcher, heard: Heard) -> AsyncIterator[Follo
         follower.follow(["/r"])
         nursery.start_soon(follower.run)
         yield follower
-        await follower.stop()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_first_scan_and_then_every_change(autojump_clock: object) -> None:

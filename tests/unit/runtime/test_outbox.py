@@ -61,7 +61,7 @@ async def running(feed: PlayedFeed) -> AsyncIterator[Outbox[list[str]]]:
         outbox = Outbox(PlayedEnvironment(nursery, answer), "the far end", feed)
         nursery.start_soon(outbox.run)
         yield outbox
-        await outbox.stop()
+        nursery.cancel_scope.cancel()
 
 
 async def test_all_is_delivered_in_batches_after_one_comparison(autojump_clock: object) -> None:

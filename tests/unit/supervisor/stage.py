@@ -12,9 +12,9 @@ import trio
 
 from kernel.ports import Cause, ServiceState
 from kernel.supervisor.placement import Exit, Running
+from kernel.supervisor.processes import Activity
 from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
-from kernel.supervisor.stall import Activity
 from kernel.supervisor.supervisor import ServiceReport, Supervisor
 from proto import frames
 from proto.birth import Birth

@@ -16,7 +16,7 @@ import json, sys, trio
 from pathlib import Path
 from proto.ops.transcripts_intake import TranscriptIngest
 from services.transcripts.ingest import Ingest
-from services.transcripts.passages import Stripper
+from services.transcripts.messages import Stripper
 from services.transcripts.redaction import Redactor
 from services.transcripts.database import open_database
 from tests.unit.transcripts.rig import payload, user

@@ -24,7 +24,7 @@ from proto.ops.transcripts_intake import TranscriptIngest
 from services.runtime.storage import DiskFull
 from services.transcripts.database import open_database
 from services.transcripts.ingest import Ingest
-from services.transcripts.passages import Stripper
+from services.transcripts.messages import Stripper
 from tests.in_process import Bench
 from tests.unit.runtime.faults import damage_page, disk, page_count, pages_of
 from tests.unit.transcripts.rig import payload, post, serving, user

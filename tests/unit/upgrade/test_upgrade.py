@@ -126,7 +126,7 @@ async def test_sets_queries_and_plans_of_version_1_are_there_and_of_use(tmp_path
         assert [one.name for one in (await bench.call(PlanList())).plans] == ["gather"] * has_plans
         if has_plans:
             await bench.call(PlanExecute(name="gather"))
-    assert version_of(data / "files" / "files.db.before-v2") == 1
+    assert version_of(data / "files" / f"files.db.before-v{files_schema.VERSION}") == 1
 
 
 def test_ids_of_notes_of_version_1_stay(tmp_path: Path) -> None:
