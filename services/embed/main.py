@@ -178,7 +178,8 @@ class EmbedService:
         settings = msgspec.structs.replace(self._settings, **msgspec.structs.asdict(chosen))
         try:
             loaded = load(settings, self._device, folder)
-        except ModelMissing as error:
+        except (ModelMissing, OSError) as error:
+            # Its folder may be out of reach of this process by now.
             raise OperationError(f"the model {fingerprint} was in use before and cannot be loaded: {error}") from None
         if loaded.fingerprint != fingerprint:
             raise OperationError(f"{chosen.model} was the model {fingerprint} and is {loaded.fingerprint} now")

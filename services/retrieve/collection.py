@@ -363,7 +363,8 @@ class Collection:
             groups=groups,
             items=items,
             vectors=vectors,
-            vectors_waiting=self.waiting,
+            # Those that were committed in this moment are searched in the next.
+            vectors_waiting=self.waiting + (max(0, vectors - len(self.vectors)) if self.loaded.is_set() else 0),
             vectors_failed=failed,
             backlog=self.backlog(),
             fingerprint=self.fingerprint,
