@@ -16,7 +16,6 @@ from pathlib import Path
 
 from kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
 from kernel.cli.stdio import real_root
-from kernel.control.address import find_data_dir
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 
@@ -72,7 +71,7 @@ def service(arguments: argparse.Namespace) -> int:
 def unit(arguments: argparse.Namespace) -> str:
     """The text of the unit."""
     command = [sys.executable, "-P", "-m", "kernel.cli", "serve", *map(real_root, arguments.paths)]
-    command += ["--data", str(find_data_dir(arguments.data, os.environ))]
+    command += ["--data", str(arguments.data_dir)]
     command += ["--no-http"] if arguments.no_http else ["--http", arguments.http] if arguments.http else []
     return _UNIT.format(
         command=" ".join(map(_quoted, command)),
