@@ -30,7 +30,7 @@ from kernel.handoff import Handoff
 from kernel.notify import Manager
 from kernel.operations import KernelOperations
 from kernel.ports import ROUTINE, ServiceState
-from kernel.router.instance import Limits
+from kernel.router.call import Limits
 from kernel.router.router import Router
 from kernel.schedule import Schedule
 from kernel.settings import ConfigError

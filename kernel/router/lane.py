@@ -23,9 +23,7 @@ from msgspec.structs import replace
 
 from kernel.edge import edge
 from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.router.call import RoutedCall
-from kernel.router.instance import Instance, Limits
-from kernel.router.quarantine import QUARANTINE_S, Quarantine
+from kernel.router.call import QUARANTINE_S, Instance, Limits, Quarantine, RoutedCall
 from proto import errors
 from proto.channel import Channel, ProtocolViolation
 from proto.errors import Executed, Failure, LinckiaError

@@ -15,11 +15,9 @@ import trio
 
 from kernel.edge import contained, edge
 from kernel.ports import Cause, ServiceState
-from kernel.router.call import RoutedCall, Waiting
-from kernel.router.client import FrontClient
-from kernel.router.instance import Limits
+from kernel.router.call import Limits, RoutedCall, Waiting
 from kernel.router.lane import Lane
-from kernel.router.living import Living
+from kernel.router.living import FrontClient, Living
 from kernel.router.record import KERNEL, AuditLog, record
 from proto import errors, frames, grants, mcp, results
 from proto.channel import Channel, ProtocolViolation
