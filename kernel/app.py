@@ -102,7 +102,6 @@ class _Kernel:
             raise ConfigError(str(error)) from None
         self.config = config
         self.listener = listener
-        self.linger_s = linger_s
         pools = catalog.pools(all_entries, config.services, rest_after_s=config.rest_after_s, standbys=config.standbys)
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
@@ -135,11 +134,19 @@ class _Kernel:
         )
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
-        self.control: ControlServer | None = None
         self.schedule = Schedule(config.data_dir, config.backup)
         self.trends = Trends(config.data_dir, self._deaths)
-        self.started = trio.Event()
         self.stop = trio.Event()
+        self.control = ControlServer(
+            dispatcher=self.router,
+            table=self.table,
+            attach=self.handoff.attach,
+            started=trio.Event(),
+            stopping=self.stop,
+            roots=tuple(map(str, config.roots)),
+            read_only=config.read_only,
+            linger_s=linger_s,
+        )
 
     async def serve(self, nursery: trio.Nursery, on_ready: Callable[[str | None, str | None], None]) -> None:
         """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
@@ -156,7 +163,7 @@ class _Kernel:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"
         await nursery.start(self._control)
         await nursery.start(self.supervisor.run)
-        self.started.set()
+        self.control.started.set()
         nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
         _log.info("serving %d operations of %d services", len(self.table), len(self.entries), extra=ROUTINE)
         nursery.start_soon(
@@ -177,7 +184,7 @@ class _Kernel:
     def signalled(self) -> None:
         """End in order.  A service manager that restarts its unit sends a signal, too: local clients' sessions go on in
         the next kernel, or in one of their own where none comes."""
-        if self.control is not None and self.manager.is_there:
+        if self.manager.is_there:
             self.control.is_replaced = True
         self.stop.set()
 
@@ -211,18 +218,7 @@ class _Kernel:
                 self.supervisor.restart(entry.spec.name)
 
     async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:
-        server = ControlServer(
-            dispatcher=self.router,
-            table=self.table,
-            attach=self.handoff.attach,
-            started=self.started,
-            stopping=self.stop,
-            roots=tuple(map(str, self.config.roots)),
-            read_only=self.config.read_only,
-            linger_s=self.linger_s,
-        )
-        self.control = server
-        await server.run(self.listener, task_status=task_status)
+        await self.control.run(self.listener, task_status=task_status)
         self.stop.set()
 
 
