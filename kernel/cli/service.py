@@ -1,7 +1,7 @@
 """`linckia service`: the kernel as a unit of systemd, of the user or of the system.
 
 The unit starts `linckia serve`, waits until clients are served, and starts it again when it has died or gives no sign
-of life (`kernel.notify`).  A service of Linckia's that is killed for want of memory is the kernel's to restart, so
+of life (`kernel.app.Manager`).  A service of Linckia's that is killed for want of memory is the kernel's to restart, so
 systemd leaves the unit alone then.
 """
 
