@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from services.watch.inotify import born_ns
+from services.runtime.birth import AT_FDCWD, born_ns
 from services.watch.store import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
@@ -29,7 +29,6 @@ GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LONG_PATH: Final = 3500
-_AT_FDCWD: Final = -100
 
 _AFTER_ALL: Final = b"\xff" * 256
 """Above every name: the longest has 255 bytes."""
@@ -80,7 +79,7 @@ class Seen(NamedTuple):
 
     def identity(self, folder: int, name: bytes = b"") -> Identity:
         """Of a folder: the entry of an open one, or without a name that one."""
-        return Identity(self.device, self.inode, born_ns(folder, name))
+        return Identity(self.device, self.inode, born_ns(name, folder))
 
 
 Stored = tuple[int, int, int, int, int, int | None]
@@ -232,7 +231,7 @@ def identity_at(path: bytes) -> Identity | None:
         raise
     if not stat.S_ISDIR(status.st_mode):
         return None
-    return Seen.of(status).identity(_AT_FDCWD, path)
+    return Seen.of(status).identity(AT_FDCWD, path)
 
 
 def is_at(path: bytes, identity: Identity) -> bool:
