@@ -82,10 +82,6 @@ class Seen(NamedTuple):
         return Identity(self.device, self.inode, born_ns(name, folder))
 
 
-Stored = tuple[int, int, int, int, int, int | None]
-"""A `Row` as the database gives it: there are many, and to make each a `Row` would take as long as to read it."""
-
-
 class Snapshot:
     """The state of all trees over one connection. Paths are kept in memory as long as no folder is renamed."""
 
@@ -173,7 +169,7 @@ class Snapshot:
         rows = select(self._db, query, (folder, name))
         return Row(*rows[0]) if rows else None
 
-    def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Stored]:
+    def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Row]:
         """The entries whose names are from `low` to below `high`."""
         rows = select(
             self._db,
@@ -181,7 +177,7 @@ class Snapshot:
             " WHERE folder=? AND name>=? AND name<?",
             (folder, low, _AFTER_ALL if high is None else high),
         )
-        return {row[0]: row[1:] for row in rows}
+        return {name: Row(*row) for name, *row in rows}
 
     def put(self, folder: int, name: bytes, row: Row) -> None:
         self.put_all([(folder, name, row)])
@@ -198,7 +194,7 @@ def join(folder: bytes, name: bytes) -> bytes:
     return folder + name if folder.endswith(b"/") else folder + b"/" + name
 
 
-def is_as_stored(status: os.stat_result, row: Stored) -> bool:
+def is_as_stored(status: os.stat_result, row: Row) -> bool:
     """Whether a file is the version that is known."""
     return row[:5] == (FILE, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) and stat.S_ISREG(
         status.st_mode

@@ -68,12 +68,9 @@ class Rules:
             except ValueError as error:
                 raise ValueError(f"{pattern!r} is no pattern of a .gitignore file: {error}") from None
         self._patterns = Patterns(ignore)
-        self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
-
-    @property
-    def by_path(self) -> bool:
+        self.by_path = self._patterns.by_path
         """Whether a verdict may hang on where an entry is, and change when a folder above it is renamed."""
-        return self._patterns.by_path
+        self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
 
     def passes_over(self, above: str, name: str, *, is_folder: bool) -> bool:
         """Whether the rules leave the entry out.

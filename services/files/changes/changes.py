@@ -22,9 +22,8 @@ from proto.errors import LinckiaError
 from services.files import paths
 from services.files.changes import disk, following
 from services.files.changes.copying import PREFIX, Copy
-from services.files.changes.disk import Place, Refused, opened, placed
+from services.files.changes.disk import Item, Opened, Place, Refused, opened, placed
 from services.files.changes.following import Follow
-from services.files.changes.items import Item, Opened
 from services.files.index.listing import MAX_INT, Found, look
 from services.files.index.tree import Tree, find
 from services.files.paths import FileRoots

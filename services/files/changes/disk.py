@@ -11,11 +11,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from proto.errors import LinckiaError
 from services.files import paths
 from services.files.paths import FileRoots
+from services.files.store.database import Note
 
 _O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,6 +52,43 @@ class Place(NamedTuple):
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
+
+
+@dataclass(slots=True)
+class Item:
+    """One change, and what became of it."""
+
+    kind: str
+    """move, trash, restore or delete."""
+    source: str
+    target: str = ""
+    source_field: str = "from"
+    target_field: str = "to"
+    trash_id: int | None = None
+    force: bool = False
+    make: bool = False
+    error: str | None = None
+    scan: list[str] = field(default_factory=list)
+    """Paths that are to be scanned, for the index to know all of it."""
+    done: bool = False
+
+    def paths(self) -> tuple[str, ...]:
+        """Those that clients know."""
+        return tuple(path for path in (self.source, self.target) if path)
+
+
+@dataclass(slots=True)
+class Opened:
+    """An item with its places."""
+
+    item: Item
+    source: Place
+    target: Place | None
+    status: os.stat_result
+    intent: int = 0
+    note: Note | None = None
+    """Of an item for the trash."""
+    crosses: bool = False
 
 
 @contextlib.contextmanager
