@@ -17,7 +17,7 @@ import trio
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.documents import carry as ops
-from services.documents.parts import Parts
+from services.documents.parts import Family
 from services.documents.store import kinds, objects, rows, schema, snapshots
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Block, Content
@@ -54,13 +54,7 @@ def _read(db: apsw.Connection, kind: type[T], query: str, *values: apsw.SQLiteVa
     return [msgspec.json.decode(row, type=kind) for (row,) in db.execute(query, values)]
 
 
-class Carrying:
-    """The handlers."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._store = parts.store
-
+class Carrying(Family):
     @handles(ops.DocumentsExport)
     async def export(self, params: ops.DocumentsExport, ctx: Context) -> ops.ExportedRows:
         return ops.ExportedRows(

@@ -13,7 +13,7 @@ from proto.ops.documents.reading import Document, Scalar, pairs
 from services.documents import restore
 from services.documents.add import folders
 from services.documents.add.add import add_directory
-from services.documents.parts import Parts
+from services.documents.parts import Family
 from services.documents.store import globs, rows, snapshots
 from services.documents.store.rows import Given
 from services.documents.store.store import Store
@@ -24,13 +24,7 @@ MAX_NAMED = 1000
 MAX_HASHES = 100
 
 
-class Changing:
-    """The handlers."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._store = parts.store
-
+class Changing(Family):
     @handles(ops.DocumentsAdd)
     async def add(self, params: ops.DocumentsAdd, ctx: Context) -> ops.AddResult:
         adding = self._parts.adding
@@ -169,18 +163,8 @@ def _delete(db: apsw.Connection, params: ops.DocumentsDelete) -> ops.DeleteResul
     )  # fmt: skip
 
 
-_OF_CLIENT = "client of "
+OF_CLIENT = "client of "
 """How the setting begins that names the client, by its MCP session, which has started a session of documents."""
-
-
-def bind(db: apsw.Connection, session: str, client: str) -> None:
-    """What this client adds from now on, until the session is stopped, belongs to it; '' is no client."""
-    if client:
-        db.execute("INSERT INTO setting VALUES(?, ?)", (f"{_OF_CLIENT}{session}", client))
-
-
-def unbind(db: apsw.Connection, session: str) -> None:
-    db.execute("DELETE FROM setting WHERE name=?", (f"{_OF_CLIENT}{session}",))
 
 
 def bound(db: apsw.Connection, client: str) -> tuple[str, str] | None:
@@ -189,7 +173,7 @@ def bound(db: apsw.Connection, client: str) -> tuple[str, str] | None:
         "SELECT id, label FROM session WHERE stopped_ns IS NULL"
         " AND EXISTS(SELECT 1 FROM setting WHERE name=? || id AND value=?) ORDER BY number DESC LIMIT 1"
     )
-    return db.execute(query, (_OF_CLIENT, client)).fetchone()
+    return db.execute(query, (OF_CLIENT, client)).fetchone()
 
 
 async def session_to_add(store: Store, wanted: str | None, client: str) -> str | None:

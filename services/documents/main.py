@@ -12,7 +12,7 @@ from services.documents.carrying import Carrying
 from services.documents.changing import Changing
 from services.documents.parts import Parts
 from services.documents.reading import Reading
-from services.documents.sessions import SessionFollower, Sessions
+from services.documents.sessions import Sessions
 from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.uploads import Uploads
@@ -22,7 +22,6 @@ from services.runtime.storage import Damaged, patiently
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the databases are open."""
     store = await env.opened(Store, env.data_dir, env.damaged)
     env.at_rest(store.give_back)
     try:
@@ -30,11 +29,11 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     except Damaged:
         # What was packed with a dictionary that cannot be read says so when it is read.
         codec = Codec()
-    parts = Parts.around(env, store, codec)
-    follower = SessionFollower(parts)
+    parts = Parts(env, store, codec)
+    sessions = Sessions(parts)
     store.when_index_is_lost = parts.hurry
     env.background.start_soon(patiently, env, "indexing", parts.indexing.run)
-    for task in (parts.feed.run, parts.feed.cut_again, parts.graph.run, follower.run):
+    for task in (parts.feed.run, parts.feed.cut_again, parts.graph.run, sessions.follower.run):
         env.background.start_soon(task)
     env.background.start_soon(parts.graph.watch_epoch, parts.graph_feed.epoch)
-    yield Handlers(Reading(parts), Changing(parts), Uploads(parts), Sessions(parts, follower), Carrying(parts))
+    yield Handlers(Reading(parts), Changing(parts), Uploads(parts), sessions, Carrying(parts))

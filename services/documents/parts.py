@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from proto.ops.documents.change import AddResult
 from services.documents.add.add import Adding
 from services.documents.add.intake import Progress
-from services.documents.code.feed import Due as GraphDue
 from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing
 from services.documents.store.compress import Codec, Trainer
@@ -18,7 +15,6 @@ from services.documents.text.feed import ContentFeed
 from services.documents.text.indexing import Indexing
 from services.runtime.handlers import Environment
 from services.runtime.outbox import Outbox
-from services.runtime.search_feed import Due as SearchDue
 
 EXTRACTION_PATIENCE_S = 10.0
 
@@ -30,34 +26,17 @@ class Settings(msgspec.Struct, frozen=True):
     """Whether folders that tools make (`node_modules`) are left out of a folder that is added."""
 
 
-@dataclass(frozen=True, slots=True)
 class Parts:
-    """The open store and the work around it."""
-
-    env: Environment
-    store: Store
-    codec: Codec
-    adding: Adding
-    indexing: Indexing
-    parsing: Parsing
-    feed: ContentFeed
-    graph_feed: GraphFeed
-    search: Outbox[SearchDue]
-    graph: Outbox[GraphDue]
-
-    @classmethod
-    def around(cls, env: Environment, store: Store, codec: Codec) -> Parts:
+    def __init__(self, env: Environment, store: Store, codec: Codec) -> None:
         takes_generated = not env.settings_as(Settings).default_ignores
-        adding = Adding(store, codec, Trainer(store, codec), env.roots, takes_generated=takes_generated)
-        parsing = Parsing(env, store, codec)
-        feed = ContentFeed(env, store, codec, adding)
-        graph_feed = GraphFeed(env, store, parsing, adding)
-        return cls(
-            env, store, codec, adding, Indexing(env, store, codec, adding, feed.outbox.hurry), parsing, feed,
-            graph_feed,
-            search=feed.outbox,
-            graph=Outbox(env, "the graph", graph_feed),
-        )  # fmt: skip
+        self.env, self.store, self.codec = env, store, codec
+        self.adding = Adding(store, codec, Trainer(store, codec), env.roots, takes_generated=takes_generated)
+        self.parsing = Parsing(env, store, codec)
+        self.feed = ContentFeed(env, store, codec, self.adding)
+        self.search = self.feed.outbox
+        self.indexing = Indexing(env, store, codec, self.adding, self.search.hurry)
+        self.graph_feed = GraphFeed(env, store, self.parsing, self.adding)
+        self.graph = Outbox(env, "the graph", self.graph_feed)
 
     def hurry(self) -> None:
         """Something was changed: the work in the background begins at once."""
@@ -72,3 +51,11 @@ class Parts:
         left = await self.indexing.settled(progress.objects, EXTRACTION_PATIENCE_S)
         without = await self.indexing.without_text(progress.objects)
         return msgspec.structs.replace(answer, text_waiting=left, without_text=without)
+
+
+class Family:
+    """Handlers, which share the parts."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.store

@@ -22,7 +22,7 @@ from proto.ops.retrieve import RetrieveStatus
 from services.documents import restore, verify
 from services.documents.add import folders
 from services.documents.code import walking
-from services.documents.parts import Parts
+from services.documents.parts import Family
 from services.documents.store import objects, rows, snapshots
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
@@ -45,13 +45,7 @@ _ORDERS = {
 }
 
 
-class Reading:
-    """The handlers."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._store = parts.store
-
+class Reading(Family):
     @handles(find.DocumentsSearch)
     async def search(self, params: find.DocumentsSearch, ctx: Context) -> find.SearchResult:
         if params.query is None and params.hash is None:
@@ -137,7 +131,6 @@ class Reading:
 
 
 def _listed(db: apsw.Connection, params: ops.DocumentsList) -> ops.ListResult:
-    """A page of the documents that `params` asks for."""
     found = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
         pattern=params.pattern, path=params.path, hash_=params.hash, metadata=ops.pairs(params.metadata),

@@ -12,7 +12,7 @@ import math
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 import trio
@@ -25,7 +25,7 @@ from services.documents import changing
 from services.documents.add import folders
 from services.documents.add.add import add_changes
 from services.documents.add.folders import Walk
-from services.documents.parts import Parts
+from services.documents.parts import Family, Parts
 from services.documents.store import rows
 from services.documents.store.rows import Given
 from services.runtime.follower import Follower
@@ -36,13 +36,10 @@ from services.runtime.roots import is_below
 _log = logging.getLogger("linckia.documents")
 
 
-class Sessions:
-    """The handlers."""
-
-    def __init__(self, parts: Parts, follower: SessionFollower) -> None:
-        self._parts = parts
-        self._store = parts.store
-        self._follower = follower
+class Sessions(Family):
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.follower = SessionFollower(parts)
 
     @handles(ops.SessionStart)
     async def start(self, params: ops.SessionStart, ctx: Context) -> ops.SessionStarted:
@@ -53,7 +50,9 @@ class Sessions:
 
         def change(db: apsw.Connection) -> None:
             db.execute("INSERT INTO session(id, label, started_ns) VALUES(?, ?, ?)", (id_, label, now_ns))
-            changing.bind(db, id_, ctx.session)
+            if ctx.session:
+                # What this client adds from now on, until the session is stopped, belongs to it.
+                db.execute("INSERT INTO setting VALUES(?, ?)", (f"{changing.OF_CLIENT}{id_}", ctx.session))
 
         await self._store.write(change)
         return ops.SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
@@ -63,14 +62,14 @@ class Sessions:
         def change(db: apsw.Connection) -> ops.SessionStopped:
             wanted = params.session_id or params.label or params.name
             id_, label = changing.started(db, wanted, client=ctx.session)
-            changing.unbind(db, id_)
+            db.execute("DELETE FROM setting WHERE name=?", (f"{changing.OF_CLIENT}{id_}",))
             db.execute("UPDATE session SET stopped_ns=? WHERE id=?", (time.time_ns(), id_))
             db.execute("DELETE FROM watched WHERE session=?", (id_,))
             count = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).get
             return ops.SessionStopped(session_id=id_, label=label, documents=count)
 
         answer = await self._store.write(change)
-        self._follower.hurry()
+        self.follower.hurry()
         return answer
 
     @handles(ops.SessionBound)
@@ -131,19 +130,14 @@ class Sessions:
             return ops.Watching(session_id=id_, enabled=params.enabled, roots=roots, interval_ms=params.interval_ms)
 
         answer = await self._store.write(change)
-        self._follower.hurry()
+        self.follower.hurry()
         return answer
 
 
-@dataclass(slots=True)
-class _Watched:
-    """A folder of a session; `due` is when it may be looked at next, `changed` whether there is a reason to."""
-
+class _Watched(NamedTuple):
     session: str
     folder: str
     interval_s: float
-    due: float = 0.0
-    changed: bool = True
 
 
 class SessionFollower:
@@ -152,7 +146,11 @@ class SessionFollower:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._wake = trio.Event()
-        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._watched: list[_Watched] = []
+        self._settled: set[_Watched] = set()
+        """Those in which nothing has changed since they were looked at."""
+        self._due: dict[_Watched, float] = {}
+        """When each may be looked at next; unless it is settled, or nobody tells of changes."""
         self._is_unwatched = False
         self._follower = Follower(parts.env, "sessions", self)
 
@@ -161,39 +159,39 @@ class SessionFollower:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        adding = self._parts.adding
+        left_out = VERSION_CONTROL | (frozenset() if adding.takes_generated else GENERATED)
+        query = "SELECT session, folder, interval_ms / 1000.0 FROM watched"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follower.run)
             await self._parts.env.after_the_rush()
             while True:
                 self._wake = trio.Event()
                 try:
-                    await self._list()
+                    self._watched = await self._parts.store.read(
+                        lambda db: [_Watched(*row) for row in db.execute(query)]
+                    )
                 except LinckiaError as error:
                     _log.error("what sessions watch cannot be read: %s", error)
-                folders = sorted({one.folder for one in self._watched.values()})
-                left_out = VERSION_CONTROL | (frozenset() if self._parts.adding.takes_generated else GENERATED)
+                self._settled.intersection_update(self._watched)
+                self._due = {one: self._due.get(one, 0.0) for one in self._watched}
+                folders = sorted({one.folder for one in self._watched})
                 self._follower.follow(folders, ignore=[f"{name}/" for name in sorted(left_out)])
-                await self._look()
-                next_look = min((one.due for one in self._watched.values() if self._is_wanted(one)), default=math.inf)
-                with trio.move_on_at(next_look):
+                for one in self._watched:
+                    if self._is_wanted(one) and self._due[one] <= trio.current_time():
+                        await self._look(one)
+                with trio.move_on_at(
+                    min((at for one, at in self._due.items() if self._is_wanted(one)), default=math.inf)
+                ):
                     await self._wake.wait()
 
     async def changed(self, changes: Sequence[Change], sequence: int) -> None:
-        """Look at the folders of these again."""
-        for one in self._watched.values():
-            one.changed |= any(
-                is_below(path, (one.folder,))
-                for change in changes
-                for path in (change.path, change.old_path)
-                if path is not None
-            )
+        paths = [path for change in changes for path in (change.path, change.old_path) if path is not None]
+        self._settled -= {one for one in self._settled if any(is_below(path, (one.folder,)) for path in paths)}
         self._wake.set()
 
     async def rescan(self, sequence: int) -> None:
-        """Look at all folders again."""
-        for one in self._watched.values():
-            one.changed = True
+        self._settled.clear()
         self._wake.set()
 
     def watched(self) -> None:
@@ -207,34 +205,17 @@ class SessionFollower:
             self._wake.set()
 
     def _is_wanted(self, one: _Watched) -> bool:
-        return one.changed or self._is_unwatched
+        return one not in self._settled or self._is_unwatched
 
-    async def _list(self) -> None:
-        """What is watched now; what was before keeps its state."""
-
-        def watched(db: apsw.Connection) -> list[_Watched]:
-            query = "SELECT session, folder, interval_ms / 1000.0 FROM watched"
-            return [_Watched(*row) for row in db.execute(query)]
-
-        now = {(one.session, one.folder): one for one in await self._parts.store.read(watched)}
-        for key, before in self._watched.items():
-            if key in now:
-                now[key].due, now[key].changed = before.due, before.changed
-        self._watched = now
-
-    async def _look(self) -> None:
-        """Add what has changed in the folders that are due."""
-        for one in list(self._watched.values()):
-            if not self._is_wanted(one) or one.due > trio.current_time():
-                continue
-            # Before the look: what changes while it is under way is told after it.
-            one.changed = False
-            adding = self._parts.adding
-            walk = Walk(one.folder, adding.roots, takes_generated=adding.takes_generated)
-            try:
-                await add_changes(self._parts.adding, walk, Given(session=one.session))
-            except LinckiaError as error:
-                _log.warning("watching %s: %s", one.folder, error)
-                one.changed = True
-            self._parts.hurry()
-            one.due = trio.current_time() + one.interval_s
+    async def _look(self, one: _Watched) -> None:
+        # Before the look: what changes while it is under way is told after it.
+        self._settled.add(one)
+        adding = self._parts.adding
+        walk = Walk(one.folder, adding.roots, takes_generated=adding.takes_generated)
+        try:
+            await add_changes(adding, walk, Given(session=one.session))
+        except LinckiaError as error:
+            _log.warning("watching %s: %s", one.folder, error)
+            self._settled.discard(one)
+        self._parts.hurry()
+        self._due[one] = trio.current_time() + one.interval_s

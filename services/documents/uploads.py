@@ -18,7 +18,7 @@ from proto.ops.documents import change as ops
 from proto.ops.documents.reading import pairs
 from services.documents import changing
 from services.documents.add.intake import Progress, Taken
-from services.documents.parts import Parts
+from services.documents.parts import Family, Parts
 from services.documents.store.incoming import Incoming
 from services.documents.store.rows import Given
 from services.runtime.handlers import Context, handles
@@ -38,11 +38,9 @@ class _Upload:
     turn: trio.Lock = field(default_factory=trio.Lock)
 
 
-class Uploads:
-    """The uploads under way."""
-
+class Uploads(Family):
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+        super().__init__(parts)
         self._adding = parts.adding
         self._uploads: dict[str, _Upload] = {}
         self._finished: dict[str, ops.AddResult] = {}
@@ -97,14 +95,14 @@ class Uploads:
                 self._forget(params.upload_id)
                 raise OperationError(f"the content hashes to {incoming.digest.hex()}, not to {params.sha256.lower()}")
             with trio.CancelScope(shield=True):
-                answer, progress = await self._store(upload, params, ctx.session)
+                answer, progress = await self._written(upload, params, ctx.session)
             self._finished[params.upload_id] = answer
             while len(self._finished) > FINISHED_KEPT:
                 del self._finished[next(iter(self._finished))]
             self._forget(params.upload_id)
         return await self._parts.added(answer, progress)
 
-    async def _store(
+    async def _written(
         self, upload: _Upload, params: ops.DocumentsPutCommit, client: str
     ) -> tuple[ops.AddResult, Progress]:
         begun = upload.begun

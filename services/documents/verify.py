@@ -30,7 +30,6 @@ def status(
     """The whole store in numbers; contents that wait to be collected do not count."""
 
     def by_type(column: str) -> list[TypeCount]:
-        """Documents by a column, the most first."""
         counted = db.execute(
             f"SELECT {column}, count(*) AS n, sum(object.size) FROM document"
             " JOIN object ON object.id = document.object GROUP BY 1 ORDER BY n DESC, 1"

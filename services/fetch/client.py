@@ -62,7 +62,6 @@ class Allowed:
                 raise ValueError(f"fetch.allow: {entry!r} is neither a host, an address nor a network")
 
     def host(self, name: str) -> bool:
-        """Whether this very name is allowed, whatever address it has."""
         name = name.rstrip(".").lower()
         return name in self._hosts or any(name.endswith(domain) for domain in self._domains)
 
@@ -129,8 +128,7 @@ async def resolve(host: str, port: int, allowed: Allowed) -> list[str]:
     if not may:
         where = host if addresses == [host] else f"{host} is {', '.join(addresses)}, which"
         raise Forbidden(
-            f"{where} is not on the Internet; the setting fetch.allow (LINCKIA_FETCH_ALLOW) may list it",
-            field="url",
+            f"{where} is not on the Internet; the setting fetch.allow (LINCKIA_FETCH_ALLOW) may list it", field="url"
         )
     return may
 

@@ -35,7 +35,7 @@ from services.files.query import named
 from services.files.query.grouping import Grouping
 from services.files.query.queries import Queries
 from services.files.query.resources import SetSearch
-from services.files.store.database import open_database, steadily
+from services.files.store.database import loss, open_database, steadily
 from services.files.text.operations import TextTools
 from services.runtime.handlers import Environment, Handlers
 from services.runtime.storage import DiskFull
@@ -52,10 +52,17 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     ignored = ignore_rules(chosen.ignore, env.roots)
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*COLLECTIONS)
+    path = env.data_dir / "files.db"
     recovery = Recovery()
-    database = await env.opened(open_database, env.data_dir / "files.db", recovery.wake)
+
+    def begun_again() -> None:
+        recovery.wake()
+        env.damaged(loss(path))
+
+    database = await env.opened(open_database, path, begun_again)
     if database.rebuilt:
         recovery.wake()
+    env.damaged(await trio.to_thread.run_sync(loss, path))
     env.at_rest(database.give_back)
     async with trio.open_nursery() as tasks:
         tree = Tree(database, Invalidations(), ignored)

@@ -97,7 +97,6 @@ class Inspection:
         return await trio.to_thread.run_sync(read, limiter=self._reading)
 
     async def _hash(self, path: str, version: str) -> bytes:
-        """Of a file's content."""
         query = "SELECT hash FROM seen WHERE version=?"
         known: bytes | None = await self._database.read(lambda db: db.execute(query, (version,)).get)
         if known is not None:

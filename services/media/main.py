@@ -42,8 +42,6 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class Media:
-    """What files are, what is made from them, and their bytes."""
-
     def __init__(self, database: Database, roots: Roots, cache_bytes: int) -> None:
         self._database = database
         self._roots = roots

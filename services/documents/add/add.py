@@ -40,8 +40,6 @@ GIVE_WAY_S = 30.0
 
 
 class Adding:
-    """Everything that an `add` needs; one for the service."""
-
     def __init__(
         self, store: Store, codec: Codec, trainer: Trainer, roots: Roots, *, takes_generated: bool = False
     ) -> None:
@@ -74,7 +72,6 @@ class Adding:
 
     @contextlib.contextmanager
     def in_bulk(self) -> Iterator[None]:
-        """While a directory is being added."""
         self._bulk += 1
         try:
             yield
@@ -85,7 +82,6 @@ class Adding:
                 self._over = trio.Event()
 
     async def text(self, name: str, text: str, given: Given) -> tuple[AddResult, Progress]:
-        """Store a text under a name."""
         data = text.encode("utf-8", "surrogatepass")
         with self.receiving_chunks():
             content = await self.whole(Incoming(self.codec), iter((data,)), name, given.mime)
@@ -177,8 +173,6 @@ async def add_changes(adding: Adding, walk: Walk, given: Given) -> int:
 
 
 class Bulk:
-    """One directory, once."""
-
     def __init__(
         self, adding: Adding, walk: Walk, given: Given,
         report: Callable[[float, float | None, str | None], object] | None = None,

@@ -36,8 +36,6 @@ _RACY_NS = 20_000_000
 
 
 class Raw(msgspec.Struct, frozen=True, gc=False):
-    """A file that was read."""
-
     path: str
     stamp: str
     modified_ns: int
@@ -69,7 +67,6 @@ class Progress:
     stored: int = 0
     objects: list[int] = field(default_factory=list)
     listing: list[Entry] = field(default_factory=list)
-    """Of what is stored now."""
     changed: bool = False
     """Whether any row was written: a content or document that is the same already leaves no work."""
     failed: list[str] = field(default_factory=list)
@@ -230,7 +227,6 @@ def _write_taken(
 
 
 def _describe(db: apsw.Connection, ids: Sequence[int], given: Given) -> None:
-    """Give all of them what was said of them."""
     if not ids:
         return
     if given.mime is not None or given.session is not None:

@@ -54,7 +54,6 @@ class GraphFeed:
         self._epoch = ""
 
     async def epoch(self, delivered: str) -> str:
-        """See `Outbox.watch_epoch`."""
         asked = GraphEpoch(known=delivered, wait_s=MAX_WAIT_S)
         return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
 

@@ -24,8 +24,6 @@ _JAVASCRIPT = (".ts", ".tsx", ".js", ".jsx", ".mjs", ".cjs", ".mts", ".cts", ".d
 
 @dataclass(frozen=True, slots=True)
 class Doc:
-    """A document as the graph has it."""
-
     id: int
     path: str
     name: str
@@ -51,7 +49,6 @@ class Paths:
         self._by_folder = functools.cache(self._in_folders)
 
     def _exact(self, path: str) -> Doc | None:
-        """The document of a path."""
         return next(self.where("path=?", path), None)
 
     def ending(self, suffix: str, near: Doc) -> list[Doc]:
@@ -156,8 +153,7 @@ def _javascript(paths: Paths, doc: Doc, target: str) -> list[Doc]:
     bare, extension = posixpath.splitext(base)
     others = [bare + one for one in _JAVASCRIPT] if extension in _JAVASCRIPT else []
     return _first(
-        paths,
-        [base, *(base + one for one in _JAVASCRIPT), *others, *(f"{base}/index{one}" for one in _JAVASCRIPT)],
+        paths, [base, *(base + one for one in _JAVASCRIPT), *others, *(f"{base}/index{one}" for one in _JAVASCRIPT)]
     )
 
 

@@ -117,12 +117,8 @@ class Parsing:
 
 
 def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
-    """Write what a content defines and uses."""
     forget(db, object_)
-    db.execute(
-        "INSERT INTO code(object, language, family) VALUES(?, ?, ?)",
-        (object_, parsed.language, parsed.family),
-    )
+    db.execute("INSERT INTO code(object, language, family) VALUES(?, ?, ?)", (object_, parsed.language, parsed.family))
     first: int = db.execute("SELECT coalesce(max(id), 0) + 1 FROM symbol").get
     db.executemany(
         "INSERT INTO symbol(id, object, name, qualified, kind, first, last, parent) VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
@@ -152,5 +148,4 @@ def forget(db: apsw.Connection, object_: int) -> None:
 
 
 def note_changed(db: apsw.Connection, names: set[str]) -> None:
-    """These names may have another meaning now."""
     db.executemany("INSERT OR IGNORE INTO changed(name) VALUES(?)", ((name,) for name in sorted(names)))

@@ -84,8 +84,6 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A row of `reference`."""
-
     object: int
     symbol: int
     kind: str
@@ -145,7 +143,6 @@ class Relations:
         return [Definition(*row) for row in self._db.execute(query, (object_,))]
 
     def out(self, node: Node) -> Iterator[Edge]:
-        """The edges that start here."""
         if node.doc is None:
             return
         doc, symbol = node.doc, node.symbol
@@ -160,7 +157,6 @@ class Relations:
                 yield from self._imported(node, use)
 
     def into(self, node: Node) -> Iterator[Edge]:
-        """The edges that end here."""
         if node.symbol is not None and node.doc is not None:
             yield Edge(file_node(node.doc), DEFINES, node)
             if node.symbol.parent:
@@ -359,7 +355,6 @@ class Relations:
         return [Definition(*row) for row in self._db.execute(query, (name, family, MAX_USES))]
 
     def _holders(self, object_: int) -> list[Doc]:
-        """The documents that hold a content."""
         return list(self.paths.where("object=? ORDER BY id", object_))
 
     def _nearest_holders(self, object_: int, near: Doc) -> list[Doc]:

@@ -14,7 +14,6 @@ from proto.errors import InvalidParams, OperationError
 from proto.ops.decode import CALLS
 from proto.ops.documents.find import DocumentsGraph, GraphAnswer
 from proto.ops.documents.reading import GraphEdge, GraphNode
-from services.documents.code.imports import Doc
 from services.documents.code.relations import RELATIONS, RESOLVED, Edge, Node, Relations, file_node, symbol_node
 from services.documents.store import rows
 
@@ -41,32 +40,26 @@ def walk(relations: Relations, origin: Node, *, depth: int, limit: int, relation
     if relation == CALLS and origin.symbol is None and origin.doc is not None:
         start += [symbol_node(origin.doc, symbol) for symbol in relations.symbols(origin.doc.object)]
     began = {node.key for node in start}
-    border = start
-    for distance in range(1, depth + 1):
-        following: list[Node] = []
-        for node in border:
-            if time.monotonic() > give_up or len(found.edges) > MAX_EDGES:
-                found.cut = True
-                return found
-            count = 0
-            for edge, other in _edges(relations, node, out=out, into=into):
-                if relation is not None and edge.relation != relation:
-                    continue
-                count += 1
-                if count > FAN_OUT:
-                    found.cut = True
-                    break
-                if other.key not in found.nodes and other.key != origin.key:
-                    if len(found.nodes) >= limit:
-                        found.cut = True
-                        continue
-                    found.nodes[other.key] = (other, distance)
-                    if other.key not in began:
-                        following.append(other)
-                found.edges.setdefault((edge.source.key, edge.relation, edge.target.key), edge)
-        if not following:
+    reached = [(node, 0) for node in start]
+    for node, distance in reached:
+        if distance == depth:
             break
-        border = following
+        if time.monotonic() > give_up or len(found.edges) > MAX_EDGES:
+            found.cut = True
+            break
+        edges = (one for one in _edges(relations, node, out=out, into=into) if relation in (None, one[0].relation))
+        for count, (edge, other) in enumerate(edges):
+            if count == FAN_OUT:
+                found.cut = True
+                break
+            if other.key not in found.nodes and other.key != origin.key:
+                if len(found.nodes) >= limit:
+                    found.cut = True
+                    continue
+                found.nodes[other.key] = (other, distance + 1)
+                if other.key not in began:
+                    reached.append((other, distance + 1))
+            found.edges.setdefault((edge.source.key, edge.relation, edge.target.key), edge)
     return found
 
 
@@ -78,7 +71,6 @@ def _edges(relations: Relations, node: Node, *, out: bool, into: bool) -> Iterat
 
 
 def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
-    """As answers have it."""
     hash_ = path = None
     if node.doc is not None:
         path = node.doc.path
@@ -172,11 +164,9 @@ def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
 
 
 def _of_type(db: apsw.Connection, kind: str) -> Iterator[Node]:
-    if kind == "file":
-        listed = db.execute("SELECT id, path, name, object FROM document ORDER BY path")
-        yield from (file_node(Doc(*row)) for row in listed)
-        return
     relations = Relations(db)
+    if kind == "file":
+        yield from map(file_node, relations.paths.where("true ORDER BY path"))
     for (object_,) in db.execute("SELECT DISTINCT object FROM idx.symbol WHERE kind=? ORDER BY 1", (kind,)):
         for doc in relations.holders(object_):
             yield from (symbol_node(doc, one) for one in relations.symbols(object_) if one.kind == kind)

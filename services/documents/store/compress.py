@@ -6,8 +6,9 @@ was packed with one can always be unpacked.
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Sequence
+from threading import get_ident
 
 import apsw
 import trio
@@ -31,14 +32,6 @@ class DamagedContent(Exception):
     """Stored bytes are not what was stored; the message says which."""
 
 
-class _Local(threading.local):
-    """Compressors and decompressors by the number of their dictionary: none may be used by two threads at once."""
-
-    def __init__(self) -> None:
-        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
-        self.decompressors: dict[int, zstandard.ZstdDecompressor] = {}
-
-
 class Codec:
     """Packs and unpacks blocks; usable from several threads at once."""
 
@@ -47,7 +40,9 @@ class Codec:
         self._dictionaries: dict[int, zstandard.ZstdCompressionDict] = {}
         self.current = 0
         """Number of the dictionary that new blocks are packed with; 0 while there is none."""
-        self._local = _Local()
+        # By the number of the dictionary and by thread: none may be used by two threads at once.
+        self._compressor = functools.lru_cache(64)(self._new_compressor)
+        self._decompressor = functools.lru_cache(64)(self._new_decompressor)
         if connection is not None:
             for number, data in connection.execute("SELECT id, data FROM dictionary ORDER BY id"):
                 self.take(number, data)
@@ -62,38 +57,28 @@ class Codec:
     def pack(self, data: bytes | memoryview) -> tuple[int, bytes]:
         """The number of the dictionary that the block needs (0 for none), and the block."""
         number = self.current if len(data) <= DICTIONARY_FOR_BYTES else 0
-        return number, self._compressor(number).compress(data)
+        return number, self._compressor(number, get_ident()).compress(data)
 
     def pack_plain(self, data: bytes | memoryview) -> bytes:
-        """The block, without a dictionary."""
-        return self._compressor(0).compress(data)
+        return self._compressor(0, get_ident()).compress(data)
 
     def unpack(self, number: int, block: bytes, size: int) -> bytes:
-        """The bytes of a block.  Raises DamagedContent."""
         try:
-            data = self._decompressor(number).decompress(block, max_output_size=max(1, size))
+            data = self._decompressor(number, get_ident()).decompress(block, max_output_size=max(1, size))
         except zstandard.ZstdError as error:
             raise DamagedContent(str(error)) from None
         if len(data) != size:
             raise DamagedContent(f"{len(data)} bytes where there were {size}")
         return data
 
-    def _compressor(self, number: int) -> zstandard.ZstdCompressor:
-        found = self._local.compressors.get(number)
-        if found is None:
-            found = self._local.compressors[number] = zstandard.ZstdCompressor(
-                level=LEVEL, write_checksum=True, dict_data=self._dictionaries.get(number)
-            )
-        return found
+    def _new_compressor(self, number: int, thread: int) -> zstandard.ZstdCompressor:
+        dictionary = self._dictionaries.get(number)
+        return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, dict_data=dictionary)
 
-    def _decompressor(self, number: int) -> zstandard.ZstdDecompressor:
-        found = self._local.decompressors.get(number)
-        if found is None:
-            if number and number not in self._dictionaries:
-                raise DamagedContent(f"dictionary {number} is lost")
-            dictionary = self._dictionaries.get(number)
-            found = self._local.decompressors[number] = zstandard.ZstdDecompressor(dict_data=dictionary)
-        return found
+    def _new_decompressor(self, number: int, thread: int) -> zstandard.ZstdDecompressor:
+        if number and number not in self._dictionaries:
+            raise DamagedContent(f"dictionary {number} is lost")
+        return zstandard.ZstdDecompressor(dict_data=self._dictionaries.get(number))
 
 
 class Trainer:
@@ -127,13 +112,8 @@ class Trainer:
             if self._codec.current or (data := await trio.to_thread.run_sync(train, samples)) is None:
                 return
             # On disk before the first block that needs it.
-            number = await self._store.write(lambda db: _keep(db, data))
-            self._codec.take(number, data)
-
-
-def _keep(db: apsw.Connection, dictionary: bytes) -> int:
-    db.execute("INSERT INTO dictionary(data) VALUES(?)", (dictionary,))
-    return db.last_insert_rowid()
+            query = "INSERT INTO dictionary(data) VALUES(?) RETURNING id"
+            self._codec.take(await self._store.write(lambda db: db.execute(query, (data,)).get), data)
 
 
 def train(samples: Sequence[bytes]) -> bytes | None:

@@ -17,7 +17,6 @@ import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from services.runtime import linear
 
 Matcher = Callable[[str], bool]
-"""Whether a path matches."""
 
 
 def is_glob(text: str) -> bool:
@@ -29,39 +28,21 @@ def is_glob(text: str) -> bool:
 def compiled(glob: str) -> Any:
     """Its `fullmatch` takes whole paths. Raises BadPattern where it has a range such as [z-a]."""
     text = glob.removeprefix("./")
-    body = _body(text.rstrip("/") or "/")
+    body = _TOKEN.sub(_translated, text.rstrip("/") or "/")
     start = "" if text.startswith("/") else "(?:.*/)?"
     below = "(?:/.*)?" if text.endswith("/") and len(text) > 1 else ""
     return linear.compiled(start + body + below, dot_nl=True)
 
 
-def _body(glob: str) -> str:
-    found: list[str] = []
-    index = 0
-    while index < len(glob):
-        char = glob[index]
-        if glob.startswith("**/", index):
-            found.append("(?:[^/]+/)*")
-            index += 3
-            continue
-        if glob.startswith("**", index):
-            found.append(".*")
-            index += 2
-            continue
-        if char == "*":
-            found.append("[^/]*")
-        elif char == "?":
-            found.append("[^/]")
-        elif char == "[" and (end := glob.find("]", index + 2)) > 0:
-            inside = glob[index + 1 : end]
-            negated = inside[0] in "!^"
-            inside = re.sub(r"([\\\[\]^])", r"\\\1", inside[1:] if negated else inside)
-            found.append(f"[{'^/' if negated else ''}{inside}]" if inside else re2.escape(glob[index : end + 1]))
-            index = end
-        else:
-            found.append(re2.escape(char))
-        index += 1
-    return "".join(found)
+_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[(.[^\]]*)\]|.", re.DOTALL)
+_STARS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _translated(token: re.Match[str]) -> str:
+    given = token[1] or ""
+    negated = "^/" if given[:1] in ("!", "^") else ""
+    inside = re.sub(r"([\\\[\]^])", r"\\\1", given[1:] if negated else given)
+    return f"[{negated}{inside}]" if inside else _STARS.get(token[0]) or re2.escape(token[0])
 
 
 SEPARATOR = "\0"

@@ -32,7 +32,6 @@ _STRICT, _LOOSE = 18, 14
 """Bits of the hash that must be 0 at a boundary: more of them before the normal size, fewer after it."""
 
 _HASHED_BYTES = 1024 * 1024
-"""At once."""
 
 
 def _gear() -> NDArray[np.uint32]:
@@ -69,7 +68,6 @@ class Chunker:
             yield from self._take(final=False)
 
     def finish(self) -> Iterator[bytes]:
-        """What is left."""
         yield from self._take(final=True)
 
     def _hash(self) -> None:
@@ -132,7 +130,6 @@ class Incoming:
 
     @property
     def chunked(self) -> bool:
-        """Whether the content is large."""
         return self._chunker is not None
 
     @property

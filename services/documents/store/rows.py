@@ -53,7 +53,6 @@ class Conditions:
 
     @property
     def where(self) -> str:
-        """As SQL has it; the values follow."""
         return f" WHERE {' AND '.join(self.clauses)}" if self.clauses else ""
 
 
@@ -156,13 +155,11 @@ def hash_range(text: str) -> tuple[bytes, bytes]:
 
 def documents(db: apsw.Connection, found: Conditions, order: str = "document.id", limit: int = -1,
               offset: int = 0) -> Iterator[Document]:  # fmt: skip
-    """The documents that fulfil the conditions."""
     query = f"{_ROWS}{found.where} ORDER BY {order} LIMIT ? OFFSET ?"
     return (_document(row) for row in db.execute(query, (*found.values, limit, offset)))
 
 
 def total(db: apsw.Connection, found: Conditions) -> int:
-    """How many documents fulfil the conditions."""
     query = f"SELECT count(*) FROM document JOIN object ON object.id = document.object{found.where}"
     return int(db.execute(query, found.values).get)
 

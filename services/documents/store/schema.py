@@ -203,7 +203,6 @@ QUEUE_ALL = """
 INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id;
 INSERT OR IGNORE INTO index_outbox(object) SELECT id FROM object WHERE text_state IN (1, 2);
 """
-"""For an index that has nothing."""
 
 _INDEX = """
 -- The epoch of the packs that this is an index of, once all of them is queued for it.

@@ -38,7 +38,6 @@ _decoder = msgspec.msgpack.Decoder(list[Entry])
 def take(
     db: apsw.Connection, directory: str, label: str | None, collection: str | None, entries: Sequence[Entry]
 ) -> str:
-    """Write a snapshot; answers its id."""
     now_ns = time.time_ns()
     id_ = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_ns // 1_000_000_000))}-{secrets.token_hex(4)}"
     listing = packed(sorted(entries, key=lambda entry: entry.path))
@@ -58,7 +57,6 @@ def take(
 
 
 def packed(entries: Sequence[Entry]) -> bytes:
-    """A listing as it is stored."""
     return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(msgspec.msgpack.encode(entries))
 
 
@@ -75,7 +73,6 @@ def _snapshot(
 
 
 def latest(db: apsw.Connection, limit: int, offset: int) -> list[Snapshot]:
-    """The latest first."""
     return [_snapshot(*row) for row in db.execute(f"{_COLUMNS} ORDER BY number DESC LIMIT ? OFFSET ?", (limit, offset))]
 
 
@@ -90,7 +87,6 @@ def find(db: apsw.Connection, id_: str) -> Snapshot:
 
 
 def entries(db: apsw.Connection, id_: str) -> Iterator[Entry]:
-    """The files of a snapshot."""
     listing = db.execute("SELECT listing FROM snapshot WHERE id=?", (id_,)).get
     listed = _decoder.decode(zstandard.ZstdDecompressor().decompress(listing))
     query = "SELECT id, hash FROM carray(?) AS wanted JOIN object ON object.id = wanted.value"

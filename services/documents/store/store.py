@@ -93,7 +93,6 @@ class Store:
                 self.is_complete = self.index.generation == generation
 
     def caught_up(self) -> None:
-        """The index has everything that was queued."""
         if self.is_complete:
             self.index.rebuilt = ""
 
@@ -111,16 +110,13 @@ class Store:
                 await trio.to_thread.run_sync(give_memory_back)
 
     async def give_back(self) -> None:
-        """Release cached pages and idle connections."""
         await self.packs.give_back()
         await self.index.give_back()
 
     def size_bytes(self) -> int:
-        """Of the databases with their logs."""
         return self.packs.size_bytes() + self.index.size_bytes()
 
     def close(self) -> None:
-        """Blocks."""
         self.packs.close()
         self.index.close()
 

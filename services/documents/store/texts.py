@@ -125,7 +125,6 @@ class Window:
 
 
 def window(data: bytes) -> Window:
-    """A whole text as one."""
     # One byte is looked for many times as fast as two.
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")

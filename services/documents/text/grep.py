@@ -109,7 +109,6 @@ class _Grep:
         self.stopped: _Place | None = None
 
     def run(self, until: float) -> None:
-        """Take matches until the answer is full, or the time is."""
         self._say_what_is_not_stored()
         for stored, text in texts.ahead(self._db, self._codec, self._candidates(), self._say):
             if time.monotonic() > until:

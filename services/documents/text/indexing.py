@@ -73,7 +73,6 @@ class Indexing:
         """Why something is not done at the moment."""
 
     def hurry(self) -> None:
-        """There is something new."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -219,7 +218,6 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
 
 
 def due(db: apsw.Connection) -> Stored | None:
-    """The next content to extract."""
     id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
     return None if id_ is None else objects.by_id(db, id_)
 

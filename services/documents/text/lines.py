@@ -121,7 +121,6 @@ class _Backtracking(Matcher):
 
 
 def shown(line: bytes) -> str:
-    """A line as an answer has it."""
     return line[: 4 * MAX_LINE_CHARACTERS].decode("utf-8", "replace")[:MAX_LINE_CHARACTERS]
 
 

@@ -68,7 +68,6 @@ def _prose(lines: Sequence[str]) -> list[Block]:
 
 
 def _markdown(text: str) -> list[Block]:
-    """Its blocks; front matter is one."""
     front = _FRONT.match(text)
     if front is None:
         return outline(text).blocks

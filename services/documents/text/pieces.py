@@ -123,7 +123,6 @@ def _in_turn(db: apsw.Connection, rows: apsw.Cursor) -> Iterator[int]:
 
 
 def terms(query: Query) -> frozenset[str]:
-    """The trigrams that it names."""
     return query.trigrams.union(*map(terms, query.parts))
 
 

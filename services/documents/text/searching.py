@@ -8,7 +8,6 @@ import bisect
 import contextlib
 import re
 import time
-from collections.abc import Sequence
 
 import apsw
 
@@ -42,34 +41,31 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Cont
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
         path=params.path,
     )  # fmt: skip
-    if params.hash is not None:
-        span = rows.hash_range(params.hash)
-        total, page = await store.read(lambda db: _documents(db, codec, params, conditions, _of_hash(db, span)))
-        return _result(params, began, "hash", total, page, stages=["hash"])
     query = params.query or ""
-    terms = terms_of(query)
+    terms = [] if params.hash is not None else terms_of(query)
     corrected: dict[str, str] = {}
     if params.fuzzy and terms:
         corrected = await store.read(lambda db: corrections(db, query, params.similarity))
         terms += [word for word in corrected.values() if word not in terms]
     retrieved: Retrieved | None = None
     degraded: list[str] = []
+    scans = bool(terms) and params.type is not SearchType.SEMANTIC
     # Before the search is asked: what it is told of meanwhile would be found neither there nor here.
-    waiting = await store.read(waiting_of) if terms and params.type is not SearchType.SEMANTIC else []
-    if query.strip():
-        asked = " ".join([query, *corrected.values()]) if corrected else query
+    waiting = await store.read(waiting_of) if scans else []
+    if query.strip() and params.hash is None:
         try:
-            retrieved = await ctx.call(_asked(params, conditions, asked))
+            retrieved = await ctx.call(_asked(params, conditions, " ".join([query, *corrected.values()])))
+            degraded += retrieved.degraded
         except LinckiaError as error:
             degraded.append(f"search: {error}; found by words alone, by looking through the texts")
-    stages = [] if retrieved is None else list(retrieved.stages)
-    degraded += [] if retrieved is None else retrieved.degraded
-    hits = [] if retrieved is None else [_hit(hit, feed.prefix) for hit in retrieved.hits]
-
-    scans = bool(terms) and params.type is not SearchType.SEMANTIC
 
     def answer(db: apsw.Connection) -> tuple[int, list[Found], bool, str]:
-        found_by = {one.object: one for one in hits}
+        if params.hash is not None:
+            span = rows.hash_range(params.hash)
+            ids = db.execute("SELECT id FROM object WHERE hash BETWEEN ? AND ? ORDER BY id LIMIT 1000", span)
+            of_hash = [Scored(object_, 1.0, "", 0) for (object_,) in ids]
+            return *_documents(db, codec, params, conditions, of_hash), False, ""
+        found_by = {one.object: one for one in (_hit(hit, feed.prefix) for hit in retrieved.hits)} if retrieved else {}
         scanned, cut = scan(db, codec, terms, waiting, everything=retrieved is None) if scans else ([], "")
         for one in scanned:
             known = found_by.get(one.object)
@@ -79,33 +75,18 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Cont
         return *_documents(db, codec, params, conditions, ordered), bool(scanned), cut
 
     total, page, scanned, cut = await store.read(answer)
+    stages = ["hash"] if params.hash is not None else [] if retrieved is None else list(retrieved.stages)
     if scans and (scanned or retrieved is None):
         stages.append("recent" if retrieved is not None else "scan")
-    degraded += [cut] * bool(cut)
-    ran = set(retrieved.stages) if retrieved is not None else set()
-    kind = "hybrid" if {"lexical", "vector"} <= ran else "semantic" if "vector" in ran else "keyword"
-    return _result(
-        params, began, kind, total, page, stages=stages, corrected=corrected, degraded=degraded, retrieved=retrieved
-    )
-
-
-def _result(
-    params: DocumentsSearch, began: float, kind: str, total: int, page: list[Found], *, stages: list[str],
-    corrected: dict[str, str] | None = None, degraded: Sequence[str] = (), retrieved: Retrieved | None = None,
-) -> SearchResult:  # fmt: skip
+    kind = "hybrid" if {"lexical", "vector"} <= {*stages} else "semantic" if "vector" in stages else "keyword"
     return SearchResult(
-        total=total, type=kind, execution_time_ms=round((time.monotonic() - began) * 1000, 3),
-        results=[] if params.paths_only else page,
-        paths=[one.path for one in page] if params.paths_only else None, corrected=corrected or {}, stages=stages,
-        degraded=[*degraded], unlikely=0 if retrieved is None else retrieved.unlikely,
+        total=total, type="hash" if params.hash is not None else kind,
+        execution_time_ms=round((time.monotonic() - began) * 1000, 3), results=[] if params.paths_only else page,
+        paths=[one.path for one in page] if params.paths_only else None, corrected=corrected, stages=stages,
+        degraded=[*degraded, *filter(None, [cut])], unlikely=0 if retrieved is None else retrieved.unlikely,
         # What was found by looking through texts holds every word.
         note="" if retrieved is None or "recent" in stages else retrieved.note,
     )  # fmt: skip
-
-
-def _of_hash(db: apsw.Connection, span: tuple[bytes, bytes]) -> list[Scored]:
-    query = "SELECT id FROM object WHERE hash BETWEEN ? AND ? ORDER BY id LIMIT 1000"
-    return [Scored(object_, 1.0, "", 0) for (object_,) in db.execute(query, span)]
 
 
 def _asked(params: DocumentsSearch, conditions: rows.Conditions, query: str) -> RetrieveSearch:

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
@@ -29,6 +29,8 @@ MAX_SCANNED = 4000
 SCAN_LIMIT_S = 5.0
 MAX_CANDIDATES = 60_000
 MAX_WORDS = 16
+MAX_NEAR = 10
+"""Words that are as similar as any; the most frequent of the most similar ones is meant."""
 
 _TERM = re.compile(r"\w+")
 _STOP_WORDS = frozenset(
@@ -72,15 +74,14 @@ def scan(
 
     Looked at is what is `waiting`; with `everything`, all that the index of trigrams admits as well.
     """
-    began = time.monotonic()
+    give_up = time.monotonic() + SCAN_LIMIT_S
     cut = ""
     if len(waiting) > MAX_RECENT:
         cut = f"search: more than {MAX_RECENT} contents are still to be told of; the latest were looked through"
     candidates = dict.fromkeys(waiting[:MAX_RECENT])
     if everything:
-        wanted = literals.trigrams_of_any(terms, ignore_case=True)
-        expression = pieces.expression_of(db, wanted)
-        if expression is None or not is_complete(db):
+        wanted = literals.trigrams_of_any(terms, ignore_case=True) if is_complete(db) else literals.ANYTHING
+        if (expression := pieces.expression_of(db, wanted)) is None:
             readable = db.execute("SELECT id FROM object WHERE text_state IN (1, 2) LIMIT ?", (MAX_SCANNED + 1,))
             indexed = [object_ for (object_,) in readable]
         else:
@@ -89,48 +90,35 @@ def scan(
             cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were looked through"
         queued = db.execute("SELECT object FROM index_outbox LIMIT ?", (MAX_SCANNED,))
         candidates |= dict.fromkeys([*indexed[:MAX_SCANNED], *(object_ for (object_,) in queued)])
-    if not candidates:
-        return [], cut
     pattern = re.compile("|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True)), re.IGNORECASE)
     counted: list[tuple[int, Counter[str], int]] = []
     documents: Counter[str] = Counter()
     for object_ in candidates:
-        if time.monotonic() - began > SCAN_LIMIT_S:
+        if time.monotonic() > give_up:
             cut = "search: looking through the texts took too long; not all were"
             break
-        found = _count(db, codec, object_, pattern, terms)
-        if found is not None:
-            counted.append((object_, *found))
-            documents.update(found[0].keys())
+        paths = db.execute("SELECT path FROM document WHERE object=? LIMIT 8", (object_,))
+        text = " ".join(path for (path,) in paths) + "\n" + texts.beginning(db, codec, object_, MAX_TEXT_CHARS)[0]
+        held = Counter(match.casefold() for match in pattern.findall(text))
+        if known := Counter({term: held[term] for term in terms if held[term]}):
+            counted.append((object_, known, len(text)))
+            documents.update(known.keys())
     if not counted:
         return [], cut
-    average = sum(length for _, _, length in counted) / len(counted) or 1.0
+    average = sum(length for _, _, length in counted) / len(counted)
     weights = {term: math.log(1 + (len(candidates) - n + 0.5) / (n + 0.5)) for term, n in documents.items()}
     most = sum(weights.get(term, math.log(1 + len(candidates) * 2)) for term in terms) * 2.2
-    scored = heapq.nlargest(
-        1000,
-        (
-            (sum(weights[term] * n * 2.2 / (n + 1.2 * (0.25 + 0.75 * length / average)) for term, n in held.items())
-             / most, -object_)
-            for object_, held, length in counted
-        ),
-    )  # fmt: skip
+
+    def score(held: Counter[str], length: int) -> float:
+        norm = 1.2 * (0.25 + 0.75 * length / average)
+        return min(1.0, sum(weights[term] * n * 2.2 / (n + norm) for term, n in held.items()) / most)
+
+    scored = heapq.nlargest(1000, ((score(held, length), -object_) for object_, held, length in counted))
     answer: list[Scored] = []
-    for score, negative in scored:
+    for value, negative in scored:
         passage, line = best_passage(db, codec, -negative, terms) if len(answer) < 100 else ("", 0)
-        answer.append(Scored(-negative, min(1.0, score), passage, line))
+        answer.append(Scored(-negative, value, passage, line))
     return answer, cut
-
-
-def _count(
-    db: apsw.Connection, codec: Codec, object_: int, pattern: re.Pattern[str], terms: list[str]
-) -> tuple[Counter[str], int] | None:
-    """How often a content and its paths have each term, and their length; None where they have none."""
-    paths = " ".join(path for (path,) in db.execute("SELECT path FROM document WHERE object=? LIMIT 8", (object_,)))
-    text = f"{paths}\n{texts.beginning(db, codec, object_, MAX_TEXT_CHARS)[0]}"
-    held = Counter(match.casefold() for match in pattern.findall(text))
-    known = Counter({term: held[term] for term in terms if held[term]})
-    return (known, len(text)) if known else None
 
 
 def best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[str]) -> tuple[str, int]:
@@ -158,23 +146,9 @@ def corrections(db: apsw.Connection, query: str, similarity: float) -> dict[str,
             "SELECT word, objects FROM idx.word WHERE word >= ? AND word < ? AND length(word) BETWEEN ? AND ? LIMIT ?",
             (word[0], word[0] + "\U0010ffff", len(word) - 2, len(word) + 2, MAX_CANDIDATES),
         )
-        best = _nearest(word, rows, similarity)
-        if best is not None:
-            found[word] = best
+        known: dict[str, int] = dict(rows)
+        near = difflib.get_close_matches(word, known, MAX_NEAR, similarity)
+        alike = {other: difflib.SequenceMatcher(None, other, word).ratio() for other in near}
+        if near:
+            found[word] = max(near, key=lambda other: (alike[other], known[other], other))
     return found
-
-
-def _nearest(word: str, known: Iterable[tuple[str, int]], similarity: float) -> str | None:
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(word)
-    best: tuple[float, int, str] | None = None
-    for other, objects in known:
-        matcher.set_seq1(other)
-        least = max(similarity, best[0] if best else 0.0)
-        # The first two are upper bounds of the third, and much cheaper.
-        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
-            continue
-        ratio = matcher.ratio()
-        if ratio >= least and (best is None or (ratio, objects) > best[:2]):
-            best = (ratio, objects, other)
-    return best[2] if best else None

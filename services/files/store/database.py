@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import apsw
@@ -117,7 +117,8 @@ def _mark_of(path: Path) -> Path:
 
 
 def _take_over(db: apsw.Connection, aside: Path) -> None:
-    lost = [*schema.NUMBERED]
+    lost = [*TAKEN_OVER]
+    roots: list[tuple[str]] = []
     try:
         with beside.opened(aside) as old:
             lost = [table for table in TAKEN_OVER if not _copy(db, old, table)]
@@ -128,14 +129,35 @@ def _take_over(db: apsw.Connection, aside: Path) -> None:
                 lost.append("scan")
     except apsw.Error as error:
         _log.error("nothing can be read of %s: %s", aside, error)
-        return
     finally:
         if lost:
-            _log.error(
-                "%s could not be read completely (%s); what could be is taken over. For the rest: sqlite3 %s .recover",
-                aside, ", ".join(lost), aside,
-            )  # fmt: skip
+            _write_loss(Path(db.filename), aside, lost)
     _adapt(db, [str(root) for (root,) in roots])
+
+
+def _write_loss(path: Path, aside: Path, lost: Sequence[str]) -> None:
+    said = (
+        f"{path} was damaged, and is begun again without all that was in its tables {', '.join(lost)}; what could be"
+        f" read is served. For the rest: sqlite3 {aside} .recover; once {aside.name} is removed, this is not said again"
+    )
+    _log.error("%s", said)
+    try:
+        _loss_of(path).write_text(said)
+    except OSError as error:
+        raise apsw.FullError(f"{_loss_of(path)} cannot be written: {os.strerror(error.errno or 0)}") from error
+
+
+def _loss_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-lost")
+
+
+def loss(path: Path) -> str:
+    """What a database that was damaged has lost, and what to do; empty where nothing was, or once the file that was put
+    aside is removed; blocks."""
+    if not beside.damaged_files(path):
+        _loss_of(path).unlink(missing_ok=True)
+        return ""
+    return _loss_of(path).read_text() if _loss_of(path).exists() else ""
 
 
 def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:

@@ -12,18 +12,25 @@ from typing import Any
 
 import msgspec
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS
 
 from proto.dispatch import Dispatcher
-from proto.errors import LinckiaError
+from proto.errors import Failure, InvalidParams, LinckiaError
+from proto.front import SERVICE
 from proto.json_types import JsonObject
+from proto.mcp import MISSING_CAPABILITY
 from proto.near import did_you_mean
 from proto.operation import Operation, Params
+from proto.ops import Table
 from proto.surfaces.surface import Surface, caches
 from services.front.composite.answer import Composed
 from services.front.excerpt import Excerpt, excerpt
 from services.front.protocol.client_requests import CallRequests
+from services.front.protocol.failures import as_data, code_of, message_of
+from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
 from services.front.scratchpad import shortened
+
+MAX_VALUES = 100
+"""The protocol's limit for one completion."""
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -31,30 +38,26 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def accept_trace(value: object) -> str | None:
-    """What a client sent as its traceparent, if that is what it is."""
-    return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None
-
-
 async def perform(
     dispatcher: Dispatcher,
     operation: Operation[object],
     params: Params[object],
     client_requests: CallRequests,
-    meta: Mapping[str, Any] | None,
+    traceparent: object,
     *,
     written: bool = False,
 ) -> object:
     """Call `operation` for a client and wait for its value; cancelling this cancels the handler.
 
     Args:
+        traceparent: what the client sent as that, if it is one.
         written: whether the value may be JSON already (`msgspec.Raw`).
 
     Raises:
         InputRequired: the client must be asked, and make the call again.
         LinckiaError: of the kind that says what happened.
     """
-    trace = accept_trace(meta.get("traceparent")) if meta else None
+    trace = traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None
     try:
         with client_requests.scope:
             value = await dispatcher.call(
@@ -150,3 +153,55 @@ def unknown_tool(name: str, known: Iterable[str]) -> MCPError:
     """For a tool that is not there, or not on this surface."""
     message = f"Unknown tool: {name}{did_you_mean(name, known)}"
     return MCPError(code=INVALID_PARAMS, message=message, data={"tool": name})
+
+
+def as_error(failure: Failure) -> MCPError:
+    """The failure as the JSON-RPC error that the SDK sends."""
+    data, code = as_data(failure), code_of(failure)
+    if failure.code == MISSING_CAPABILITY:
+        data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
+    return MCPError(code=INTERNAL_ERROR if code is None else code, message=message_of(failure), data=data)
+
+
+# Completion of arguments of prompts and resource templates.  An operation may name another that completes
+# (`completion=`), which must admit the front as its caller; without one, an argument with listed values is completed
+# from these, and any other has no suggestions.
+
+
+async def complete(
+    table: Table,
+    dispatcher: Dispatcher,
+    operation: Operation[object],
+    argument: str,
+    value: str,
+    known: Mapping[str, str],
+) -> list[str]:
+    """Values of `argument` that fit what was typed, the most likely first; `known` are the arguments before.  Raises
+    InvalidParams: the operation has no such argument; LinckiaError: of the completing operation."""
+    schema = operation.input_schema
+    properties: JsonObject = schema.get("properties", {})
+    if argument not in properties:
+        has = ", ".join(properties) or "none"
+        raise InvalidParams(f"{operation.name} has no argument `{argument}`; it has: {has}", field="argument.name")
+    listed = listed_values(properties[argument], schema.get("$defs", {}))
+    # A provider of a service that is not served is not in the table.
+    provider = table.get(operation.completion or "")
+    if listed or provider is None:
+        return [v for v in listed if v.lower().startswith(value.lower())]
+    params = provider.parse({"argument": argument, "value": value, "context": dict(known)})
+    found = await dispatcher.call(provider, params, caller=SERVICE)
+    return [str(v) for v in found] if isinstance(found, list) else []
+
+
+def listed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
+    """The values that a schema lists (`enum`, also behind a reference or in a union)."""
+    if "$ref" in schema:
+        return listed_values(definitions.get(schema["$ref"].rsplit("/", 1)[-1], {}), definitions)
+    if "anyOf" in schema:
+        return [value for branch in schema["anyOf"] for value in listed_values(branch, definitions)]
+    return [str(value) for value in schema.get("enum", ()) if value is not None]
+
+
+def completion_result(values: list[str]) -> JsonObject:
+    """The result of `completion/complete`, in wire form."""
+    return {"completion": {"values": values[:MAX_VALUES], "total": len(values), "hasMore": len(values) > MAX_VALUES}}

@@ -21,7 +21,7 @@ from proto.ops.files.resources import ResourceSearch
 from proto.ops.files.sets import ResourceSetCreate, ResourceSetGet, ResourceSetModify
 from proto.ops.files.sources import SourceCreate, SourceList
 from services.files.store import schema
-from services.files.store.database import Note, open_database, write_note
+from services.files.store.database import Note, loss, open_database, write_note
 from tests.in_process import Bench
 from tests.unit.files.changing import pairs
 from tests.unit.files.rig import differences, files_service, index
@@ -132,6 +132,26 @@ async def test_what_was_stored_outlives_a_damaged_page(tmp_path: Path, table: st
                         await trio.sleep(0.01)
             await index(bench, root)
         assert differences(data, root) == []
+
+
+async def test_what_a_damaged_page_has_taken_is_said_until_the_old_database_is_removed(tmp_path: Path) -> None:
+    async with kept(tmp_path) as (root, data):
+        path = database_of(data)
+        damage_page(path, pages_of(path, "source")[0])
+        async with files_service(data, root) as bench:
+            with trio.fail_after(30):
+                while not (await _diagnosed(bench)).startswith("ok"):  # noqa: ASYNC110  # no event reaches a client
+                    await trio.sleep(0.01)
+            assert (await bench.call(SourceList())).sources == []
+            (aside,) = path.parent.glob("files.db.damaged-*")
+            said = loss(path)
+            assert f"{path} was damaged, and is begun again without all that was in its tables source;" in said
+            assert f"sqlite3 {aside} .recover" in said
+        async with files_service(data, root) as bench:
+            assert bench.running["files"].info["damage"] == said
+        aside.unlink()
+        async with files_service(data, root) as bench:
+            assert "damage" not in bench.running["files"].info
 
 
 async def _diagnosed(bench: Bench) -> str:
