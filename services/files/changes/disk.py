@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -156,6 +156,12 @@ def said(path: str, error: OSError) -> str:
     return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
 
 
+def where(error: OSError) -> str:
+    """Where in a directory it was, in words."""
+    inside = error.filename
+    return f" ({paths.shown(paths.to_text(inside))}; what comes before it is gone)" if isinstance(inside, str) else ""
+
+
 def not_empty(path: str) -> str:
     """That a directory is not deleted, in words."""
     return f"`path`: {paths.shown(path)} is a directory that is not empty; `force` deletes it"
@@ -177,6 +183,18 @@ def sync(folder: int) -> None:
     # One that may be written to and not read cannot be asked.
     with contextlib.suppress(PermissionError), open_at(".", O_READ_FOLDER, folder) as readable:
         os.fsync(readable)
+
+
+def sync_all(ready: Iterable[Opened]) -> None:
+    """Have the names that changed on the disk, each directory once."""
+    synced = set()
+    for each in ready:
+        for place in (each.source, each.target):
+            if place is not None:
+                status = os.fstat(place.folder)
+                if (status.st_dev, status.st_ino) not in synced:
+                    synced.add((status.st_dev, status.st_ino))
+                    sync(place.folder)
 
 
 # Removing
