@@ -105,10 +105,8 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
          for id_, one in new],
     )  # fmt: skip
     alone: list[tuple[int, int, int, bytes]] = []
-    packs: list[tuple[int, bytes]] = []
+    packs: list[tuple[int, bytearray]] = []
     packed: list[tuple[int, int, int, int, int]] = []
-    frames: list[bytes] = []
-    pack = size = 0
     for id_, one in new:
         if one.block is None:
             schema.insert(db, "part(object, position, chunk)", [(id_, *part) for part in one.parts])
@@ -118,15 +116,11 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
         if len(data) > PACKED_UP_TO_BYTES or len(new) == 1:
             alone.append((id_, len(data), one.block.dictionary, data))
             continue
-        if frames and (size >= PACK_BYTES or id_ - pack >= PACK_IDS):
-            packs.append((pack, b"".join(frames)))
-            frames, size = [], 0
-        pack = pack if frames else id_
-        packed.append((id_, pack, size, len(data), one.block.dictionary))
-        frames.append(data)
-        size += len(data)
-    if frames:
-        packs.append((pack, b"".join(frames)))
+        if not packs or len(packs[-1][1]) >= PACK_BYTES or id_ - packs[-1][0] >= PACK_IDS:
+            packs.append((id_, bytearray()))
+        pack, frames = packs[-1]
+        packed.append((id_, pack, len(frames), len(data), one.block.dictionary))
+        frames += data
     schema.insert(db, "block(object, stored, dictionary, data)", alone)
     schema.insert(db, "pack(id, data)", packs)
     schema.insert(db, "packed(object, pack, start, stored, dictionary)", packed)
@@ -212,18 +206,16 @@ def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
     part of a content yet.
     """
     candidates = [object_ for (object_,) in db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,))]
-    packs: set[int] = set()
-    for object_ in candidates:
-        if db.execute(f"SELECT 1 FROM object WHERE id=? AND NOT {HELD}", (object_,)).get:
-            numbers = db.execute("SELECT DISTINCT chunk FROM part WHERE object=?", (object_,)).fetchall()
-            packs.update(pack for (pack,) in db.execute("SELECT pack FROM packed WHERE object=?", (object_,)))
-            db.execute("DELETE FROM object WHERE id=?", (object_,))
-            if chunks:
-                db.executemany(
-                    "DELETE FROM chunk WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM part WHERE chunk=?1)", numbers
-                )
-        db.execute("DELETE FROM loose WHERE object=?", (object_,))
-    for pack in sorted(packs):
+    query = f"SELECT id FROM carray(?) AS one JOIN object ON id = one.value WHERE NOT {HELD}"
+    gone = [(id_,) for (id_,) in db.execute(query, (schema.ids(candidates),))]
+    packs = db.executemany("SELECT pack FROM packed WHERE object=?", gone).fetchall()
+    numbers = db.executemany("SELECT chunk FROM part WHERE object=?", gone).fetchall()
+    db.executemany("DELETE FROM object WHERE id=?", gone)
+    if chunks:
+        query = "DELETE FROM chunk WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM part WHERE chunk=?1)"
+        db.executemany(query, set(numbers))
+    db.executemany("DELETE FROM loose WHERE object=?", ((object_,) for object_ in candidates))
+    for (pack,) in sorted(set(packs)):
         _repack(db, pack)
     return len(candidates)
 

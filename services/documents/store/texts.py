@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -48,10 +48,11 @@ def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]
 
 _SHORT = f"object.size <= {AHEAD_BYTES} AND object.text_state = {TEXT_OWN}"
 _AHEAD = (
-    "SELECT coalesce(block.dictionary, packed.dictionary), block.data, packed.pack, packed.start, packed.stored,"
-    f" {objects.COLUMNS} FROM carray(?) AS one CROSS JOIN object ON object.id = one.value"
+    "SELECT coalesce(block.dictionary, packed.dictionary),"
+    f" coalesce(block.data, substr(pack.data, start + 1, packed.stored)), {objects.COLUMNS}"
+    " FROM carray(?) AS one CROSS JOIN object ON object.id = one.value"
     f" LEFT JOIN block ON block.object = object.id AND {_SHORT}"
-    f" LEFT JOIN packed ON packed.object = object.id AND {_SHORT}"
+    f" LEFT JOIN packed ON packed.object = object.id AND {_SHORT} LEFT JOIN pack ON pack.id = packed.pack"
 )
 
 
@@ -66,7 +67,8 @@ def ahead(
     count = FEWEST
     while some := list(itertools.islice(ids, count)):
         try:
-            found = _some(db, some)
+            rows = db.execute(_AHEAD, (schema.ids(some),))
+            found = [(Stored(*row), number, block) for number, block, *row in rows]
         except apsw.CorruptError:
             # One of them.
             found = []
@@ -83,18 +85,6 @@ def ahead(
                     text = codec.unpack(number, block, stored.size)
             yield stored, text
         count = min(2 * count, MOST)
-
-
-def _some(db: apsw.Connection, ids: Sequence[int]) -> list[tuple[Stored, int, bytes | None]]:
-    found: list[tuple[Stored, int, bytes | None]] = []
-    # Neighbours are in one pack.
-    packs: dict[int, bytes] = {}
-    for number, block, pack, start, length, *row in db.execute(_AHEAD, (schema.ids(ids),)):
-        if pack is not None and pack not in packs:
-            packs[pack] = db.execute("SELECT data FROM pack WHERE id=?", (pack,)).get or b""
-        data = block if pack is None else packs[pack][start : start + length]
-        found.append((Stored(*row), number, data))
-    return found
 
 
 def beginning(db: apsw.Connection, codec: Codec, object_: int, limit: int) -> tuple[str, str]:
