@@ -208,14 +208,14 @@ def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
     candidates = [object_ for (object_,) in db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,))]
     query = f"SELECT id FROM carray(?) AS one JOIN object ON id = one.value WHERE NOT {HELD}"
     gone = [(id_,) for (id_,) in db.execute(query, (schema.ids(candidates),))]
-    packs = db.executemany("SELECT pack FROM packed WHERE object=?", gone).fetchall()
-    numbers = db.executemany("SELECT chunk FROM part WHERE object=?", gone).fetchall()
+    packs: set[tuple[int]] = set(db.executemany("SELECT pack FROM packed WHERE object=?", gone))
+    numbers = set(db.executemany("SELECT chunk FROM part WHERE object=?", gone))
     db.executemany("DELETE FROM object WHERE id=?", gone)
     if chunks:
         query = "DELETE FROM chunk WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM part WHERE chunk=?1)"
-        db.executemany(query, set(numbers))
+        db.executemany(query, numbers)
     db.executemany("DELETE FROM loose WHERE object=?", ((object_,) for object_ in candidates))
-    for (pack,) in sorted(set(packs)):
+    for (pack,) in sorted(packs):
         _repack(db, pack)
     return len(candidates)
 
