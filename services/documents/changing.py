@@ -71,9 +71,7 @@ class Changing(Family):
             trio.from_thread.run_sync(ctx.progress, done, total, "files")
 
         try:
-            return await self._store.read(
-                lambda db: restore.restore(db, self._parts.codec, params, target, roots, progress)
-            )
+            return await self._store.read(lambda db: restore.restore(db, params, target, roots, progress))
         except OSError as error:
             raise OperationError(f"{target} cannot be written: {error.strerror}", field="output_directory") from None
 

@@ -23,7 +23,7 @@ from services.documents.add import intake
 from services.documents.add.folders import Walk
 from services.documents.add.intake import READ_BYTES, Held, Progress, Raw, Same, Taken, stamp_of
 from services.documents.store import objects, snapshots
-from services.documents.store.compress import Codec, Trainer
+from services.documents.store.compress import Trainer
 from services.documents.store.incoming import Incoming
 from services.documents.store.kinds import SNIFF_BYTES, nature
 from services.documents.store.objects import Block, Content
@@ -40,12 +40,10 @@ GIVE_WAY_S = 30.0
 
 
 class Adding:
-    def __init__(
-        self, store: Store, codec: Codec, trainer: Trainer, roots: Roots, *, takes_generated: bool = False
-    ) -> None:
+    def __init__(self, store: Store, trainer: Trainer, roots: Roots, *, takes_generated: bool = False) -> None:
         self.store = store
         self.takes_generated = takes_generated
-        self.codec = codec
+        self.codec = store.codec
         self.trainer = trainer
         self.roots = roots
         self.receiving = 0

@@ -17,7 +17,7 @@ from proto.ops.documents.reading import CORPUS
 from proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
 from proto.ops.retrieve import SearchResult as Retrieved
 from services.documents.store import globs, objects, rows, texts
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.store import Store
 from services.documents.text import lines
 from services.documents.text.feed import ContentFeed
@@ -34,7 +34,7 @@ SNIPPET_CHARS = 300
 MAX_MATCHED_LINES = 50
 
 
-async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: ContentFeed, ctx: Context) -> SearchResult:
+async def search(params: DocumentsSearch, store: Store, feed: ContentFeed, ctx: Context) -> SearchResult:
     """Raises InvalidParams."""
     began = time.monotonic()
     conditions = rows.conditions(
@@ -64,15 +64,15 @@ async def search(params: DocumentsSearch, store: Store, codec: Codec, feed: Cont
             span = rows.hash_range(params.hash)
             ids = db.execute("SELECT id FROM object WHERE hash BETWEEN ? AND ? ORDER BY id LIMIT 1000", span)
             of_hash = [Scored(object_, 1.0, "", 0) for (object_,) in ids]
-            return *_documents(db, codec, params, conditions, of_hash), False, ""
+            return *_documents(db, params, conditions, of_hash), False, ""
         found_by = {one.object: one for one in (_hit(hit, feed.prefix) for hit in retrieved.hits)} if retrieved else {}
-        scanned, cut = scan(db, codec, terms, waiting, everything=retrieved is None) if scans else ([], "")
+        scanned, cut = scan(db, terms, waiting, everything=retrieved is None) if scans else ([], "")
         for one in scanned:
             known = found_by.get(one.object)
             if known is None or known.score < one.score:
                 found_by[one.object] = one
         ordered = sorted(found_by.values(), key=lambda one: (-one.score, one.object))
-        return *_documents(db, codec, params, conditions, ordered), bool(scanned), cut
+        return *_documents(db, params, conditions, ordered), bool(scanned), cut
 
     total, page, scanned, cut = await store.read(answer)
     stages = ["hash"] if params.hash is not None else [] if retrieved is None else list(retrieved.stages)
@@ -149,7 +149,7 @@ def _places(text: str, term: str) -> list[int]:
 
 
 def _documents(
-    db: apsw.Connection, codec: Codec, params: DocumentsSearch, conditions: rows.Conditions, ordered: list[Scored]
+    db: apsw.Connection, params: DocumentsSearch, conditions: rows.Conditions, ordered: list[Scored]
 ) -> tuple[int, list[Found]]:
     """How many documents hold what was found, and the first of them."""
     counts = rows.count_by_object(db, [one.object for one in ordered], conditions)
@@ -162,10 +162,10 @@ def _documents(
             continue
         passage, first = (one.passage, one.line)
         if passage is None:
-            passage, first = best_passage(db, codec, one.object, terms)
+            passage, first = best_passage(db, one.object, terms)
         text, line = _cut(passage, terms)
         at = first + line if first else None
-        matches = _matches(db, codec, one.object, terms, params.context) if (
+        matches = _matches(db, one.object, terms, params.context) if (
             params.line_numbers or params.context) else []  # fmt: skip
         page += [
             Found(
@@ -181,7 +181,7 @@ def _documents(
     return sum(counts.values()), page
 
 
-def _matches(db: apsw.Connection, codec: Codec, object_: int, terms: list[str], context: int) -> list[MatchedLine]:
+def _matches(db: apsw.Connection, object_: int, terms: list[str], context: int) -> list[MatchedLine]:
     if not terms:
         return []
     matcher = lines.compiled(
@@ -191,7 +191,7 @@ def _matches(db: apsw.Connection, codec: Codec, object_: int, terms: list[str], 
     # What can be read of it is answered; `get` says what is wrong.
     with contextlib.suppress(DamagedContent):
         stored = objects.by_id(db, object_)
-        for window in texts.windows(db, codec, stored, context) if texts.has_text(stored) else ():
+        for window in texts.windows(db, stored, context) if texts.has_text(stored) else ():
             for line in matcher.lines(window, context, bare=False):
                 if len(found) == MAX_MATCHED_LINES:
                     return found

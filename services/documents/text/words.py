@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import apsw
 
 from services.documents.store import texts
-from services.documents.store.compress import Codec
 from services.documents.store.store import is_complete
 from services.documents.text import pieces
 from services.documents.text.indexing import WORD
@@ -67,9 +66,7 @@ def waiting_of(db: apsw.Connection) -> list[int]:
     return [object_ for (object_,) in db.execute(query, (MAX_RECENT + 1,))]
 
 
-def scan(
-    db: apsw.Connection, codec: Codec, terms: list[str], waiting: list[int], *, everything: bool
-) -> tuple[list[Scored], str]:
+def scan(db: apsw.Connection, terms: list[str], waiting: list[int], *, everything: bool) -> tuple[list[Scored], str]:
     """Contents that have the terms, scored by BM25 over those that are looked at; and what was left out, if any.
 
     Looked at is what is `waiting`; with `everything`, all that the index of trigrams admits as well.
@@ -98,7 +95,7 @@ def scan(
             cut = "search: looking through the texts took too long; not all were"
             break
         paths = db.execute("SELECT path FROM document WHERE object=? LIMIT 8", (object_,))
-        text = " ".join(path for (path,) in paths) + "\n" + texts.beginning(db, codec, object_, MAX_TEXT_CHARS)[0]
+        text = " ".join(path for (path,) in paths) + "\n" + texts.beginning(db, object_, MAX_TEXT_CHARS)[0]
         held = Counter(match.casefold() for match in pattern.findall(text))
         if known := Counter({term: held[term] for term in terms if held[term]}):
             counted.append((object_, known, len(text)))
@@ -116,14 +113,14 @@ def scan(
     scored = heapq.nlargest(1000, ((score(held, length), -object_) for object_, held, length in counted))
     answer: list[Scored] = []
     for value, negative in scored:
-        passage, line = best_passage(db, codec, -negative, terms) if len(answer) < 100 else ("", 0)
+        passage, line = best_passage(db, -negative, terms) if len(answer) < 100 else ("", 0)
         answer.append(Scored(-negative, value, passage, line))
     return answer, cut
 
 
-def best_passage(db: apsw.Connection, codec: Codec, object_: int, terms: list[str]) -> tuple[str, int]:
+def best_passage(db: apsw.Connection, object_: int, terms: list[str]) -> tuple[str, int]:
     """The passage of a content that has the most of the terms, and its first line; '' and 0 where it has none."""
-    text, mime = texts.beginning(db, codec, object_, MAX_TEXT_CHARS)
+    text, mime = texts.beginning(db, object_, MAX_TEXT_CHARS)
 
     def score(passage: Section) -> float:
         folded = passage.text.casefold()

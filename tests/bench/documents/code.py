@@ -24,7 +24,7 @@ from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
 from services.documents.code.parsing import Parsing
 from services.documents.code.relations import Edge, Relations, file_node, symbol_node
-from services.documents.store.compress import Codec, Trainer
+from services.documents.store.compress import Trainer
 from services.documents.store.rows import Given
 from services.documents.store.store import Store
 from services.runtime.handlers import Environment
@@ -49,13 +49,12 @@ def code(directory: Path, sample: int, seed: int) -> None:
 
 async def _measure(folder: Path, directory: Path, sample: int, seed: int) -> None:
     store = Store(folder)
-    codec = await store.read(Codec)
     roots = Roots([directory])
-    adding = Adding(store, codec, Trainer(store, codec), roots)
+    adding = Adding(store, Trainer(store), roots)
     walk = Walk(str(directory), roots, include=[f"*{extension}" for extension in sorted(CODE_EXTENSIONS)])
     files = await add_changes(adding, walk, Given())
     size = await store.read(_size)
-    parsing = Parsing(cast("Environment", _Decode()), store, codec)
+    parsing = Parsing(cast("Environment", _Decode()), store)
     began = time.process_time()
     while await parsing.step():
         pass
