@@ -107,9 +107,7 @@ def describe(
 def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: Sequence[str] = (),
            collection: str | None = None) -> list[Document]:  # fmt: skip
     """Documents by names or globs and by hash; tags and a collection narrow that, or choose where nothing else does.
-
-    Raises InvalidParams.
-    """
+    Raises InvalidParams."""
 
     def admitted(clause: str = "", *values: str, hash_: str | None = None) -> list[Document]:
         here = rows.conditions(tags=tags, collection=collection, hash_=hash_)

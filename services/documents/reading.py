@@ -186,12 +186,8 @@ def _get(db: apsw.Connection, params: ops.DocumentsGet, target: Path | None, roo
 
 
 def _content(db: apsw.Connection, stored: Stored, offset: int, length: int | None) -> tuple[str, str, int]:
-    """Text or base64, which of the two it is, and how many bytes it stands for.
-
-    Raises:
-        InvalidParams: `offset` is past the end.
-        OperationError: the content is damaged.
-    """
+    """Text or base64, which of the two it is, and how many bytes it stands for.  Raises InvalidParams (`offset` is past
+    the end), OperationError (the content is damaged)."""
     if offset > stored.size:
         raise InvalidParams(f"parameter `offset` is {offset}, and the content has {stored.size} bytes", field="offset")
     wanted = CONTENT_BYTES if length is None else length

@@ -72,12 +72,8 @@ def restore(
     db: apsw.Connection, params: DocumentsRestore, target: Path, roots: Roots,
     progress: Callable[[int, int], None],
 ) -> RestoreResult:  # fmt: skip
-    """Write what `params` asks for below `target`.
-
-    Raises:
-        OperationError: there is no such snapshot or collection.
-        OSError: the directory itself cannot be made.
-    """
+    """Write what `params` asks for below `target`.  Raises OperationError (there is no such snapshot or collection),
+    OSError (the directory itself cannot be made)."""
     base, wanted = _wanted(db, params)
     if not params.dry_run:
         target.mkdir(parents=True, exist_ok=True)
@@ -178,11 +174,7 @@ def _write(
 
 
 def copy_to(db: apsw.Connection, stored: Stored, target: Path, roots: Roots) -> None:
-    """Write the content to a file, whole or not at all; once this returns it is on disk.
-
-    Raises:
-        OperationError: it cannot be written, or is damaged.
-    """
+    """Write the content to a file, whole or not at all; once this returns it is on disk.  Raises OperationError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(db, stored, roots, target.parent, target.name)

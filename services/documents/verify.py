@@ -118,11 +118,8 @@ def _integrity(db: apsw.Connection, name: str) -> list[str]:
 
 
 async def unfindable(store: Store) -> list[str]:
-    """What grep would miss, in words.
-
-    The index is read at a later moment than the packs: what was deleted and taken out of it in between seems to be
-    missing. What is there at a second look, and was not in the index at the first, is.
-    """
+    """What grep would miss, in words: what is missing at two looks.  The index is read later than the packs, so
+    that what was deleted and taken out of it in between seems to be missing at one."""
 
     def missing(db: apsw.Connection) -> set[int]:
         return {id_ for (id_,) in db.execute(_UNFINDABLE)} if is_complete(db) else set()

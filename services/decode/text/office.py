@@ -19,11 +19,8 @@ _TABLE: Final = {"row": "tr", "cell": "tc"}
 
 
 def docx(archive: Archive, main: str, out: Writer) -> None:
-    """Paragraphs, headings, lists, tables, then notes and comments; what was deleted is not there.
-
-    Args:
-        main: the member that is the document.
-    """
+    """Paragraphs, headings, lists, tables, then notes and comments; what was deleted is not there.  `main` is the
+    member that is the document."""
     folder = posixpath.dirname(main)
     headings = _headings(archive, f"{folder}/styles.xml")
 

@@ -12,11 +12,7 @@ class Enough(Exception):
 
 
 class Writer:
-    """What a reader writes into; what was written before Enough is the text.
-
-    Args:
-        limit_s: time for all of it.
-    """
+    """What a reader writes into, in `limit_s` at most; what was written before Enough is the text."""
 
     def __init__(self, limit_s: float) -> None:
         self.place = ""

@@ -175,11 +175,8 @@ class Bulk:
         self, adding: Adding, walk: Walk, given: Given,
         report: Callable[[float, float | None, str | None], object] | None = None,
     ) -> None:  # fmt: skip
-        """
-        Args:
-            report: told how many files are done, of how many; None: only what is new or has changed is of interest,
-                and files that are stored already are neither listed nor described.
-        """
+        """`report` is told how many files are done, of how many; None: only what is new or has changed is of interest,
+        and files that are stored already are neither listed nor described."""
         self.progress = Progress()
         self._adding = adding
         self._walk = walk

@@ -138,9 +138,7 @@ def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:
 def stream(db: apsw.Connection, stored: Stored, offset: int = 0, length: int | None = None, *,
            hashed: bool = True) -> Iterator[bytes]:  # fmt: skip
     """The bytes of a content from `offset`, in pieces of 4 MiB at most, each verified by its checksum and its hash.
-
-    Raises DamagedContent.
-    """
+    Raises DamagedContent."""
     name = f"content {stored.hash.hex()}"
     end = stored.size if length is None else min(stored.size, offset + length)
     with legible(name):
@@ -180,11 +178,8 @@ HELD = (
 
 
 def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
-    """Remove contents that nothing holds; answers how many candidates were looked at.
-
-    With `chunks`, also chunks that no content is made of: only while nothing is being received, whose chunks are not
-    part of a content yet.
-    """
+    """Remove contents that nothing holds; answers how many candidates were looked at.  With `chunks`, also their
+    chunks: only while nothing is being received, whose chunks are not part of a content yet."""
     candidates = [object_ for (object_,) in db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,))]
     query = f"SELECT id FROM carray(?) AS one JOIN object ON id = one.value WHERE NOT {HELD}"
     gone = [(id_,) for (id_,) in db.execute(query, (schema.ids(candidates),))]

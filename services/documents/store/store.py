@@ -33,12 +33,7 @@ class Store:
     """The packs, and beside them the index."""
 
     def __init__(self, folder: Path, on_damage: Callable[[str], object] | None = None) -> None:
-        """Open the databases in `folder`, or begin them.  Blocks.  `on_damage`: see `DatabaseFile`.
-
-        Raises:
-            UnknownVersion: the packs are of another version of the program.
-            OSError, apsw.CantOpenError: a file cannot be opened.
-        """
+        """Open the databases in `folder`, or begin them; blocks.  `on_damage`, and what is raised: `DatabaseFile`."""
         self.codec = Codec()
         self.is_complete = False
         """Whether each text is in the index or queued for it."""
@@ -80,10 +75,8 @@ class Store:
         connection.create_scalar_function("unpacked", unpack, 5, deterministic=True)
 
     async def read(self, query: Query[T]) -> T:
-        """Run `query` on one consistent state of the packs, with the index attached as `idx`.
-
-        Where it finds the index damaged, it is run once more, on the empty one.
-        """
+        """Run `query` on one consistent state of the packs, with the index attached as `idx`; where it finds that
+        damaged, once more, on the empty one."""
         generation = self.index.generation
         try:
             return await self.packs.read(query)

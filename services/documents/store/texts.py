@@ -30,11 +30,9 @@ def has_text(stored: Stored | None) -> TypeGuard[Stored]:
 
 
 def pieces(db: apsw.Connection, stored: Stored) -> Iterator[bytes]:
-    """The text in UTF-8 (as far as its owner wrote it so), in pieces.
+    """The text in UTF-8 (as far as its owner wrote it so), in pieces.  Raises DamagedContent.
 
     The checksum of each block is verified, its hash is not: thousands may be looked through for one answer.
-
-    Raises DamagedContent.
     """
     if stored.text_state == TEXT_OWN:
         yield from objects.stream(db, stored, hashed=False)
@@ -82,10 +80,8 @@ def ahead(
 
 
 def beginning(db: apsw.Connection, object_: int, limit: int) -> tuple[str, str]:
-    """About so many bytes of a content's text, '' where it has none; and its MIME type.
-
-    Both are '' where it cannot be read, which `get` tells.
-    """
+    """About so many bytes of a content's text, '' where it has none; and its MIME type.  Both are '' where it cannot be
+    read, which `get` tells."""
     found = bytearray()
     with contextlib.suppress(DamagedContent):
         if (stored := objects.by_id(db, object_)) is not None:

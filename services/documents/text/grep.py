@@ -162,16 +162,13 @@ class _Grep:
 
     def _look(self, stored: Stored, text: bytes | None) -> bool:
         """Take the matches of one content; answers whether there is room for more."""
-        if not texts.has_text(stored):
-            return True
-        holders = self._holders(stored.id) if self._conditions.clauses else None
-        if holders == []:
+        if not texts.has_text(stored) or not (holders := self._holders(stored.id)):
             return True
         self.searched += 1
         count, lines = self._lines(stored, text)
         if not count:
             return True
-        for id_, path in self._holders(stored.id) if holders is None else holders:
+        for id_, path in holders:
             is_here = stored.id == self._begin.object
             if is_here and id_ < self._begin.document:
                 continue

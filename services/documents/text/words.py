@@ -131,10 +131,8 @@ def best_passage(db: apsw.Connection, object_: int, terms: list[str]) -> tuple[s
 
 
 def corrections(db: apsw.Connection, query: str, similarity: float) -> dict[str, str]:
-    """For each misspelt word of the query, the most similar known one, where one is similar enough.
-
-    Similar is the ratio of matching characters (Ratcliff and Obershelp, 1988); the first letter is taken to be right.
-    """
+    """For each misspelt word of the query, the most similar known one, where one is similar enough: by the ratio of
+    matching characters (Ratcliff and Obershelp, 1988); the first letter is taken to be right."""
     found: dict[str, str] = {}
     for word in list(dict.fromkeys(match.lower() for match in WORD.findall(query)))[:MAX_WORDS]:
         if db.execute("SELECT 1 FROM idx.word WHERE word=?", (word,)).get:
