@@ -9,7 +9,6 @@ from services.documents.add.add import Adding
 from services.documents.add.intake import Progress
 from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing
-from services.documents.store.compress import Trainer
 from services.documents.store.store import Store
 from services.documents.text.feed import ContentFeed
 from services.documents.text.indexing import Indexing
@@ -30,7 +29,7 @@ class Parts:
     def __init__(self, env: Environment, store: Store) -> None:
         takes_generated = not env.settings_as(Settings).default_ignores
         self.env, self.store = env, store
-        self.adding = Adding(store, Trainer(store), env.roots, takes_generated=takes_generated)
+        self.adding = Adding(store, env.roots, takes_generated=takes_generated)
         self.parsing = Parsing(env, store)
         self.feed = ContentFeed(env, store, self.adding)
         self.search = self.feed.outbox

@@ -1,5 +1,5 @@
-"""Word processors, presentations and electronic books: DOCX, PPTX, ODT, ODP and EPUB, which are zip files of XML, of which
-no more is unfolded than a document may have."""
+"""Word processors, presentations and electronic books: DOCX, PPTX, ODT, ODP and EPUB, which are zip files of XML; no
+more of one is unfolded than a document may have."""
 
 from __future__ import annotations
 

@@ -40,12 +40,9 @@ GIVE_WAY_S = 30.0
 
 
 class Adding:
-    def __init__(self, store: Store, trainer: Trainer, roots: Roots, *, takes_generated: bool = False) -> None:
-        self.store = store
-        self.takes_generated = takes_generated
-        self.codec = store.codec
-        self.trainer = trainer
-        self.roots = roots
+    def __init__(self, store: Store, roots: Roots, *, takes_generated: bool = False) -> None:
+        self.store, self.codec, self.trainer = store, store.codec, Trainer(store)
+        self.roots, self.takes_generated = roots, takes_generated
         self.receiving = 0
         """Large contents on their way in: their chunks belong to nothing yet, and must not be collected."""
         self.cores = max(1, usable_cores())

@@ -24,7 +24,6 @@ from services.documents.add.add import Adding, add_changes
 from services.documents.add.folders import Walk
 from services.documents.code.parsing import Parsing
 from services.documents.code.relations import Edge, Relations, file_node, symbol_node
-from services.documents.store.compress import Trainer
 from services.documents.store.rows import Given
 from services.documents.store.store import Store
 from services.runtime.handlers import Environment
@@ -50,7 +49,7 @@ def code(directory: Path, sample: int, seed: int) -> None:
 async def _measure(folder: Path, directory: Path, sample: int, seed: int) -> None:
     store = Store(folder)
     roots = Roots([directory])
-    adding = Adding(store, Trainer(store), roots)
+    adding = Adding(store, roots)
     walk = Walk(str(directory), roots, include=[f"*{extension}" for extension in sorted(CODE_EXTENSIONS)])
     files = await add_changes(adding, walk, Given())
     size = await store.read(_size)
