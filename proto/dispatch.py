@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 from proto.frames import Level
 from proto.json_types import JsonObject
@@ -20,24 +20,27 @@ class ClientRequests(Protocol):
         """A request to the client.  Raises LinckiaError where it cannot be made or is refused."""
 
 
+class CallOptions(TypedDict, total=False):
+    """Of one call: who makes it (`client`), its time (by default the operation's), its trace, and its client.
+
+    With `written`, a result that its service has written as JSON comes as such, a `msgspec.Raw`: for callers that
+    would only encode it again.
+    """
+
+    caller: str
+    timeout_s: float | None
+    trace: str | None
+    client_requests: ClientRequests | None
+    written: bool
+
+
 class Dispatcher(Protocol):
     """Makes calls."""
 
     async def call(
-        self,
-        operation: Operation[object],
-        params: Params[object],
-        *,
-        caller: str = "client",
-        timeout_s: float | None = None,
-        trace: str | None = None,
-        client_requests: ClientRequests | None = None,
-        written: bool = False,
+        self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
     ) -> object:
         """Route one call and wait for its result, as plain data; cancelling this cancels the handler.
-
-        With `written`, a result that its service has written as JSON comes as such, a `msgspec.Raw`: for callers that
-        would only encode it again.
 
         Raises LinckiaError: of the kind that says what happened and whether the work may have been done.
         """

@@ -24,7 +24,6 @@ SERVICE = "services.runtime.main"
 """What becomes a service."""
 
 FRONT_LIBRARIES = (
-    "services.front.protocol.servers",
     "services.front.transport.sdk_session",
     "services.front.web.serving",
 )

@@ -41,13 +41,10 @@ _FUNCTION_WORDS = frozenset(
 _PLACED = ("type", "properties", "required", "additionalProperties", "$defs", "description", "title")
 
 
-def parameters(
-    schema: JsonObject, names: Mapping[str, str] | None = None, *, told: str = "", detailed: bool = False
-) -> JsonObject:
+def parameters(schema: JsonObject, names: Mapping[str, str], *, told: str, detailed: bool) -> JsonObject:
     """The schema of parameters; `names` has the common names of those that the operation declares under another, and
     `told` is what the tool's own description says. If `detailed`, what `detail` explains is explained."""
     definitions = schema.get("$defs", {})
-    named = names or {}
     properties = {}
     for name, whole in schema.get("properties", {}).items():
         short = _short(whole, definitions, _DEPTH, "details" if detailed else "parameters")
@@ -57,9 +54,9 @@ def parameters(
             explanation = f"{short.get('description', '')}: {_form(whole, definitions)}".removeprefix(": ")
             short = {"type": short["type"]} if "type" in short else {}
             short["description"] = explanation
-        properties[named.get(name, name)] = short
+        properties[names.get(name, name)] = short
     rules = {key: value for key, value in schema.items() if key not in _PLACED}
-    required = [named.get(name, name) for name in schema.get("required", ())]
+    required = [names.get(name, name) for name in schema.get("required", ())]
     return {"type": "object", "properties": properties, **({"required": required} if required else {}), **rules}
 
 
@@ -119,8 +116,7 @@ def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) ->
         if key == "type" or (key in _PLAIN and value) or told:
             short[key] = value
         elif depth > 0 and key == "properties":
-            inner = {name: _short(each, definitions, depth - 1, kind) for name, each in value.items()}
-            short[key] = inner
+            short[key] = {name: _short(each, definitions, depth - 1, kind) for name, each in value.items()}
         elif depth > 0 and key in ("items", "additionalProperties") and isinstance(value, dict) and value:
             short[key] = _short(value, definitions, depth - 1, kind)
     if "properties" not in short:
@@ -134,8 +130,7 @@ def _tells(key: str, value: Any) -> bool:
     """Whether a bound or a default of a parameter is news to the caller."""
     if key == "default":
         return value not in (None, False, "", [], {}) and not (isinstance(value, int) and value >= _LARGE)
-    bounds = ("minimum", "maximum", "minItems", "minLength")
-    return key in bounds and bool(1 < abs(value) < _LARGE)
+    return key in ("minimum", "maximum", "minItems", "minLength") and bool(1 < abs(value) < _LARGE)
 
 
 def _alternatives(choices: list[JsonObject]) -> JsonObject:
@@ -174,14 +169,14 @@ def _form(node: JsonObject, definitions: JsonObject, above: tuple[str, ...] = ()
         return " | ".join(form for form in forms if form != "integer" or "number" not in forms)
     if "const" in node or "enum" in node:
         return "|".join(str(each) for each in node.get("enum", [node.get("const")]) if each is not None)
-    if node.get("type") == "array":
+    kind = str(node.get("type", "any"))
+    if kind == "array":
         return f"[{_form(node.get('items', {}), definitions, above)}]"
     if "properties" not in node:
-        return {"string": "text", "object": "{}"}.get(str(node.get("type")), str(node.get("type", "any")))
+        return {"string": "text", "object": "{}"}.get(kind, kind)
     members = []
     for name, each in node["properties"].items():
         form = _form(each, definitions, above)
-        members.append(
-            name + ("" if name in node.get("required", ()) else "?") + ("" if form == "text" else f": {form}")
-        )
+        optional = "" if name in node.get("required", ()) else "?"
+        members.append(f"{name}{optional}" if form == "text" else f"{name}{optional}: {form}")
     return f"{{{', '.join(members)}}}"

@@ -7,7 +7,6 @@ as a tool or as a step is one: those that read in `query`, all others in `execut
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
 
 from proto.errors import InvalidParams
 from proto.front import SERVICE
@@ -36,38 +35,33 @@ class Category(enum.StrEnum):
     SESSION = SESSION
 
 
+PLACE = {
+    Category.QUERY: "only reads: call it in `query`",
+    Category.EXECUTE: "changes what is stored: call it in `execute`",
+    Category.SESSION: "is an action of the tool `session`",
+}
+
+
 class Steps:
-    """The steps of one surface: operations by the names that clients give them."""
+    """The steps of one surface: operations by the names that clients give them, in `ops` by the tool they belong to."""
 
     def __init__(self, surface: str, table: Table) -> None:
         self.surface = surface
-        self.query: dict[str, Operation[object]] = {}
-        self.execute: dict[str, Operation[object]] = {}
-        self.session: dict[str, Operation[object]] = {}
-        # The operation's own name is understood as well, though it is not listed.
-        self._aliases: dict[str, tuple[Category, Operation[object]]] = {}
+        self.ops: dict[Category, dict[str, Operation[object]]] = {category: {} for category in Category}
+        self.query, self.execute, self.session = self.ops.values()
         steps = _documents(table) if surface == DOCUMENTS else _everything(table)
         for name, op in steps.items():
             (self.query if op.access is Access.READ else self.execute)[name] = op
         for op in table.values():
             if op.role is Role.STEP and op.step.startswith(_ACTION) and op.admits(CLIENT):
                 self.session[op.step.removeprefix(_ACTION)] = op
-        if surface != DOCUMENTS:
-            for category, ops in self.by_category():
-                for op in ops.values():
-                    self._aliases[op.name] = (category, op)
-
-    def by_category(self) -> Iterable[tuple[Category, Mapping[str, Operation[object]]]]:
-        """The three groups."""
-        return (
-            (Category.QUERY, self.query),
-            (Category.EXECUTE, self.execute),
-            (Category.SESSION, self.session),
-        )
+        # The operation's own name is understood as well, though it is not listed.
+        every = ((category, op) for category, ops in self.ops.items() for op in ops.values())
+        self._aliases = {op.name: (category, op) for category, op in every} if surface != DOCUMENTS else {}
 
     def find(self, name: str) -> tuple[Category, Operation[object]] | None:
         """The step of that name and where it belongs; None where there is none."""
-        for category, ops in self.by_category():
+        for category, ops in self.ops.items():
             if name in ops:
                 return category, ops[name]
         action = self.session.get(name.removeprefix(_ACTION))
@@ -75,37 +69,24 @@ class Steps:
 
     def names(self) -> list[str]:
         """Every step of the surface."""
-        return [name for _, ops in self.by_category() for name in ops]
+        return [name for ops in self.ops.values() for name in ops]
 
     def step(self, tool: Category, name: str, field: str) -> Operation[object]:
-        """The operation of a step of `tool`.
-
-        Raises:
-            InvalidParams: there is none of that name, or it belongs to another tool, which the message names.
-        """
+        """The operation of a step of `tool`.  Raises InvalidParams: there is none of that name, or it belongs to
+        another tool, which the message names."""
         found = self.find(name)
         if found is not None and found[0] is tool:
             return found[1]
         if name in (QUERY, EXECUTE, SESSION):
-            raise InvalidParams(f"{field}: `{name}` is a tool, which cannot be a step", field=field)
-        if found is None:
-            ops = dict(self.by_category())[tool]
-            raise InvalidParams(f"{field}: unknown op `{name[:100]}`; {_known(name, ops)}", field=field)
-        raise InvalidParams(f"{field}: `{name}` {_PLACE[found[0]]}", field=field)
-
-
-_PLACE = {
-    Category.QUERY: "only reads: call it in `query`",
-    Category.EXECUTE: "changes what is stored: call it in `execute`",
-    Category.SESSION: "is an action of the tool `session`",
-}
-
-
-def _known(name: str, ops: Mapping[str, Operation[object]]) -> str:
-    if len(ops) <= _LISTED:
-        return f"there are: {', '.join(ops) or 'none'}"
-    hint = did_you_mean(name, ops, before="")
-    return f'{hint}{" " if hint else ""}{{"op": "{DESCRIBE}"}} in `{QUERY}` lists all'
+            said = f"`{name}` is a tool, which cannot be a step"
+        elif found is not None:
+            said = f"`{name}` {PLACE[found[0]]}"
+        elif len(ops := self.ops[tool]) <= _LISTED:
+            said = f"unknown op `{name[:100]}`; there are: {', '.join(ops) or 'none'}"
+        else:
+            near = f"{hint} " if (hint := did_you_mean(name, ops, before="")) else ""
+            said = f'unknown op `{name[:100]}`; {near}{{"op": "{DESCRIBE}"}} in `{QUERY}` lists all'
+        raise InvalidParams(f"{field}: {said}", field=field)
 
 
 def _is_step(op: Operation[object]) -> bool:

@@ -65,7 +65,7 @@ class Surface:
 
     def bounds(self, op: Operation[object]) -> bool:
         """Whether a long answer of a tool is cut here: where no other system's contract says how long it is."""
-        return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact or caches(op))
+        return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact)
 
     @cached_property
     def listed_prompts(self) -> list[JsonObject]:
@@ -116,21 +116,17 @@ class Surface:
         return found[0], dict(urllib.parse.parse_qsl(query, keep_blank_values=True)) | found[1]
 
     def _matching(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
-        op = self._resources.get(uri)
-        if op is not None:
+        if (op := self._resources.get(uri)) is not None:
             return op, {}
         for pattern, candidate in self._templates:
-            match = pattern.fullmatch(uri)
-            if match is not None:
+            if (match := pattern.fullmatch(uri)) is not None:
                 return candidate, {key: urllib.parse.unquote(value) for key, value in match.groupdict().items()}
         return None
 
     def find_template(self, template: str) -> Operation[object] | None:
         """The operation of a URI template (or plain URI), as completion references name it."""
-        for _, op in self._templates:
-            if op.resource is not None and op.resource.uri == template:
-                return op
-        return self._resources.get(template)
+        named = {op.resource.uri: op for _, op in self._templates if op.resource is not None}
+        return named.get(template) or self._resources.get(template)
 
 
 def template_pattern(template: str) -> re.Pattern[str]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, Unpack
 
 import msgspec
 import trio
 
 from proto import frames, grants, results
-from proto.dispatch import ClientRequests, Dispatcher
-from proto.errors import Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
+from proto.dispatch import CallOptions, Dispatcher
+from proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
 from proto.frames import Event
 from proto.front import SERVICE
-from proto.operation import CLIENT, Operation, Params
+from proto.operation import CLIENT, Access, Operation, Params
 from proto.target import described
 from services.front import rate, refusals
-from services.front.peer import current_peer
-from services.front.scratchpad import current_session
+from services.front.session import current_peer, current_session
 from services.runtime.calls import Outgoing
+
+T = TypeVar("T")
 
 LONG_BYTES = 512 * 1024
 
@@ -34,12 +35,22 @@ class Events(Protocol):
     def publish(self, topic: str, body: object) -> None: ...
 
 
-def check_grant(operation: Operation[Any]) -> None:
-    """Raises Forbidden where the client that is served may not call it; the kernel checks what is not answered here."""
+async def answered_here(
+    operation: Operation[Any], answer: Callable[[], Awaitable[T]], *, caller: str = CLIENT, limit_s: float | None = None
+) -> T:
+    """What `answer` returns, held to the caller's rights and the deadline, as the kernel holds calls of
+    services.  Raises Forbidden, Timeout."""
+    if not operation.admits(caller):
+        raise Forbidden(f"{operation.name} may not be called by {caller}")
     grant = grants.current.get()
     if grant is not None and (refusal := operation.refusal(grant)):
         refusals.note(operation.name, Kind.FORBIDDEN.value, refusal)
         raise Forbidden(refusal)
+    limit_s = operation.deadline_ms / 1000 if limit_s is None else limit_s
+    with trio.move_on_after(limit_s):
+        return await answer()
+    executed = Executed.NO if operation.access is Access.READ else Executed.MAYBE
+    raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s", executed=executed)
 
 
 class LinkDispatcher(Dispatcher):
@@ -64,48 +75,28 @@ class LinkDispatcher(Dispatcher):
         """This handler answers operation `name` (declared with the front as its service)."""
         self._local[name] = handler
 
-    async def call(
-        self,
-        operation: Operation[Any],
-        params: Params[Any],
-        *,
-        caller: str = "client",
-        timeout_s: float | None = None,
-        trace: str | None = None,
-        client_requests: ClientRequests | None = None,
-        written: bool = False,
-    ) -> object:
+    async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
         """See `proto.dispatch.Dispatcher.call`."""
+        caller, limit_s = options.get("caller", CLIENT), options.get("timeout_s")
         if caller == CLIENT:
             rate.count(operation.name)
-        limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
-        if operation.service == SERVICE:
-            return await self._call_local(operation, params, caller, limit_s)
         try:
+            if operation.service == SERVICE:
+                handler = self._local.get(operation.name)
+                if handler is None:
+                    raise UnknownOperation(f"there is nothing that answers {operation.name!r}")
+                result = await answered_here(operation, lambda: handler(params, caller), caller=caller, limit_s=limit_s)
+                return msgspec.to_builtins(result)
             answer = await self._outgoing.raw(
-                operation.name, frames.pack_body(params), limit_s=limit_s, parent=self._parent, trace=trace or "",
-                caller=caller, session=current_session.get(), grant=grants.current.get(), target=described(params),
-                peer=current_peer.get(),
-                client_requests=client_requests,
+                operation.name, frames.pack_body(params), parent=self._parent, trace=options.get("trace") or "",
+                limit_s=operation.deadline_ms / 1000 if limit_s is None else limit_s, caller=caller,
+                session=current_session.get(), grant=grants.current.get(), target=described(params),
+                peer=current_peer.get(), client_requests=options.get("client_requests"),
             )  # fmt: skip
         except LinckiaError as error:
             raise operation.failure(error) from error.__cause__
-        value = results.plain(operation, answer, written=written)
+        value = results.plain(operation, answer, written=options.get("written", False))
         if len(answer) > LONG_BYTES:
             # To decode it took milliseconds, and so does what comes next.
             await trio.lowlevel.checkpoint()
         return value
-
-    async def _call_local(self, operation: Operation[Any], params: Params[Any], caller: str, limit_s: float) -> object:
-        if not operation.admits(caller):
-            raise Forbidden(f"{operation.name} may not be called by {caller}")
-        check_grant(operation)
-        handler = self._local.get(operation.name)
-        if handler is None:
-            raise UnknownOperation(f"there is nothing that answers {operation.name!r}")
-        try:
-            with trio.move_on_after(limit_s):
-                return msgspec.to_builtins(await handler(params, caller))
-            raise Timeout(f"{operation.name}: not done within {limit_s:.3g} s")
-        except LinckiaError as error:
-            raise operation.failure(error) from error.__cause__

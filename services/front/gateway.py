@@ -1,7 +1,7 @@
 """The gateway: every surface's server, the clients on them, and the ways in.
 
-The kernel hands descriptors of local clients to `attach`; `services.front.transport.http` serves the rest.  A front
-that is started from nothing loads the SDK beside its event loop, so that a client's first message need not wait for a
+The kernel hands descriptors of local clients to `attach`; `services.front.web.serving` serves the rest.  A front that
+is started from nothing loads the SDK beside its event loop, so that a client's first message need not wait for a
 second of imports; what needs the SDK waits for it.
 """
 
@@ -12,6 +12,7 @@ import gc
 import importlib
 import sys
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,17 +22,15 @@ from proto.errors import InvalidParams
 from proto.operation import SURFACES
 from proto.ops import Table
 from proto.surfaces.surface import Surface
+from services.front.composite.run import Composites
 from services.front.dispatcher import Events
 from services.front.prompts import FilePrompts, Folder
-from services.front.protocol.handshake import Handshake
 from services.front.scratchpad import Scratchpads
 from services.front.transport.session_memory import SessionMemory
-from services.front.transport.stdio import DRAIN_S, serve_stdio
+from services.front.transport.stdio import DRAIN_S, StdioSession
 
 if TYPE_CHECKING:
     from services.front.protocol.server import SurfaceServer
-    from services.front.protocol.servers import Servers
-    from services.front.transport.http_sessions import Sessions
 
 SDK = "services.front.transport.sdk_session"
 """What loads it; a front that was forked has it already."""
@@ -56,15 +55,15 @@ class Gateway:
         version: str,
         prompts: FilePrompts,
     ) -> None:
-        self._table = table
-        self._dispatcher = dispatcher
-        self._events = events
+        self.table = table
+        self.dispatcher = dispatcher
+        self.events = events
+        self.version = version
+        self.prompts = prompts
+        self.scratchpads = Scratchpads()
         self._nursery = nursery
-        self._version = version
-        self._prompts = prompts
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
-        self._scratchpads = Scratchpads()
-        self._servers: Servers | None = None
+        self._servers: dict[str, SurfaceServer] = {}
         self._wanted = trio.Event()
         self.opened = trio.Event()
         self.loaded = trio.Event()
@@ -77,18 +76,19 @@ class Gateway:
                 await self.opened.wait()
             # In a thread: a second in which the event loop goes on, if more slowly.
             await trio.to_thread.run_sync(importlib.import_module, SDK)
-        from services.front.protocol.servers import Servers
+        from mcp.server.subscriptions import PromptsListChanged
 
-        self._servers = Servers(
-            self._surfaces,
-            self._table,
-            self._dispatcher,
-            self._events,
-            self._nursery,
-            self._version,
-            self._scratchpads,
-            self._prompts,
-        )
+        from services.front.protocol.connections import News
+        from services.front.protocol.server import SurfaceServer
+
+        news = News(self._nursery)
+        for name, surface in self._surfaces.items():
+            composites = Composites(self.dispatcher, surface.steps)
+            self._servers[name] = SurfaceServer(
+                surface, self.table, composites, news, self.version, self.scratchpads, self.prompts
+            )
+        self._nursery.start_soon(self.prompts.watch, partial(news.publish, PromptsListChanged()))
+        self.events.on_event(news.receive)
         # What was loaded stays: to look through it for garbage again and again took 80 to 170 ms each time.
         gc.freeze()
         self.loaded.set()
@@ -104,27 +104,12 @@ class Gateway:
         return surface
 
     async def server(self, surface: str) -> SurfaceServer:
-        """The server of a surface, once the SDK is loaded.
-
-        Raises:
-            InvalidParams: there is none of that name.
-        """
+        """The server of a surface, once the SDK is loaded.  Raises InvalidParams: there is none of that name."""
         name = self.surface(surface).name
         self._wanted.set()
         self.opened.set()
         await self.loaded.wait()
-        assert self._servers is not None
-        return self._servers.by_name[name]
-
-    def sessions(self, key: bytes, *, several: bool) -> Sessions:
-        """The sessions over HTTP, once the SDK is loaded."""
-        from services.front.transport.endpoint import hear
-        from services.front.transport.http_sessions import Sessions
-        from services.front.transport.peers import Peers
-        from services.front.transport.session_ids import SessionIds
-
-        peers = Peers(self._dispatcher, self._events, several=several)
-        return Sessions(SessionIds(key), peers, self._scratchpads, hear)
+        return self._servers[name]
 
     async def attach(
         self,
@@ -147,28 +132,11 @@ class Gateway:
         Raises:
             InvalidParams: there is no such surface.
         """
-        shown = self.surface(surface)
-
-        async def server() -> SurfaceServer:
-            # Waited for, not asked for: the first message comes first.
-            await self.loaded.wait()
-            return await self.server(surface)
-
+        self.surface(surface)
         self._wanted.set()
-        handshake = Handshake(shown, self._version)
         with contextlib.closing(SessionMemory(memory)) as session_memory:
-            pad = self._scratchpads.open(session_memory.name, session_memory.state)
-            return await serve_stdio(
-                server,
-                handshake,
-                pad,
-                fd_in,
-                fd_out,
-                session_memory=session_memory,
-                drain_s=drain_s,
-                opened=self.opened.set,
-                ending=trio.Event() if ending is None else ending,
-            )
+            ending = trio.Event() if ending is None else ending
+            return await StdioSession(self, surface, fd_in, fd_out, session_memory, drain_s, ending).run()
 
 
 @contextlib.asynccontextmanager

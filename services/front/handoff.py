@@ -37,7 +37,6 @@ KERNEL_READS_S = 1.0
 """It takes a millisecond; a kernel that does not is about to end this process."""
 
 _log = logging.getLogger("linckia.front")
-_encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[ToFront] = msgspec.msgpack.Decoder(ToFront)
 
 
@@ -81,7 +80,12 @@ class Handoff:
             case Attach():
                 nursery.start_soon(self._attach, message, fds)
             case Between():
-                self._take_over(socket.socket(fileno=fds[0]))
+                connection = socket.socket(fileno=fds[0])
+                # It came from another front, which may have been taken over.
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+                    self._taken_over.send_nowait(connection)
+                else:
+                    connection.close()
             case Detach(id=number):
                 if (scope := self._sessions.get(number)) is not None:
                     scope.cancel()
@@ -124,13 +128,6 @@ class Handoff:
         while self._sessions or self._listening:
             await self._left.wait()
 
-    def _take_over(self, connection: socket.socket) -> None:
-        # It came from another front, which may have been taken over.
-        if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-            self._taken_over.send_nowait(connection)
-        else:
-            connection.close()
-
     async def receive(self) -> socket.socket:
         return await self._between.receive()
 
@@ -142,7 +139,7 @@ class Handoff:
         writable.register(self._end, select.POLLOUT)
         writable.poll(KERNEL_READS_S * 1000)
         try:
-            socket.send_fds(self._end, [_encode(message)], descriptors)
+            socket.send_fds(self._end, [msgspec.msgpack.encode(message)], descriptors)
         except OSError:
             return False
         return True

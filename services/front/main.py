@@ -17,7 +17,7 @@ from proto.json_types import JsonObject
 from proto.operation import ALL, Params, operation_of
 from proto.ops import Table
 from services.front import prompts, refusals, scratchpad
-from services.front.composite.dispatch import Composites
+from services.front.composite.run import Composites
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff
@@ -62,8 +62,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(told.run)
             if env.handoff is not None:
-                attach = partial(gateway.attach, ending=env.ending)
-                handoff = Handoff(env.handoff, attach, listen)
+                handoff = Handoff(env.handoff, partial(gateway.attach, ending=env.ending), listen)
                 nursery.start_soon(handoff.run)
             yield _handlers(gateway, dispatcher, table)
             if env.handoff is not None:

@@ -10,10 +10,12 @@ and never leads out of the root.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,19 +66,19 @@ class FilePrompt(msgspec.Struct, frozen=True):
     """A prompt in a file, as it is listed."""
 
     name: str
-    description: str
+    said: str
     path: Path
-    is_own: bool
+    folder: Folder
+
+    @property
+    def description(self) -> str:
+        """What the file says; where it lies in a root, with a word on who wrote it: it may be anybody."""
+        written_by = f" (from {self.folder.path}: by those who wrote that folder, not by you or Linckia)"
+        return self.said if self.folder.is_own else self.said + written_by
 
     def listed(self) -> JsonObject:
         """An item of `prompts/list`."""
-        return {"name": self.name, "description": self.described, "arguments": []}
-
-    @property
-    def described(self) -> str:
-        """The description; where the file lies in a root, with a word on who wrote it: it may be anybody."""
-        written_by = f" (from {self.path.parent}: by those who wrote that folder, not by you or Linckia)"
-        return self.description if self.is_own else self.description + written_by
+        return {"name": self.name, "description": self.description, "arguments": []}
 
 
 class FilePrompts:
@@ -85,8 +87,6 @@ class FilePrompts:
     def __init__(self, folders: Sequence[Folder] = ()) -> None:
         self._folders = tuple(folders)
         self._limiter = trio.CapacityLimiter(1)
-        # What a file said, by its identity: a file is read again only once it is another.
-        self._known: dict[tuple[object, ...], tuple[str, str] | None] = {}
         self._found: dict[str, FilePrompt] | None = None
         self._changes = 0
 
@@ -98,27 +98,23 @@ class FilePrompts:
         limited = grants.roots()
         if not limited:
             return found
-        return {name: each for name, each in found.items() if each.is_own or is_below(str(each.path), limited)}
+        return {name: each for name, each in found.items() if each.folder.is_own or is_below(str(each.path), limited)}
 
     async def get(self, name: str, *, own: bool) -> JsonObject | None:
         """The result of `prompts/get`; None where there is no such file among the user's `own`, or in the roots."""
         prompt = (await self.current()).get(name)
-        if prompt is None or prompt.is_own is not own:
+        if prompt is None or prompt.folder.is_own is not own:
             return None
-        folder = next(f for f in self._folders if f.path == prompt.path.parent)
-        read = await trio.to_thread.run_sync(_for_all, _read, prompt.path, folder.roots, limiter=self._limiter)
+        read = await trio.to_thread.run_sync(_for_all, _read, prompt.path, prompt.folder.roots, limiter=self._limiter)
         if read is None:
             return None
-        _, text = read
-        message = {"role": "assistant", "content": {"type": "text", "text": text}}
-        return {"description": prompt.described, "messages": [message]}
+        message = {"role": "assistant", "content": {"type": "text", "text": read}}
+        return {"description": prompt.description, "messages": [message]}
 
     async def watch(self, changed: Callable[[], Any]) -> None:
         """Call `changed` (a coroutine function) each time that the list reads otherwise, until cancelled."""
-        if not self._folders:
-            return
         told = self._changes
-        while True:
+        while self._folders:
             await self.current()
             # Counted from the first list that any client has seen.
             if told != self._changes:
@@ -128,20 +124,14 @@ class FilePrompts:
 
     def _scan(self) -> dict[str, FilePrompt]:
         found: dict[str, FilePrompt] = {}
-        known: dict[tuple[object, ...], tuple[str, str] | None] = {}
         for folder in self._folders:
-            for path in _candidates(folder.path):
-                identity = _identity(path)
-                if identity is None:
-                    continue
-                read = self._known[identity] if identity in self._known else _describe(path, folder.roots)
-                known[identity] = read
-                if read is not None:
-                    name, description = read
-                    found.setdefault(name, FilePrompt(name, description, path, folder.is_own))
-        self._known = known
-        if self._found is not None and found != self._found:
-            self._changes += 1
+            for path in sorted(folder.path.glob(f"{PREFIX}?*{SUFFIX}")):
+                with contextlib.suppress(OSError):
+                    at = path.stat()
+                    prompt = _described(folder, path, at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+                    if prompt is not None:
+                        found.setdefault(prompt.name, prompt)
+        self._changes += self._found is not None and found != self._found
         self._found = found
         return found
 
@@ -152,50 +142,33 @@ def _for_all(work: Callable[..., R], *args: object) -> R:
     return work(*args)
 
 
-def _candidates(folder: Path) -> list[Path]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []  # No such folder, or none that may be read, holds no prompts.
-    return sorted(folder / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX))
-
-
-def _identity(path: Path) -> tuple[object, ...] | None:
-    try:
-        found = path.stat()
-    except OSError:
+@lru_cache(maxsize=1024)
+def _described(folder: Folder, path: Path, *identity: int) -> FilePrompt | None:
+    """The prompt in a file, which is read again only once it is another; None, and a line in the log, where it is
+    none."""
+    text = _read(path, folder.roots)
+    if text is None:
         return None
-    return (path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-def _describe(path: Path, roots: Roots) -> tuple[str, str] | None:
-    """The name and the description of the prompt in a file; None, and a line in the log, where it is none."""
     name = path.name.removeprefix(PREFIX).removesuffix(SUFFIX).replace("-", "_")
-    read = _read(path, roots) if name else None
-    if read is None:
-        return None
-    return name, read[0]
+    return FilePrompt(name, heading(text) or f"Prompt in {path.name}", path, folder)
 
 
-def _read(path: Path, roots: Roots) -> tuple[str, str] | None:
-    """The description and the text of a prompt's file; None, and a line in the log, where it cannot be one."""
-    refusal = ""
+def _read(path: Path, roots: Roots) -> str | None:
+    """The text of a prompt's file; None, and a line in the log, where it cannot be one."""
     try:
         descriptor, status = roots.open(str(path))
         with os.fdopen(descriptor, "rb") as file:
-            if status.st_size > MAX_BYTES:
-                refusal = f"it is longer than {MAX_BYTES} bytes"
-            text = "" if refusal else file.read(MAX_BYTES).decode("utf-8-sig")
+            if status.st_size <= MAX_BYTES:
+                return file.read(MAX_BYTES).decode("utf-8-sig")
+        refusal = f"it is longer than {MAX_BYTES} bytes"
     except OSError as error:
         refusal = error.strerror or str(error)
     except OutsideRoots as error:
         refusal = str(error)
     except UnicodeDecodeError as error:
         refusal = f"it is not UTF-8 ({error.reason})"
-    if refusal:
-        _log.warning("%s is no prompt: %s", path, refusal)
-        return None
-    return heading(text) or f"Prompt in {path.name}", text
+    _log.warning("%s is no prompt: %s", path, refusal)
+    return None
 
 
 def heading(markdown: str) -> str:
@@ -236,16 +209,11 @@ def _filled(fill: Callable[[Any], str]) -> Callable[[Any, str], Any]:
 
 
 def _search_codebase(params: SearchCodebase) -> str:
-    filters = {"extension": params.file_type, "path": params.path}
-    given = {name: value for name, value in filters.items() if value}
-    search = _step("search", {"query": params.pattern, "line_numbers": True, **given})
-    paths = [params.path] if params.path else []
-    grep = _step(
-        "grep",
-        {"pattern": params.pattern, "context": 2}
-        | ({"extension": params.file_type} if params.file_type else {})
-        | ({"paths": paths} if paths else {}),
-    )
+    by_type = {"extension": params.file_type} if params.file_type else {}
+    below = {"path": params.path} if params.path else {}
+    search = _step("search", query=params.pattern, line_numbers=True, **by_type, **below)
+    paths = {"paths": [params.path]} if params.path else {}
+    grep = _step("grep", pattern=params.pattern, context=2, **by_type, **paths)
     where = f" in files of type {params.file_type}" if params.file_type else ""
     where += f" below {params.path}" if params.path else ""
     return f"""\
@@ -259,7 +227,7 @@ Find `{params.pattern}`{where} in the code that is stored here.
 
 def _summarize_document(params: SummarizeDocument) -> str:
     is_hash = len(params.document_name) >= 8 and all(c in "0123456789abcdef" for c in params.document_name)
-    get = _step("get", {"hash" if is_hash else "name": params.document_name, "include_content": True})
+    get = _step("get", **{"hash" if is_hash else "name": params.document_name}, include_content=True)
     focus = f"\nThe reader wants to know above all: {params.focus}" if params.focus else ""
     return f"""\
 Summarize the document `{params.document_name}` in at most {params.max_words} words.{focus}
@@ -271,18 +239,18 @@ Summarize the document `{params.document_name}` in at most {params.max_words} wo
 
 
 _ROUNDS = {
-    Depth.QUICK: "one round of searches is enough",
-    Depth.NORMAL: "search again with the words that the first hits use",
-    Depth.THOROUGH: "search until a round brings nothing new, and look for what speaks against what you found",
+    Depth.QUICK: "One round of searches is enough",
+    Depth.NORMAL: "Search again with the words that the first hits use",
+    Depth.THOROUGH: "Search until a round brings nothing new, and look for what speaks against what you found",
 }
 
 
 def _research(params: Research) -> str:
-    search = _step("search", {"query": params.topic, "limit": 20})
+    search = _step("search", query=params.topic, limit=20)
     return f"""\
 Research: {params.topic}
 
-1. Search what is stored here: the tool `query` with {search}. {_ROUNDS[params.depth].capitalize()}.
+1. Search what is stored here: the tool `query` with {search}. {_ROUNDS[params.depth]}.
 2. Read the sources that matter (`get` with `include_content`), and follow their links (`graph`). `describe` lists
    what else can be asked, notes and conversations among it where the surface has them.
 3. Answer: what is known, what is disputed, and what is not there. Give the path or hash of the source behind every
@@ -290,11 +258,8 @@ Research: {params.topic}
 
 
 def _review_changes(params: ReviewChanges) -> str:
-    listed = _step(
-        "list",
-        {"recent": params.recent, "sort_by": "modified", "sort_order": "desc"}
-        | ({"path": params.path} if params.path else {}),
-    )
+    path = {"path": params.path} if params.path else {}
+    listed = _step("list", recent=params.recent, sort_by="modified", sort_order="desc", **path)
     focus = f" Look above all for: {params.focus}." if params.focus else ""
     below = f" below {params.path}" if params.path else ""
     return f"""\
@@ -307,7 +272,7 @@ Review the latest changes{below}.{focus}
    Then what is untested, then what is merely unclear. Say what you did not read."""
 
 
-def _step(op: str, params: Mapping[str, object]) -> str:
+def _step(op: str, **params: object) -> str:
     return f"`{msgspec.json.encode({'op': op, 'params': params}).decode()}`"
 
 

@@ -32,8 +32,7 @@ class Bucket:
 
     def __init__(self, per_second: float, size: float) -> None:
         self._per_second = per_second
-        self._size = size
-        self._level = size
+        self._size = self._level = size
         self._at = trio.current_time()
 
     def take(self) -> float:
@@ -52,26 +51,19 @@ class Limit:
 
     def __init__(self, name: str, rate: Rate) -> None:
         self._name = name
-        self._rate = rate
+        self.rate = rate
         per_second = rate.per_minute / 60
         self._calls = Bucket(per_second, rate.burst)
-        self._requests = Bucket(REQUESTS * per_second, REQUESTS * rate.burst + SPARE_REQUESTS)
-
-    @property
-    def rate(self) -> Rate:
-        return self._rate
+        self.request = Bucket(REQUESTS * per_second, REQUESTS * rate.burst + SPARE_REQUESTS).take
+        """Count a request: 0.0, or the seconds after which it may be made again."""
 
     def call(self, operation: str) -> None:
         """Count a call.  Raises Overloaded."""
         if (wait_s := self._calls.take()) > 0:
-            often = f"{self._rate.per_minute:g} calls a minute, {self._rate.burst} at once"
+            often = f"{self.rate.per_minute:g} calls a minute, {self.rate.burst} at once"
             text = f"{self._name} may make {often}; try again in {wait_s:.1f} s"
             refusals.note(operation, Kind.OVERLOADED.value, text)
             raise Overloaded(text, retry_after_ms=math.ceil(wait_s * 1000))
-
-    def request(self) -> float:
-        """Count a request: 0.0, or the seconds after which it may be made again."""
-        return self._requests.take()
 
 
 class Limits:

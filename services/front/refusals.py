@@ -18,7 +18,7 @@ from proto.grants import current as current_grant
 from proto.operation import operation_of
 from proto.ops.kernel import KernelRefused
 from proto.repeats import INTERVAL_S, Repeats
-from services.front.peer import STDIO, current_peer
+from services.front.session import STDIO, current_peer
 from services.runtime.calls import Outgoing
 
 CHARS = 500
@@ -28,16 +28,6 @@ HTTP = "http"
 """Who asks without a token, or with one that is nobody's."""
 
 QUEUE = 64
-
-
-current: ContextVar[Refusals | None] = ContextVar("refusals", default=None)
-"""Of this front."""
-
-
-def note(operation: str, outcome: str, message: str, *, target: str = "", who: str = "") -> None:
-    """The request that this task serves was refused: `outcome` names the kind."""
-    if (refusals := current.get()) is not None:
-        refusals.note(operation, outcome, message, target=target, who=who)
 
 
 class _Kind(NamedTuple):
@@ -56,10 +46,10 @@ class Refusals:
         self._send, self._receive = trio.open_memory_channel[KernelRefused](QUEUE)
         self._news = trio.Event()
 
-    def note(self, operation: str, outcome: str, message: str, *, target: str = "", who: str = "") -> None:
-        """As `note`."""
+    def note(self, operation: str, outcome: str, message: str, target: str) -> None:
+        """As the function `note`."""
         grant, peer = current_grant.get(), current_peer.get()
-        who = who or (grant.name if grant is not None else STDIO if peer == STDIO else HTTP)
+        who = grant.name if grant is not None else STDIO if peer == STDIO else HTTP
         kind = _Kind(who[:CHARS], peer[:CHARS], operation[:CHARS], outcome)
         if self._repeats.is_first(kind, trio.current_time()):
             self._tell(kind, message, target)
@@ -72,28 +62,32 @@ class Refusals:
             self._send.send_nowait(told)
 
     async def run(self) -> None:
-        """Until cancelled; what is counted then is told as far as there is time."""
+        """Until cancelled."""
+        operation = operation_of(KernelRefused)
+        limit_s = operation.deadline_ms / 1000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._count)
             async for told in self._receive:
-                await self._call(told)
+                # A kernel that does not answer has other concerns.
+                with contextlib.suppress(LinckiaError):
+                    await self._outgoing.raw(
+                        operation.name, pack_body(told), limit_s=limit_s, trace=new_trace(), caller=SERVICE
+                    )
 
     async def _count(self) -> None:
         while True:
             await self._news.wait()
             self._news = trio.Event()
             await trio.sleep(INTERVAL_S)
-            self.flush()
+            for kind, count in self._repeats.take(trio.current_time(), at_once=True):
+                self._tell(kind, "the same again", count=count)
 
-    def flush(self) -> None:
-        """Tell what was counted."""
-        for kind, count in self._repeats.take(trio.current_time(), at_once=True):
-            self._tell(kind, "the same again", count=count)
 
-    async def _call(self, told: KernelRefused) -> None:
-        operation = operation_of(KernelRefused)
-        # A kernel that does not answer has other concerns.
-        with contextlib.suppress(LinckiaError):
-            await self._outgoing.raw(
-                operation.name, pack_body(told), limit_s=operation.deadline_ms / 1000, trace=new_trace(), caller=SERVICE
-            )
+current: ContextVar[Refusals | None] = ContextVar("refusals", default=None)
+"""Of this front."""
+
+
+def note(operation: str, outcome: str, message: str, *, target: str = "") -> None:
+    """The request that this task serves was refused: `outcome` names the kind."""
+    if (refusals := current.get()) is not None:
+        refusals.note(operation, outcome, message, target)

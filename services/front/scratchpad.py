@@ -16,6 +16,7 @@ import datetime
 import hashlib
 import re
 import secrets
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +37,7 @@ from proto.ops.front import (
     ScratchpadStats,
 )
 from proto.surfaces.surface import caches
-from services.front.session import SessionState
+from services.front.session import SessionState, current_session
 
 MIN_BYTES = 4096
 """Shorter answers are sent as they are."""
@@ -59,9 +60,6 @@ LOOSE = "loose"
 """What fronts call the entries of those who have no session."""
 
 current: ContextVar[Scratchpad | None] = ContextVar("scratchpad", default=None)
-
-current_session: ContextVar[str] = ContextVar("session", default="")
-"""What services know that session by; empty where there is none.  An opaque name, no secret."""
 
 
 def enter(pad: Scratchpad | None) -> None:
@@ -90,7 +88,7 @@ class Scratchpad:
         self.state = state
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self.size_bytes = 0
-        self.used = 0
+        self.used = 0.0
 
     def keep(self, tool: str, text: str) -> Entry | None:
         """Keep an answer; None where it is too long for that."""
@@ -107,20 +105,19 @@ class Scratchpad:
 
     def take(self, entry: Entry) -> None:
         """An entry that is new here."""
-        self._drop(entry.id)
-        id_ = entry.id
-        self._entries[id_] = entry
+        self.drop(entry.id)
+        self._entries[entry.id] = entry
         self.size_bytes += entry.size_bytes
-        self._pads.touched(self)
+        self.used = time.monotonic()
         while self.size_bytes > self._pads.max_bytes:
-            self.drop_oldest()
+            self.drop()
         self._pads.make_room()
 
     def read(self, id_: str) -> Entry | None:
         entry = self._entries.get(id_)
         if entry is not None:
             self._entries.move_to_end(id_)
-            self._pads.touched(self)
+            self.used = time.monotonic()
         return entry
 
     async def found(self, id_: str) -> Entry | None:
@@ -132,11 +129,9 @@ class Scratchpad:
                     await self._pads.arrived.wait()
         return entry
 
-    def drop_oldest(self) -> None:
-        self._drop(next(iter(self._entries)))
-
-    def _drop(self, id_: str) -> None:
-        entry = self._entries.pop(id_, None)
+    def drop(self, id_: str | None = None) -> None:
+        """Drop an entry, if it is there; by default the oldest."""
+        entry = self._entries.pop(next(iter(self._entries)) if id_ is None else id_, None)
         if entry is not None:
             self.size_bytes -= entry.size_bytes
 
@@ -190,12 +185,9 @@ class Scratchpads:
     def __init__(self, *, max_bytes: int = MAX_BYTES, max_total_bytes: int = MAX_TOTAL_BYTES) -> None:
         self.max_bytes = max_bytes
         self._max_total_bytes = max_total_bytes
-        self._all: weakref.WeakSet[Scratchpad] = weakref.WeakSet()
         self._loose = _Loose(self, LOOSE, SessionState())
-        self._all.add(self._loose)
-        self._unclaimed: OrderedDict[str, Scratchpad] = OrderedDict()
         self._named: weakref.WeakValueDictionary[str, Scratchpad] = weakref.WeakValueDictionary({LOOSE: self._loose})
-        self._clock = 0
+        self._unclaimed: OrderedDict[str, Scratchpad] = OrderedDict()
         self.several = False
         self.kept: Callable[[str, Entry], None] = lambda session, entry: None
         self.arrived = trio.Event()
@@ -204,7 +196,6 @@ class Scratchpads:
         """For a session, which gets a name unless it has one."""
         pad = self._unclaimed.pop(session, None) or Scratchpad(self, session or secrets.token_hex(16), SessionState())
         pad.state = state or pad.state
-        self._all.add(pad)
         self._named[pad.session] = pad
         return pad
 
@@ -223,18 +214,14 @@ class Scratchpads:
         self.arrived.set()
         self.arrived = trio.Event()
 
-    def touched(self, pad: Scratchpad) -> None:
-        self._clock += 1
-        pad.used = self._clock
+    @property
+    def size_bytes(self) -> int:
+        return sum(pad.size_bytes for pad in self._named.values())
 
     def make_room(self) -> None:
         """Drop entries of the scratchpads that were used least recently, while there is too much in all."""
-        total = sum(pad.size_bytes for pad in self._all)
-        while total > self._max_total_bytes:
-            oldest = min((pad for pad in self._all if pad.size_bytes), key=lambda pad: pad.used)
-            total -= oldest.size_bytes
-            oldest.drop_oldest()
-            total += oldest.size_bytes
+        while self.size_bytes > self._max_total_bytes:
+            min((pad for pad in self._named.values() if pad.size_bytes), key=lambda pad: pad.used).drop()
 
 
 # Answers
@@ -243,10 +230,7 @@ class Scratchpads:
 def shortened(operation: Operation[object], value: object, text: str, structured: bytes) -> tuple[str, bytes]:
     """Text and structured content of an answer: as they are, or what stands for them once they are kept."""
     pad = current.get()
-    # No character is more than four bytes.
-    if pad is None or len(text) * 4 < MIN_BYTES or not caches(operation):
-        return text, structured
-    if len(text) < MIN_BYTES and len(text.encode("utf-8", "surrogatepass")) < MIN_BYTES:
+    if pad is None or not caches(operation) or len(text.encode("utf-8", "surrogatepass")) < MIN_BYTES:
         return text, structured
     entry = pad.keep(operation.name, text)
     if entry is None:

@@ -1,14 +1,26 @@
-"""What a client's session has come to by what its client said, beside its handshake: kept where it outlives a front."""
+"""The client that a task serves, as transports set it, and what its session has come to beside its handshake."""
 
 from __future__ import annotations
+
+from contextvars import ContextVar
 
 import msgspec
 
 from services.front.protocol.client_requests import DEFAULT_LEVEL
 
+STDIO = "stdio"
+
+current_peer: ContextVar[str] = ContextVar("peer", default="")
+"""`STDIO`, or the address of a client of HTTP; empty where there is none, as for the command line."""
+
+current_key: ContextVar[str] = ContextVar("key", default="")
+"""Of the token of a client of HTTP, and no secret; empty for the kernel's own token."""
+
+current_session: ContextVar[str] = ContextVar("session", default="")
+"""What services know the session by; empty where there is none.  An opaque name, no secret."""
+
 MAX_CHARACTERS = 8192
 """Of what the kernel keeps of one session; of more subscriptions than fit the oldest are left out."""
-
 
 MAX_SUBSCRIPTIONS = 4096
 """Of one session; the oldest is given up for another."""
@@ -36,15 +48,11 @@ class SessionState(msgspec.Struct, omit_defaults=True):
         self.level, self.uris[:] = other.level, other.uris
 
     def written(self) -> str:
-        text = _encode(self).decode()
-        if len(text) > MAX_CHARACTERS:
-            uris = list(self.uris)
-            while len(text) > MAX_CHARACTERS:
-                del uris[: max(1, len(uris) // 8)]
-                text = _encode(msgspec.structs.replace(self, uris=uris)).decode()
+        kept = self
+        while len(text := msgspec.json.encode(kept).decode()) > MAX_CHARACTERS:
+            kept = msgspec.structs.replace(kept, uris=kept.uris[max(1, len(kept.uris) // 8) :])
         return text
 
 
-_encode = msgspec.json.Encoder().encode
 read_state = msgspec.json.Decoder(SessionState).decode
 """What `written` came to; raises msgspec.DecodeError."""

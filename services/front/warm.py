@@ -1,7 +1,7 @@
 """What a front does for its first client, done once in the process that fronts are forked from.
 
 The protocol's SDK, pydantic and the schemas of all tools are made ready when they are first used, which takes a third
-of a second.  A session is played here through pipes, so that a front that takes a dead one's place need not do it.
+of a second.  A session is played here, so that a front that takes a dead one's place need not do it.
 """
 
 from __future__ import annotations
@@ -9,27 +9,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import trio
 
 from proto import ops
 from proto.errors import Unavailable
-from proto.frames import Event
+from proto.json_types import JsonObject
 from proto.operation import ALL, SURFACES
 from proto.ops import Table
 
 _PLAYED_S = 10.0
 
-_CLIENT = {"name": "rehearsal", "version": "1"}
-_MESSAGES: tuple[dict[str, Any], ...] = (
-    {
-        "id": 1,
-        "method": "initialize",
-        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _CLIENT},
-    },
+_OPENING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "rehearsal", "version": "1"}}
+_MESSAGES: tuple[JsonObject, ...] = (
+    {"id": 1, "method": "initialize", "params": _OPENING},
     {"method": "notifications/initialized"},
     {"id": 2, "method": "tools/list", "params": {}},
     {"id": 3, "method": "ping"},
@@ -51,7 +46,7 @@ class _Nothing:
     async def call(self, *_: object, **__: object) -> object:
         raise Unavailable("this is a rehearsal")
 
-    def on_event(self, receive: Callable[[Event], Awaitable[None]]) -> None:
+    def on_event(self, receive: Callable[..., object]) -> None:
         return
 
     def publish(self, topic: str, body: object) -> None:
@@ -63,25 +58,16 @@ async def play_session() -> None:
     from services.front.gateway import open_gateway
 
     nothing = _Nothing()
-    with trio.fail_after(_PLAYED_S), contextlib.ExitStack() as pipes:
+    said = b"".join(msgspec.json.encode({"jsonrpc": "2.0", **each}) + b"\n" for each in _MESSAGES)
+    with trio.fail_after(_PLAYED_S), contextlib.ExitStack() as closing:
         server_in, client_out = os.pipe()
-        client_in, server_out = os.pipe()
-        for fd in (server_in, client_in, server_out):
-            pipes.callback(os.close, fd)
-        os.write(client_out, b"".join(msgspec.json.encode({"jsonrpc": "2.0", **each}) + b"\n" for each in _MESSAGES))
+        server_out = os.open(os.devnull, os.O_WRONLY)
+        for fd in (server_in, server_out):
+            closing.callback(os.close, fd)
+        os.write(client_out, said)
         os.close(client_out)
         async with open_gateway(declared(), nothing, nothing, version="0") as gateway:
             for name in SURFACES:
                 surface = (await gateway.server(name)).surface
                 _ = surface.listed_tools, surface.listed_resources
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_discard, client_in)
-                await gateway.attach(server_in, server_out, ALL)
-                nursery.cancel_scope.cancel()
-
-
-async def _discard(fd: int) -> None:
-    os.set_blocking(fd, False)
-    while True:
-        await trio.lowlevel.wait_readable(fd)
-        os.read(fd, 1 << 20)
+            await gateway.attach(server_in, server_out, ALL)

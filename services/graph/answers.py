@@ -65,10 +65,7 @@ def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
 def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]:
     """Nodes in the order of `depth`'s keys."""
     found = ((names[number], steps) for number, steps in depth.items())
-    return [
-        Node(id=node.id, corpus=node.corpus, label=node.label or node.id, depth=steps, known=node.known)
-        for node, steps in found
-    ]
+    return [Node(id=one.id, corpus=one.corpus, label=one.label or one.id, depth=d, known=one.known) for one, d in found]
 
 
 def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
@@ -89,11 +86,6 @@ def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[St
         )
         for src, kind, dst in edges
     ]
-
-
-def hub_of(node: Named, edges: int, followed: int) -> Hub:
-    """A node of which so many edges were followed."""
-    return Hub(id=node.id, corpus=node.corpus, edges=edges, followed=followed)
 
 
 def behind(db: apsw.Connection, corpora: Iterable[str]) -> list[str]:
@@ -137,7 +129,7 @@ def figures(db: apsw.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsRe
         edges=sum(kind.edges for kind in kinds),
         corpora=corpora,
         kinds=kinds,
-        hubs=[hub_of(names[number], degree, degree) for number, degree in degrees.items()],
+        hubs=[Hub(id=names[n].id, corpus=names[n].corpus, edges=d, followed=d) for n, d in degrees.items()],
         size_bytes=size_bytes,
         rebuilt=rebuilt,
     )

@@ -22,7 +22,7 @@ import numpy as np
 from proto import ops
 from proto.operation import Operation
 from proto.ops.embed import TextKind
-from proto.surfaces.ranking import about, ranked
+from proto.surfaces.describe import about, ranked
 from proto.surfaces.steps import Steps
 from services.embed.weights import PACKAGED
 
@@ -92,7 +92,7 @@ WANTED = math.floor(SHARE * len(TASKS))
 def operations() -> Mapping[str, Operation[object]]:
     """All that clients may call, by the names of `describe`."""
     steps = Steps("all", ops.load())
-    return {name: op for category, group in steps.by_category() if category != "session" for name, op in group.items()}
+    return {name: op for category, group in steps.ops.items() if category != "session" for name, op in group.items()}
 
 
 def by_words(every: Mapping[str, Operation[object]]) -> list[list[str]]:

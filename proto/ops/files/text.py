@@ -48,13 +48,13 @@ class ReadFile(Params[FileText], frozen=True, kw_only=True):
     encoding: Annotated[Annotated[str, Meta(max_length=32)], detail("As Python names it; by default found out")] = ""
 
 
-class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True):
+class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A line that matches."""
 
     line: int
     text: Annotated[str, Meta(description="A long line is cut around the match, at `…`")]
-    before: list[str] = []
-    after: list[str] = []
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 class GrepFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,7 +173,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @within.destroy("write-file", surfaces=("files", "core"), idempotent=True, deadline_s=60)
 class WriteFile(Params[Written], frozen=True, kw_only=True):
-    """Create or write a file on disk; an existing one needs `if_match` or `overwrite`; it goes to the trash."""
+    """Create a new file on disk with this content. One that exists needs `if_match` or `overwrite`, and goes to the
+    trash."""
 
     path: AbsolutePath
     content: Annotated[Annotated[str, Meta(max_length=64_000_000)], detail("All of it, written as UTF-8")]

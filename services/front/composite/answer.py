@@ -78,11 +78,8 @@ def composed(value: object, *, is_error: bool = False) -> Composed:
 
 
 def sized(value: object, already: int = 0) -> Raw:
-    """The value as JSON.
-
-    Raises:
-        OperationError: with the `already` bytes of the answer, it would be longer than an answer may be.
-    """
+    """The value as JSON.  Raises OperationError: with the `already` bytes of the answer, it would be longer than an
+    answer may be."""
     data = _encode(value)
     if already + len(data) > MAX_BYTES:
         raise OperationError(

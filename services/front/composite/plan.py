@@ -33,11 +33,8 @@ class Planned(msgspec.Struct, frozen=True):
     references: frozenset[str]
 
     def params(self, previous: object) -> Params[object]:
-        """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.
-
-        Raises:
-            InvalidParams: names the parameter, and the reference where that is what it lacks.
-        """
+        """The step's parameters, references resolved in `previous`; one that leads nowhere counts as absent.  Raises
+        InvalidParams: names the parameter, and the reference where that is what it lacks."""
         arguments = dict(self.arguments)
         lost = {}
         for name in self.references:
@@ -58,11 +55,8 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 def plan(tool: Category, steps: Steps, given: list[JsonObject], field: str, *, chained: bool) -> list[Planned]:
-    """The steps, in order; `chained`, their parameters may refer to the result before.
-
-    Raises:
-        InvalidParams: of the first that cannot run; names it by its place in `field`.
-    """
+    """The steps, in order; `chained`, their parameters may refer to the result before.  Raises InvalidParams: of the
+    first that cannot run; names it by its place in `field`."""
     planned = [_planned(tool, steps, step, f"{field}[{n}]", chained=chained) for n, step in enumerate(given)]
     first = planned[0]
     if first.references:
@@ -94,11 +88,8 @@ def check(
     *,
     chained: bool,
 ) -> Planned:
-    """Parameters of one step, checked; those in `params` win over those `beside` it.
-
-    Raises:
-        InvalidParams: names the step, and the parameter as it was written.
-    """
+    """Parameters of one step, checked; those in `params` win over those `beside` it.  Raises InvalidParams: names the
+    step, and the parameter as it was written."""
     tp = operation.params
     arguments = {
         **_named(where, name, respelled, tp, beside),
@@ -138,17 +129,12 @@ def _admits_null(tp: type[Params[object]], name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[Params[object]]:
     """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
-    # As `defstruct` takes them: a name, or a tuple of two or three.
     fields: list[Any] = []
     for field in structs.fields(tp):
-        encoded = field.encode_name
-        if field.default is not msgspec.NODEFAULT:
-            default = msgspec.field(name=encoded, default=field.default)
-        elif field.default_factory is not msgspec.NODEFAULT:
-            default = msgspec.field(name=encoded, default_factory=field.default_factory)
-        else:
-            default = msgspec.field(name=encoded)
-        fields.append((field.name, Any if encoded in names else field.type, default))
+        # Of the two that there is no more than one of, the other says so itself.
+        default: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
+        kind = Any if field.encode_name in names else field.type
+        fields.append((field.name, kind, msgspec.field(name=field.encode_name, **default)))
     relaxed = msgspec.defstruct(
         tp.__name__, fields, bases=(Params,), kw_only=True, forbid_unknown_fields=True, frozen=True
     )

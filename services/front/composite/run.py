@@ -7,18 +7,22 @@ client that cancels withdraws the step that runs, and no further one begins.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Unpack
 
 from msgspec import Raw
 
-from proto.dispatch import ClientRequests
+from proto.dispatch import CallOptions, ClientRequests, Dispatcher
 from proto.errors import InvalidParams, LinckiaError
-from proto.frames import Level
+from proto.frames import new_trace
+from proto.front import SERVICE
 from proto.json_types import JsonObject
-from proto.operation import Operation, Params
-from proto.ops.front import Execute, Query, Session
-from proto.surfaces.steps import DOCUMENTS, Category, Steps
+from proto.operation import CLIENT, Operation, Params
+from proto.ops.front import Describe, Execute, Query, Session
+from proto.surfaces.describe import describe
+from proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
 from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
 from services.front.composite.plan import Planned, check, plan
+from services.front.dispatcher import answered_here
 from services.front.excerpt import excerpt
 from services.front.protocol.failures import as_failure
 
@@ -27,12 +31,7 @@ CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], 
 
 
 async def query(params: Query, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """Read in steps.
-
-    Raises:
-        InvalidParams: a step cannot run; none has.
-        LinckiaError: of the only step.
-    """
+    """Read in steps.  Raises InvalidParams: a step cannot run; none has; LinckiaError: of the only step."""
     planned = plan(Category.QUERY, steps, params.steps, "steps", chained=True)
     if len(planned) == 1:
         (only,) = planned
@@ -44,30 +43,26 @@ async def query(params: Query, steps: Steps, call: CallStep, client_requests: Cl
     previous: object = {}
     for index, step in enumerate(planned):
         step_requests = _begin(client_requests, index, len(planned), step)
+        result: object
         try:
             arguments = step.params(previous)
             value = await call(step.operation, arguments, step_requests)
             result = sized(_bounded(steps, params.max_tokens, step, arguments, value), size)
             is_error = _is_error(step.operation, value)
+            size += len(bytes(result))
         except Exception as error:  # noqa: BLE001  # a step's failure is its entry in the answer
-            entries.append(_entry(index, step, failed(as_failure(error, step.operation.name)), is_error=True))
-            break
-        entries.append(_entry(index, step, result, is_error=is_error))
+            result, is_error = failed(as_failure(error, step.operation.name)), True
+        entries.append({"stepIndex": index, "op": step.name, "result": result, "isError": is_error})
         if is_error:
             break
         completed += 1
-        size += len(bytes(result))
         if index + 1 < len(planned) and planned[index + 1].references:
             previous = as_json(value)
     return composed({"steps": entries, "totalSteps": len(planned), "completedSteps": completed})
 
 
 async def execute(params: Execute, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """Change in order.
-
-    Raises:
-        InvalidParams: an operation cannot be done; none has been.
-    """
+    """Change in order.  Raises InvalidParams: an operation cannot be done; none has been."""
     planned = plan(Category.EXECUTE, steps, params.operations, "operations", chained=False)
     results: list[Raw] = []
     succeeded = size = 0
@@ -76,11 +71,13 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
         try:
             arguments = step.params({})
             value = await call(step.operation, arguments, step_requests)
-            success = not _says_failed(step.operation, value)
+            success = not _is_error(step.operation, value) and not (
+                isinstance(value, dict) and value.get("success") is False
+            )
             value = _bounded(steps, params.max_tokens, step, arguments, value)
         except Exception as error:  # noqa: BLE001  # an operation's failure is its entry in the answer
             success = False
-            entry = sized({**_head(step, success), **failed(as_failure(error, step.operation.name))})
+            entry = sized({"op": step.name, "success": False, **failed(as_failure(error, step.operation.name))})
         else:
             entry = _done(step, value, size, success=success)
         results.append(entry)
@@ -94,12 +91,8 @@ async def execute(params: Execute, steps: Steps, call: CallStep, client_requests
 
 
 async def session(params: Session, steps: Steps, call: CallStep, client_requests: ClientRequests | None) -> Composed:
-    """One action.
-
-    Raises:
-        InvalidParams: there is no such action, or its parameters are wrong.
-        LinckiaError: of the action.
-    """
+    """One action.  Raises InvalidParams: there is no such action, or its parameters are wrong; LinckiaError: of the
+    action."""
     operation = steps.session.get(params.action or "")
     if operation is None:
         said = "missing required parameter `action`" if params.action is None else f"unknown action `{params.action}`"
@@ -115,6 +108,21 @@ def _bounded(steps: Steps, max_tokens: int | None, step: Planned, arguments: Par
     return excerpt(step.operation, arguments, value, max_tokens, kept=steps.surface != DOCUMENTS)
 
 
+def _is_error(operation: Operation[object], value: object) -> bool:
+    """Whether the result itself says that it is one of failure, as content of a tool may."""
+    return operation.is_content and isinstance(value, dict) and value.get("isError") is True
+
+
+def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
+    """The entry of an operation that was done; a result too long for the answer is left out, and the entry says so."""
+    own = {"op": step.name, "success": success}
+    flat = isinstance(value, dict) and all(value.get(key, said) == said for key, said in own.items())
+    try:
+        return sized({**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}, size)
+    except LinckiaError as error:
+        return sized({**own, "result_omitted": str(error)})
+
+
 def _begin(client_requests: ClientRequests | None, index: int, count: int, step: Planned) -> ClientRequests | None:
     if client_requests is None or count == 1:
         return client_requests
@@ -126,9 +134,11 @@ _HALF_WAY = 100.0
 
 
 class _StepRequests:
-    """`kernel.ports.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
+    """`proto.dispatch.ClientRequests` for one step of several: each is one unit of the call's progress, in order."""
 
     def __init__(self, call: ClientRequests, index: int, count: int, name: str) -> None:
+        self.log = call.log
+        self.ask = call.ask
         self._call = call
         self._index = index
         self._count = count
@@ -141,36 +151,42 @@ class _StepRequests:
         text = self._name if message is None else f"{self._name}: {message}"
         self._call.progress(self._index + min(max(part, 0.0), 0.999), self._count, text)
 
-    def log(self, level: Level, logger: str, message: str) -> None:
-        self._call.log(level, logger, message)
 
-    async def ask(self, method: str, params: JsonObject) -> JsonObject:
-        return await self._call.ask(method, params)
+class Composites:
+    """`proto.dispatch.Dispatcher`, the composite tools among what it calls.
 
+    Their values are `Composed`, or with `plain`, as the operator's command line reads them, ordinary data.
+    """
 
-def _entry(index: int, step: Planned, result: object, *, is_error: bool) -> JsonObject:
-    return {"stepIndex": index, "op": step.name, "result": result, "isError": is_error}
+    def __init__(self, dispatcher: Dispatcher, steps: Steps, *, plain: bool = False) -> None:
+        self._dispatcher = dispatcher
+        self._steps = steps
+        self._plain = plain
 
+    async def call(
+        self, operation: Operation[object], params: Params[object], **options: Unpack[CallOptions]
+    ) -> object:
+        """See `proto.dispatch.Dispatcher.call`."""
+        if operation.service != SERVICE or operation.name not in NAMES:
+            return await self._dispatcher.call(operation, params, **options)
+        caller = options.get("caller", CLIENT)
+        # Steps of one call are known by it.
+        trace = options.get("trace") or new_trace()
 
-def _is_error(operation: Operation[object], value: object) -> bool:
-    """Whether the result itself says that it is one of failure, as content of a tool may."""
-    return operation.is_content and isinstance(value, dict) and value.get("isError") is True
+        async def call_step(op: Operation[object], arguments: Params[object], own: ClientRequests | None) -> object:
+            return await self.call(op, arguments, caller=caller, trace=trace, client_requests=own)
 
+        async def answer() -> object:
+            match params:
+                case Query():
+                    return await query(params, self._steps, call_step, options.get("client_requests"))
+                case Execute():
+                    return await execute(params, self._steps, call_step, options.get("client_requests"))
+                case Session():
+                    return await session(params, self._steps, call_step, options.get("client_requests"))
+                case Describe():
+                    return describe(self._steps, params.target, params.words)
+            raise TypeError(f"{type(params).__name__} is no composite operation")
 
-def _says_failed(operation: Operation[object], value: object) -> bool:
-    return _is_error(operation, value) or (isinstance(value, dict) and value.get("success") is False)
-
-
-def _head(step: Planned, success: bool) -> JsonObject:
-    return {"op": step.name, "success": success}
-
-
-def _done(step: Planned, value: object, size: int, *, success: bool) -> Raw:
-    """The entry of an operation that was done; a result too long for the answer is left out, and the entry says so."""
-    own = _head(step, success)
-    flat = isinstance(value, dict) and all(value.get(key, said) == said for key, said in own.items())
-    entry = {**own, **value} if flat and isinstance(value, dict) else {**own, "result": value}
-    try:
-        return sized(entry, size)
-    except LinckiaError as error:
-        return sized({**own, "result_omitted": str(error)})
+        value = await answered_here(operation, answer, caller=caller, limit_s=options.get("timeout_s"))
+        return value.plain() if self._plain and isinstance(value, Composed) else value

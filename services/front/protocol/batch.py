@@ -6,12 +6,21 @@ Only the revisions up to 2025-03-26 have them; 2025-06-18 took them out again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from proto.bounds import exceeded
-from services.front.protocol.messages import INVALID_REQUEST, Envelope, NotJson, RequestId, error_message, request_key
+from services.front.protocol.messages import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    Envelope,
+    RequestId,
+    error_message,
+    read_envelope,
+    request_key,
+)
 
 BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
 
@@ -22,7 +31,26 @@ NOT_A_MESSAGE = "Not a JSON-RPC 2.0 message: see its jsonrpc, id and method"
 
 
 class Refused(ValueError):
-    """The batch as a whole; the message says what would be right."""
+    """The batch as a whole; `answer` says what would be right."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.answer = error_message(None, code, text)
+
+
+class Part(NamedTuple):
+    """A message of a batch; `fault` is the answer to one that cannot be part of it."""
+
+    data: bytes
+    envelope: Envelope | None
+    fault: bytes | None
+
+    @property
+    def request_id(self) -> RequestId | None:
+        """Of a request."""
+        envelope = self.envelope
+        is_request = envelope is not None and request_key(envelope) is not None
+        return envelope.id if is_request and envelope and isinstance(envelope.id, int | str) else None
 
 
 def is_batch(data: bytes) -> bool:
@@ -30,32 +58,31 @@ def is_batch(data: bytes) -> bool:
     return data.lstrip()[:1] == b"["
 
 
-def parts(data: bytes) -> list[bytes]:
-    """The messages of a batch, as they were sent.
-
-    Raises:
-        Refused: there are none, or too many.
-        NotJson: says where it stops being JSON, or which bound it goes beyond.
-    """
+def parts(data: bytes) -> list[Part]:
+    """The messages of a batch.  Raises Refused: there are none, or too many; or it says where it stops being JSON, or
+    which bound it goes beyond."""
     if (excess := exceeded(data)) is not None:
-        raise NotJson(f"the batch has {excess}")
+        raise Refused(PARSE_ERROR, f"Parse error: the batch has {excess}")
     try:
         # As a whole first: the parts that are cut out are not parsed.
         msgspec.json.decode(data)
         messages = msgspec.json.decode(data, type=list[Raw])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotJson(str(error)) from None
+        raise Refused(PARSE_ERROR, f"Parse error: {error}") from None
     except RecursionError:
-        raise NotJson("nested too deeply") from None
+        raise Refused(PARSE_ERROR, "Parse error: nested too deeply") from None
     if not messages:
-        raise Refused("An empty batch: send at least one message")
+        raise Refused(INVALID_REQUEST, "An empty batch: send at least one message")
     if len(messages) > MAX_MESSAGES:
-        raise Refused(f"A batch of {len(messages)} messages; at most {MAX_MESSAGES} are taken at once")
-    return [bytes(message) for message in messages]
+        text = f"A batch of {len(messages)} messages; at most {MAX_MESSAGES} are taken at once"
+        raise Refused(INVALID_REQUEST, text)
+    seen: set[RequestId] = set()
+    read = ((bytes(message), read_envelope(bytes(message))) for message in messages)
+    return [Part(message, envelope, _fault(envelope, seen)) for message, envelope in read]
 
 
-def fault(envelope: Envelope | None, seen: set[RequestId]) -> bytes | None:
-    """The answer to a message that cannot be part of a batch; None to one that can.  `seen` gathers the ids."""
+def _fault(envelope: Envelope | None, seen: set[RequestId]) -> bytes | None:
+    """`seen` gathers the ids."""
     if envelope is None:
         # Its id could not be read, or it has none that is one.
         return error_message(None, INVALID_REQUEST, NOT_A_MESSAGE)

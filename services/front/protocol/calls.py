@@ -7,23 +7,31 @@ cannot come to differ in what a result or a failure says.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS
 
 from proto.dispatch import Dispatcher
-from proto.errors import LinckiaError
+from proto.errors import Failure, InvalidParams, LinckiaError
+from proto.front import SERVICE
 from proto.json_types import JsonObject
+from proto.mcp import MISSING_CAPABILITY
 from proto.near import did_you_mean
 from proto.operation import Operation, Params
+from proto.ops import Table
+from proto.surfaces.steps import PLACE, Category
 from proto.surfaces.surface import Surface, caches
 from services.front.composite.answer import Composed
 from services.front.excerpt import Excerpt, excerpt
 from services.front.protocol.client_requests import CallRequests
+from services.front.protocol.failures import as_data, code_of, message_of
+from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
 from services.front.scratchpad import shortened
+
+MAX_VALUES = 100
+"""The protocol's limit for one completion."""
 
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -31,30 +39,26 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def accept_trace(value: object) -> str | None:
-    """What a client sent as its traceparent, if that is what it is."""
-    return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None
-
-
 async def perform(
     dispatcher: Dispatcher,
     operation: Operation[object],
     params: Params[object],
     client_requests: CallRequests,
-    meta: Mapping[str, Any] | None,
+    traceparent: object,
     *,
     written: bool = False,
 ) -> object:
     """Call `operation` for a client and wait for its value; cancelling this cancels the handler.
 
     Args:
+        traceparent: what the client sent as that, if it is one.
         written: whether the value may be JSON already (`msgspec.Raw`).
 
     Raises:
         InputRequired: the client must be asked, and make the call again.
         LinckiaError: of the kind that says what happened.
     """
-    trace = accept_trace(meta.get("traceparent")) if meta else None
+    trace = traceparent if isinstance(traceparent, str) and _TRACEPARENT.fullmatch(traceparent) else None
     try:
         with client_requests.scope:
             value = await dispatcher.call(
@@ -72,35 +76,34 @@ async def perform(
     raise client_requests.input_required()
 
 
-def bounded(surface: Surface, operation: Operation[object], params: Params[object], value: object) -> object:
-    """The value as this surface answers it: cut, where it is too long and may be."""
-    if not surface.bounds(operation):
-        return value
-    return excerpt(operation, params, value, getattr(params, "max_tokens", None))
-
-
 def may_be_written(operation: Operation[object]) -> bool:
     """Whether nothing but the JSON of this tool's result is looked at on its way to a client."""
     return operation.text is None and not operation.is_content and not caches(operation)
 
 
-def tool_parts(operation: Operation[object], value: object) -> tuple[str, bytes]:
-    """The text and the structured content (JSON) of a tool's result, or of what stands for a long one."""
+def tool_parts(
+    surface: Surface, operation: Operation[object], params: Params[object], value: object
+) -> tuple[str, bytes]:
+    """The text and the structured content (JSON) of a tool's result, or of what stands for a long one there."""
+    bounds = surface.bounds(operation)
+    if bounds:
+        value = excerpt(operation, params, value, getattr(params, "max_tokens", None))
     bare = _encode(value)
     text: object = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
     if isinstance(value, Excerpt):
         return (f"{text}\n\n{_encode(value['more']).decode()}" if isinstance(text, str) else bare.decode()), bare
     structured = b'{"result":%b}' % bare if operation.wraps_result else bare
-    return shortened(operation, value, text if isinstance(text, str) else bare.decode(), structured)
+    text = text if isinstance(text, str) else bare.decode()
+    return (text, structured) if bounds else shortened(operation, value, text, structured)
 
 
-def tool_result(operation: Operation[object], value: object) -> JsonObject:
-    """The value as the result of `tools/call`, in wire form."""
+def tool_result(surface: Surface, operation: Operation[object], params: Params[object], value: object) -> JsonObject:
+    """The value as the result of `tools/call` on a surface, in wire form."""
     if isinstance(value, Composed):
         return value.wire()
     if operation.is_content:
         return {"isError": False, **plain(value)}
-    text, structured = tool_parts(operation, value)
+    text, structured = tool_parts(surface, operation, params, value)
     return {
         "content": [{"type": "text", "text": text}],
         "structuredContent": _decode(structured),
@@ -108,11 +111,13 @@ def tool_result(operation: Operation[object], value: object) -> JsonObject:
     }
 
 
-def encoded_tool_result(operation: Operation[object], value: object, tail: bytes) -> bytes:
+def encoded_tool_result(
+    surface: Surface, operation: Operation[object], params: Params[object], value: object, tail: bytes
+) -> bytes:
     """`tool_result` as JSON at once; `tail` holds further members (`,"name":…`)."""
     if isinstance(value, Composed):
         return value.encoded(tail)
-    text, structured = tool_parts(operation, value)
+    text, structured = tool_parts(surface, operation, params, value)
     return b'{"content":[{"type":"text","text":%b}],"structuredContent":%b,"isError":false%b}' % (
         _encode(text),
         structured,
@@ -146,7 +151,60 @@ def resource_result(operation: Operation[object], uri: str, value: object) -> Js
     return {"contents": [content]}
 
 
-def unknown_tool(name: str, known: Iterable[str]) -> MCPError:
-    """For a tool that is not there, or not on this surface."""
-    message = f"Unknown tool: {name}{did_you_mean(name, known)}"
-    return MCPError(code=INVALID_PARAMS, message=message, data={"tool": name})
+def unknown_tool(name: str, surface: Surface) -> MCPError:
+    """For a tool that is not there, or not on this surface; steps are often taken for tools."""
+    found = surface.steps.find(name) if Category.QUERY in surface.tools else None
+    hint = did_you_mean(name, surface.tools) if found is None else f"; `{name}` {PLACE[found[0]]}"
+    return MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name}{hint}", data={"tool": name})
+
+
+def as_error(failure: Failure) -> MCPError:
+    """The failure as the JSON-RPC error that the SDK sends."""
+    data, code = as_data(failure), code_of(failure)
+    if failure.code == MISSING_CAPABILITY:
+        data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
+    return MCPError(code=INTERNAL_ERROR if code is None else code, message=message_of(failure), data=data)
+
+
+# Completion of arguments of prompts and resource templates.  An operation may name another that completes
+# (`completion=`), which must admit the front as its caller; without one, an argument with listed values is completed
+# from these, and any other has no suggestions.
+
+
+async def complete(
+    table: Table,
+    dispatcher: Dispatcher,
+    operation: Operation[object],
+    argument: str,
+    value: str,
+    known: Mapping[str, str],
+) -> list[str]:
+    """Values of `argument` that fit what was typed, the most likely first; `known` are the arguments before.  Raises
+    InvalidParams: the operation has no such argument; LinckiaError: of the completing operation."""
+    schema = operation.input_schema
+    properties: JsonObject = schema.get("properties", {})
+    if argument not in properties:
+        has = ", ".join(properties) or "none"
+        raise InvalidParams(f"{operation.name} has no argument `{argument}`; it has: {has}", field="argument.name")
+    listed = listed_values(properties[argument], schema.get("$defs", {}))
+    # A provider of a service that is not served is not in the table.
+    provider = table.get(operation.completion or "")
+    if listed or provider is None:
+        return [v for v in listed if v.lower().startswith(value.lower())]
+    params = provider.parse({"argument": argument, "value": value, "context": dict(known)})
+    found = await dispatcher.call(provider, params, caller=SERVICE)
+    return [str(v) for v in found] if isinstance(found, list) else []
+
+
+def listed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
+    """The values that a schema lists (`enum`, also behind a reference or in a union)."""
+    if "$ref" in schema:
+        return listed_values(definitions.get(schema["$ref"].rsplit("/", 1)[-1], {}), definitions)
+    if "anyOf" in schema:
+        return [value for branch in schema["anyOf"] for value in listed_values(branch, definitions)]
+    return [str(value) for value in schema.get("enum", ()) if value is not None]
+
+
+def completion_result(values: list[str]) -> JsonObject:
+    """The result of `completion/complete`, in wire form."""
+    return {"completion": {"values": values[:MAX_VALUES], "total": len(values), "hasMore": len(values) > MAX_VALUES}}

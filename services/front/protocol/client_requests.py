@@ -86,34 +86,28 @@ class CallRequests:
         self._sent_at = float("-inf")
         self._high = float("-inf")
         self._held: JsonObject | None = None
-        self._flushing = False
         self._finished = False
         self.scope = trio.CancelScope()
         """Around the call; cancelled when the call must end with questions."""
-
-    # ---- progress and log -----------------------------------------------------------------------------------------
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         # The protocol wants each value above the one before; a handler that repeats itself changes nothing.
         if self._token is None or self._finished or done <= self._high:
             return
         self._high = done
-        params: JsonObject = {"progressToken": self._token, "progress": _number(done)}
-        if total is not None:
-            params["total"] = _number(total)
-        if message is not None:
-            params["message"] = message
-        self._held = params
+        figures = {"progress": done} if total is None else {"progress": done, "total": total}
+        whole = {name: int(value) if float(value).is_integer() else value for name, value in figures.items()}
+        said = {} if message is None else {"message": message}
+        is_waiting = self._held is not None
+        self._held = {"progressToken": self._token, **whole, **said}
         wait_s = self._sent_at + PROGRESS_INTERVAL_S - trio.current_time()
         if wait_s <= 0:
             self._flush()
-        elif not self._flushing:
-            self._flushing = True
+        elif not is_waiting:
             self._nursery.start_soon(self._flush_later, wait_s)
 
     async def _flush_later(self, wait_s: float) -> None:
         await trio.sleep(wait_s)
-        self._flushing = False
         self._flush()
 
     def _flush(self) -> None:
@@ -135,8 +129,6 @@ class CallRequests:
     def log(self, level: str, logger: str, message: str) -> None:
         if not self._finished and level in LEVELS and LEVELS.index(level) >= self._level:
             self._client.notify("notifications/message", {"level": level, "logger": logger, "data": message})
-
-    # ---- questions ------------------------------------------------------------------------------------------------
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:
         if method == CAPABILITIES:
@@ -185,11 +177,6 @@ class CallRequests:
         return InputRequired(self._open, msgspec.json.encode(self._answers).decode())
 
 
-def _number(value: float) -> float:
-    """Whole numbers as such: `50`, not `50.0`."""
-    return int(value) if float(value).is_integer() else value
-
-
 _REQUIRED = {
     "elicitation/create": ("action",),
     "sampling/createMessage": ("role", "content", "model"),
@@ -198,11 +185,7 @@ _REQUIRED = {
 
 
 def checked_answer(name: str, method: str, answer: object) -> JsonObject:
-    """The client's answer, if it is one to `method`.
-
-    Raises:
-        InvalidParams: says what is missing.
-    """
+    """The client's answer, if it is one to `method`.  Raises InvalidParams: says what is missing."""
     if not isinstance(answer, dict):
         raise InvalidParams(f"input response `{name}` is not an object", field=f"inputResponses.{name}")
     for key in _REQUIRED.get(method, ()):
@@ -212,11 +195,8 @@ def checked_answer(name: str, method: str, answer: object) -> JsonObject:
 
 
 def merged_answers(state: str | None, responses: Mapping[str, Any] | None) -> JsonObject:
-    """All that the client has answered: in earlier rounds (`state`, unsealed) and in this one.
-
-    Raises:
-        InvalidParams: the state is none of ours.
-    """
+    """All that the client has answered: in earlier rounds (`state`, unsealed) and in this one.  Raises InvalidParams:
+    the state is none of ours."""
     answers: JsonObject = {}
     if state:
         try:

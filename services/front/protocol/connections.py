@@ -1,4 +1,4 @@
-"""What the gateway knows of a client's connection, and the client end of calls that come through the SDK.
+"""What the gateway knows of a client's connection: its state, the client end of calls that come through the SDK, news.
 
 The SDK keeps a `Connection` for each client with a handshake; its `state` is ours to use, its `exit_stack` tells us
 of its end.  The SDK's handlers are given no public way to it in 2.3, hence the one private name in `connection_of`.
@@ -6,23 +6,34 @@ of its end.  The SDK's handlers are given no public way to it in 2.3, hence the 
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 import mcp_types as types
+import msgspec
 import trio
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
+from proto import frames, mcp
 from proto.errors import InvalidParams, OperationError
+from proto.frames import Event
 from proto.json_types import JsonObject
 from services.front.session import SessionState
 
@@ -40,16 +51,9 @@ def connection_of(ctx: Context) -> Connection:
     return ctx.session._connection
 
 
-def announce(connection: Connection) -> None:
-    """Tell the transport, if it wants to know."""
-    told = on_connection.get()
-    if told is not None:
-        told(connection)
-
-
-def level_of(connection: Connection) -> str:
-    """The lowest level of log lines for a client with a handshake."""
-    return state_of(connection).level
+def is_modern(ctx: Context) -> bool:
+    """Whether the request is of a revision without handshake."""
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def state_of(connection: Connection) -> SessionState:
@@ -67,11 +71,11 @@ async def changed(connection: Connection) -> None:
 
 def reporting_level(ctx: Context) -> str | None:
     """The lowest level of log lines that the client of this request wants; None for none at all."""
-    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        meta = (ctx.params or {}).get("_meta")
-        level = meta.get(LOG_LEVEL_META_KEY) if isinstance(meta, Mapping) else None
-        return level if isinstance(level, str) else None
-    return level_of(connection_of(ctx))
+    if not is_modern(ctx):
+        return state_of(connection_of(ctx)).level
+    meta = (ctx.params or {}).get("_meta")
+    level = meta.get(LOG_LEVEL_META_KEY) if isinstance(meta, Mapping) else None
+    return level if isinstance(level, str) else None
 
 
 _REQUESTS: dict[str, tuple[type[types.ServerRequest], type[BaseModel]]] = {
@@ -94,32 +98,22 @@ class SdkClient:
 
     def __init__(self, ctx: Context, nursery: trio.Nursery) -> None:
         self._ctx = ctx
-        self.nursery = nursery
+        self._nursery = nursery
         self._send, self._receive = trio.open_memory_channel[types.ServerNotification](math.inf)
         self._sender: trio.Event | None = None
-
-    @classmethod
-    @contextlib.asynccontextmanager
-    async def serving(cls, ctx: Context) -> AsyncIterator[SdkClient]:
-        async with trio.open_nursery() as nursery:
-            yield cls(ctx, nursery)
-            nursery.cancel_scope.cancel()
-
-    @property
-    def modern(self) -> bool:
-        return self._ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        self.modern = is_modern(ctx)
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
         declared = self._ctx.session.client_capabilities
         return {} if declared is None else declared.model_dump(by_alias=True, mode="json", exclude_none=True)
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: JsonObject) -> None:
         model = _NOTIFICATIONS[method]
         self._send.send_nowait(model.model_validate({"method": method, "params": params}, by_name=False))
         if self._sender is None:
             self._sender = trio.Event()
-            self.nursery.start_soon(self._run_sender, self._sender)
+            self._nursery.start_soon(self._run_sender, self._sender)
 
     async def _run_sender(self, done: trio.Event) -> None:
         async for notification in self._receive:
@@ -132,7 +126,7 @@ class SdkClient:
         if self._sender is not None:
             await self._sender.wait()
 
-    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
+    async def request(self, method: str, params: JsonObject) -> JsonObject:
         request_type, result_type = _REQUESTS[method]
         try:
             request = request_type.model_validate({"method": method, "params": params}, by_name=False)
@@ -146,3 +140,75 @@ class SdkClient:
         except ValidationError:
             raise OperationError(f"the client's answer to {method} is not in the form of the protocol") from None
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+# News for clients: lists that changed and resources that were updated.  Clients with a handshake are told on their
+# connection (resources: those they subscribed to); clients of 2026-07-28 through `subscriptions/listen`.  A client that
+# does not read delays no other, and loses the notice after five seconds.
+
+DELIVERY_TIMEOUT_S = 5.0
+"""For one notice to one client; beyond it the client has stopped reading."""
+
+_ListNotice: TypeAlias = ToolsListChanged | PromptsListChanged | ResourcesListChanged
+
+_LISTS: dict[str, tuple[type[_ListNotice], Callable[[Connection], Awaitable[None]]]] = {
+    "tools": (ToolsListChanged, Connection.send_tool_list_changed),
+    "prompts": (PromptsListChanged, Connection.send_prompt_list_changed),
+    "resources": (ResourcesListChanged, Connection.send_resource_list_changed),
+}
+_SEND = dict(_LISTS.values())
+
+_log = logging.getLogger("linckia.gateway")
+
+
+class News:
+    """Passes events of services on to clients."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.bus = InMemorySubscriptionBus()
+        self._nursery = nursery
+        self._connections: dict[Connection, tuple[frozenset[type], Collection[str]]] = {}
+
+    def join(self, connection: Connection, lists: frozenset[str], uris: Collection[str]) -> None:
+        """Tell this connection from now on until it ends.
+
+        Args:
+            lists: those that its surface has; of the others it was never told that they are there.
+            uris: the resources that it wants to be told of, at any time.
+        """
+        if connection not in self._connections:
+            self._connections[connection] = frozenset(_LISTS[name][0] for name in lists), uris
+            connection.exit_stack.callback(self._connections.pop, connection, None)
+
+    async def receive(self, event: Event) -> None:
+        """An event of a service; one that is not in the form of its topic is logged and dropped."""
+        notice: ServerEvent
+        try:
+            if event.topic == mcp.LIST_CHANGED:
+                notice = _LISTS[frames.read_body(event.body, mcp.ListChanged).list][0]()
+            elif event.topic == mcp.RESOURCE_UPDATED:
+                notice = ResourceUpdated(uri=frames.read_body(event.body, mcp.ResourceUpdated).uri)
+            else:
+                return
+        except msgspec.DecodeError as error:
+            _log.warning("event %s is not in its form: %s", event.topic, error)
+            return
+        await self.publish(notice)
+
+    async def publish(self, notice: ServerEvent) -> None:
+        """Tell everyone whom `notice` concerns."""
+        for connection, (lists, uris) in list(self._connections.items()):
+            if notice.uri in uris if isinstance(notice, ResourceUpdated) else type(notice) in lists:
+                self._nursery.start_soon(_tell, connection, notice)
+        await self.bus.publish(notice)
+
+
+async def _tell(connection: Connection, notice: ServerEvent) -> None:
+    with trio.move_on_after(DELIVERY_TIMEOUT_S):
+        try:
+            if isinstance(notice, ResourceUpdated):
+                await connection.send_resource_updated(notice.uri)
+            else:
+                await _SEND[type(notice)](connection)
+        except Exception:  # noqa: BLE001  # one client's connection is no reason to end the gateway
+            _log.exception("a notice could not be sent to a client")

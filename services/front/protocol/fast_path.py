@@ -24,21 +24,23 @@ from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.operation import Operation
 from proto.surfaces.steps import NAMES
-from services.front.protocol.calls import bounded, encoded_tool_result, may_be_written, perform
+from services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
 from services.front.protocol.client_requests import CallRequests, Client
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
-from services.front.protocol.server import SurfaceServer, as_error
+from services.front.protocol.server import SurfaceServer
+
+_PREFIX = "io.modelcontextprotocol/"
 
 
 class _Meta(msgspec.Struct, gc=False):
     progress_token: RequestId | UnsetType = msgspec.field(default=UNSET, name="progressToken")
     # A client may send anything: an invalid trace is dropped, and is no reason to refuse the call.
     traceparent: Any = None
-    version: str | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/protocolVersion")
-    capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientCapabilities")
-    info: Raw | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientInfo")
-    level: str | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/logLevel")
+    version: str | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}protocolVersion")
+    capabilities: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientCapabilities")
+    info: Raw | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}clientInfo")
+    level: str | UnsetType = msgspec.field(default=UNSET, name=f"{_PREFIX}logLevel")
 
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -53,11 +55,11 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     id: RequestId
     operation: Operation[object]
     arguments: JsonObject
-    modern: bool
-    token: RequestId | None
-    level: str | None
-    traceparent: str | None
-    capabilities: Mapping[str, Any]
+    modern: bool = False
+    token: RequestId | None = None
+    level: str | None = None
+    traceparent: object = None
+    capabilities: Mapping[str, Any] = {}
 
 
 _decode_params = msgspec.json.Decoder(_Params).decode
@@ -86,8 +88,7 @@ class FastPath:
             for name, op in surface.tools.items()
             if not op.asks and (not op.is_content or _is_composite(op)) and name not in surface.custom_headers
         }
-        stamp = server.sdk.server_info_stamp
-        self._stamp = {SERVER_INFO_META_KEY: stamp}
+        self._stamp = {SERVER_INFO_META_KEY: server.sdk.server_info_stamp}
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
         self._known: OrderedDict[tuple[bytes, bytes | None, str | None], Mapping[str, Any]] = OrderedDict()
 
@@ -100,59 +101,45 @@ class FastPath:
             decoded = _decode_params(params)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        operation = self._tools.get(decoded.name)
+        operation, meta, arguments = self._tools.get(decoded.name), decoded.meta, decoded.arguments or {}
         if operation is None:
             return None
-        meta = decoded.meta
         if isinstance(meta, UnsetType):
-            return None if modern else _plain_call(request_id, operation, decoded.arguments)
-        # As the client sent them, by MCP; the reader checks their form.
-        capabilities: Mapping[str, Any] = {}
-        level = None if isinstance(meta.level, UnsetType) else meta.level
-        if modern:
-            known = self._envelope(meta, level)
-            if known is None:
+            return None if modern else ToolCall(request_id, operation, arguments)
+        token = None if isinstance(meta.progress_token, UnsetType) else meta.progress_token
+        if not modern:
+            if not isinstance(meta.version, UnsetType):
                 return None
-            capabilities = known
-        elif not isinstance(meta.version, UnsetType):
+            return ToolCall(request_id, operation, arguments, False, token, None, meta.traceparent)
+        level = None if isinstance(meta.level, UnsetType) else meta.level
+        capabilities = self._envelope(meta, level)
+        if capabilities is None:
             return None
-        else:
-            level = None
-        return ToolCall(
-            id=request_id,
-            operation=operation,
-            arguments=decoded.arguments or {},
-            modern=modern,
-            token=None if isinstance(meta.progress_token, UnsetType) else meta.progress_token,
-            level=level,
-            traceparent=meta.traceparent if isinstance(meta.traceparent, str) else None,
-            capabilities=capabilities,
-        )
+        return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities)
 
     def _envelope(self, meta: _Meta, level: str | None) -> Mapping[str, Any] | None:
         """The capabilities in a valid envelope of 2026-07-28; None where the SDK must say what is wrong with it."""
         if meta.version != LATEST_MODERN_VERSION or isinstance(meta.capabilities, UnsetType):
             return None
         key = (bytes(meta.capabilities), None if isinstance(meta.info, UnsetType) else bytes(meta.info), level)
-        known = self._known.get(key)
-        if known is None:
-            try:
-                known = msgspec.json.decode(key[0])
-                envelope = {
-                    "io.modelcontextprotocol/protocolVersion": meta.version,
-                    "io.modelcontextprotocol/clientCapabilities": known,
-                }
-                if key[1] is not None:
-                    envelope["io.modelcontextprotocol/clientInfo"] = msgspec.json.decode(key[1])
-                if level is not None:
-                    envelope["io.modelcontextprotocol/logLevel"] = level
-                protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
-            except (msgspec.DecodeError, UnicodeDecodeError, ValidationError):
-                return None
-            self._known[key] = known
-            if len(self._known) > _KNOWN_ENVELOPES:
-                self._known.popitem(last=False)
-        return known
+        if (known := self._known.get(key)) is not None:
+            return known
+        envelope: JsonObject = {f"{_PREFIX}protocolVersion": meta.version}
+        try:
+            # As the client sent them; the SDK checks their form.
+            capabilities: JsonObject = msgspec.json.decode(key[0])
+            envelope[f"{_PREFIX}clientCapabilities"] = capabilities
+            if key[1] is not None:
+                envelope[f"{_PREFIX}clientInfo"] = msgspec.json.decode(key[1])
+            if level is not None:
+                envelope[f"{_PREFIX}logLevel"] = level
+            protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
+        except (msgspec.DecodeError, UnicodeDecodeError, ValidationError):
+            return None
+        self._known[key] = capabilities
+        if len(self._known) > _KNOWN_ENVELOPES:
+            self._known.popitem(last=False)
+        return capabilities
 
     async def answer(self, call: ToolCall, client: Client, nursery: trio.Nursery, level: str | None) -> Answer:
         """Make the call and answer it.
@@ -164,12 +151,16 @@ class FastPath:
         try:
             params = operation.parse(call.arguments)
             client_requests = CallRequests(client, nursery, token=call.token, level=level)
-            meta = None if call.traceparent is None else {"traceparent": call.traceparent}
             value = await perform(
-                self._server.dispatcher, operation, params, client_requests, meta, written=may_be_written(operation)
+                self._server.dispatcher,
+                operation,
+                params,
+                client_requests,
+                call.traceparent,
+                written=may_be_written(operation),
             )
-            value = bounded(self._server.surface, operation, params, value)
-            result = encoded_tool_result(operation, value, self._modern_tail if call.modern else b"")
+            tail = self._modern_tail if call.modern else b""
+            result = encoded_tool_result(self._server.surface, operation, params, value, tail)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             return self.failed(call, error)
         return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))
@@ -189,10 +180,3 @@ class FastPath:
 
 def _is_composite(operation: Operation[object]) -> bool:
     return operation.service == SERVICE and operation.name in NAMES
-
-
-def _plain_call(request_id: RequestId, operation: Operation[object], arguments: JsonObject | None) -> ToolCall:
-    return ToolCall(
-        id=request_id, operation=operation, arguments=arguments or {}, modern=False, token=None, level=None,
-        traceparent=None, capabilities={},
-    )  # fmt: skip

@@ -12,11 +12,12 @@ then dropped.  Over HTTP nothing is remembered of a greeting: what it agreed on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from proto.json_types import JsonObject
 from proto.surfaces.surface import Surface
 from services.front.protocol.messages import RequestId, result_message
 
@@ -37,101 +38,91 @@ _MAX_BRACKETS = 100
 """Beyond either it is no greeting, and the SDK's own limits, which are not ours to know, may matter."""
 
 
-class _Empty(msgspec.Struct, frozen=True):
-    """An object whose members are not looked at."""
+# Forms that are beyond doubt.  Other members of these objects are not looked at; what is `None` only the SDK judges.
+class _Object(TypedDict):
+    pass
 
 
-class _Roots(msgspec.Struct, frozen=True, rename="camel"):
-    list_changed: bool = False
+class _Roots(TypedDict, total=False):
+    listChanged: bool
 
 
-class _Sampling(msgspec.Struct, frozen=True):
-    context: _Empty = _Empty()
-    tools: _Empty = _Empty()
+class _Sampling(TypedDict, total=False):
+    context: _Object
+    tools: _Object
 
 
-class _Elicitation(msgspec.Struct, frozen=True):
-    form: _Empty = _Empty()
-    url: _Empty = _Empty()
+class _Elicitation(TypedDict, total=False):
+    form: _Object
+    url: _Object
 
 
-class _Capabilities(msgspec.Struct, frozen=True):
-    roots: _Roots = _Roots()
-    sampling: _Sampling = _Sampling()
-    elicitation: _Elicitation = _Elicitation()
-    experimental: dict[str, _Empty] = {}
-    extensions: dict[str, _Empty] = {}
-    tasks: None = None
-    """In a form that only the SDK judges."""
+class _Capabilities(TypedDict, total=False):
+    roots: _Roots
+    sampling: _Sampling
+    elicitation: _Elicitation
+    experimental: dict[str, _Object]
+    extensions: dict[str, _Object]
+    tasks: None
 
 
-class _ClientInfo(msgspec.Struct, frozen=True, rename="camel"):
+class _ClientInfo(msgspec.Struct, rename="camel"):
     name: str
     version: str
     title: str = ""
     description: str = ""
     website_url: str = ""
     icons: None = None
-    """In a form that only the SDK judges."""
 
 
-class _Initialize(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class _Initialize(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     protocol_version: str
     capabilities: _Capabilities
     client_info: _ClientInfo
 
 
-class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Meta(msgspec.Struct, forbid_unknown_fields=True):
     version: str = msgspec.field(name="io.modelcontextprotocol/protocolVersion")
     capabilities: _Capabilities = msgspec.field(name="io.modelcontextprotocol/clientCapabilities")
     client: _ClientInfo | UnsetType = msgspec.field(default=UNSET, name="io.modelcontextprotocol/clientInfo")
 
 
-class _Discover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Discover(msgspec.Struct, forbid_unknown_fields=True):
     meta: _Meta = msgspec.field(name="_meta")
 
 
-class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
     """`params` with no members."""
 
 
-class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
     jsonrpc: str
     method: str
     id: RequestId | None = None
     params: Raw = Raw(b"{}")
 
 
-class _Identified(msgspec.Struct, frozen=True):
+class _Identified(msgspec.Struct):
     id: RequestId | None = None
 
 
-class Offered:
-    """What a surface offers of the protocol, from which its capabilities follow."""
+def offered(surface: Surface) -> JsonObject:
+    """What a surface offers of the protocol: a server's capabilities in wire form, the same in all revisions."""
+    # Those that have everything speak the whole protocol, also while no operation makes a prompt.
+    whole = surface.is_whole
+    capabilities: JsonObject = {"logging": {}, "tools": {"listChanged": True}}
+    if whole or surface.listed_prompts or surface.listed_templates:
+        capabilities["completions"] = {}
+    if whole or surface.listed_prompts:
+        capabilities["prompts"] = {"listChanged": True}
+    if whole or surface.listed_resources or surface.listed_templates:
+        capabilities["resources"] = {"subscribe": True, "listChanged": True}
+    return capabilities
 
-    def __init__(self, surface: Surface) -> None:
-        # Those that have everything speak the whole protocol, also while no operation makes a prompt.
-        whole = surface.is_whole
-        self.resources = whole or bool(surface.listed_resources) or bool(surface.listed_templates)
-        self.prompts = whole or bool(surface.listed_prompts)
-        self.completions = whole or bool(surface.listed_prompts) or bool(surface.listed_templates)
 
-    @property
-    def lists(self) -> frozenset[str]:
-        """The lists that a client of the surface can ask for."""
-        named = {"tools": True, "prompts": self.prompts, "resources": self.resources}
-        return frozenset(name for name, there in named.items() if there)
-
-    def capabilities(self) -> dict[str, object]:
-        """In wire form; the same in all revisions."""
-        capabilities: dict[str, object] = {"logging": {}, "tools": {"listChanged": True}}
-        if self.completions:
-            capabilities["completions"] = {}
-        if self.prompts:
-            capabilities["prompts"] = {"listChanged": True}
-        if self.resources:
-            capabilities["resources"] = {"subscribe": True, "listChanged": True}
-        return capabilities
+def lists_of(capabilities: JsonObject) -> frozenset[str]:
+    """The lists that a client can ask for."""
+    return frozenset(name for name, said in capabilities.items() if "listChanged" in said)
 
 
 class Greeting(msgspec.Struct, frozen=True):
@@ -141,7 +132,7 @@ class Greeting(msgspec.Struct, frozen=True):
     id: RequestId | None
     answer: bytes
     # As the client sent them: each method reads its own.
-    params: dict[str, Any] = {}
+    params: JsonObject = {}
 
 
 class Greeter:
@@ -162,57 +153,49 @@ class Greeter:
             return None
         try:
             message = msgspec.json.decode(data, type=_Message)
-            if message.jsonrpc != "2.0":
-                return None
             # As a whole and then by type: what a type passes over would not be looked at otherwise.
             params = msgspec.json.decode(message.params)
-            if message.id is None:
-                # An `id` of null is none of ours to judge.
-                if message.method != "notifications/initialized" or not greeted or modern or b'"id"' in data:
-                    return None
-                msgspec.convert(params, _Nothing)
-                return Greeting(message.method, None, b"")
-            result = self._result(message.method, params, greeted, modern, listing)
+            result = (
+                None if message.jsonrpc != "2.0" else self._result(message.method, params, greeted, modern, listing)
+            )
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if result is None:
             return None
-        return Greeting(message.method, message.id, result_message(message.id, result), params)
+        if message.id is not None and message.method != "notifications/initialized":
+            return Greeting(message.method, message.id, result_message(message.id, result), params)
+        # An `id` of null is none of ours to judge.
+        is_notification = message.method == "notifications/initialized" and b'"id"' not in data
+        return Greeting(message.method, None, b"") if is_notification else None
 
-    def _result(
-        self, method: str, params: object, greeted: bool, modern: bool, listing: bool
-    ) -> dict[str, object] | None:
-        if method == "initialize" and not greeted:
-            return self._initialized(msgspec.convert(params, _Initialize).protocol_version)
-        if method == "ping" and greeted and not modern:
-            msgspec.convert(params, _Nothing)
-            return {}
-        if method == "tools/list" and listing:
-            msgspec.convert(params, _Nothing)
-            return {"tools": self.surface.listed_tools}
-        if method == "server/discover" and not greeted:
-            asked = msgspec.convert(params, _Discover).meta.version
-            return self._discovered() if asked in MODERN_VERSIONS else None
+    def _result(self, method: str, params: object, greeted: bool, modern: bool, listing: bool) -> JsonObject | None:
+        match method:
+            case "initialize" if not greeted:
+                return {
+                    "protocolVersion": agreed(msgspec.convert(params, _Initialize).protocol_version),
+                    "capabilities": offered(self.surface),
+                    "serverInfo": self._info,
+                    "instructions": self.surface.instructions,
+                }
+            case "ping" | "notifications/initialized" if greeted and not modern:
+                msgspec.convert(params, _Nothing)
+                return {}
+            case "tools/list" if listing:
+                msgspec.convert(params, _Nothing)
+                return {"tools": self.surface.listed_tools}
+            case "server/discover" if not greeted:
+                if msgspec.convert(params, _Discover).meta.version not in MODERN_VERSIONS:
+                    return None
+                return {
+                    "resultType": "complete",
+                    "supportedVersions": list(MODERN_VERSIONS),
+                    "capabilities": offered(self.surface),
+                    "instructions": self.surface.instructions,
+                    "ttlMs": LIST_FRESH_MS,
+                    "cacheScope": "public",
+                    "_meta": {"io.modelcontextprotocol/serverInfo": self._info},
+                }
         return None
-
-    def _initialized(self, version: str) -> dict[str, object]:
-        return {
-            "protocolVersion": agreed(version),
-            "capabilities": Offered(self.surface).capabilities(),
-            "serverInfo": self._info,
-            "instructions": self.surface.instructions,
-        }
-
-    def _discovered(self) -> dict[str, object]:
-        return {
-            "resultType": "complete",
-            "supportedVersions": list(MODERN_VERSIONS),
-            "capabilities": Offered(self.surface).capabilities(),
-            "instructions": self.surface.instructions,
-            "ttlMs": LIST_FRESH_MS,
-            "cacheScope": "public",
-            "_meta": {"io.modelcontextprotocol/serverInfo": self._info},
-        }
 
 
 def agreed(version: object) -> str:
@@ -235,20 +218,22 @@ class Handshake:
         self.taken: list[bytes] = []
         self.answered: list[RequestId] = []
 
+    def _take(self, message: bytes, request_id: RequestId | None) -> None:
+        self._greeted = True
+        self.taken.append(message)
+        if request_id is not None:
+            self.answered.append(request_id)
+
     def resume(self, said: Sequence[bytes]) -> None:
         """Begin where another kernel's session ended: the SDK has to be told what was said, and the client nothing."""
         for message in said:
-            self._greeted = True
-            self.taken.append(message)
-            key = msgspec.json.decode(message, type=_Identified).id
-            if key is not None:
-                self.answered.append(key)
+            self._take(message, msgspec.json.decode(message, type=_Identified).id)
 
     def news(self) -> list[str]:
         """Notifications for a client whose session goes on with another kernel, which may offer other things."""
         if not self._greeted or self._modern:
             return []
-        return [f"notifications/{name}/list_changed" for name in sorted(Offered(self._greeter.surface).lists)]
+        return [f"notifications/{name}/list_changed" for name in sorted(lists_of(offered(self._greeter.surface)))]
 
     def answer(self, data: bytes) -> bytes | None:
         """The answer to a message, empty for a notification; None where the SDK must see it first."""
@@ -257,10 +242,7 @@ class Handshake:
             return None
         # Those are of no consequence, so the SDK need not hear of them.
         if greeting.method not in ("ping", "tools/list"):
-            self._greeted = True
             self._ready = greeting.method == "notifications/initialized"
             self._modern = self._modern or greeting.method == "server/discover"
-            self.taken.append(data)
-            if greeting.id is not None:
-                self.answered.append(greeting.id)
+            self._take(data, greeting.id)
         return greeting.answer

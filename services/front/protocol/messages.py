@@ -49,11 +49,8 @@ class NotJson(ValueError):
 
 
 def read_envelope(data: bytes, *, ours: bool = False) -> Envelope | None:
-    """The message in `data`; None where it is JSON but not in the form of one.  Nothing bounds those that are `ours`.
-
-    Raises:
-        NotJson: says where it stops being JSON, or which bound it goes beyond.
-    """
+    """The message in `data`; None where it is JSON but not in the form of one.  Nothing bounds those that are
+    `ours`.  Raises NotJson: says where it stops being JSON, or which bound it goes beyond."""
     return _read(data, None if ours else exceeded(data))
 
 

@@ -6,56 +6,45 @@ Every revision from 2024-11-05 to 2026-07-28 is answered here.  No exception of 
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import mcp_types as types
+import trio
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.connection import Connection
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from proto import grants
 from proto.dispatch import Dispatcher
-from proto.errors import Failure
 from proto.json_types import JsonObject
-from proto.mcp import MISSING_CAPABILITY
-from proto.operation import Operation, Params
+from proto.operation import Operation, Params, Role
+from proto.ops import Table
 from proto.surfaces.surface import Surface
 from services.front.prompts import SHOWN_ON, FilePrompts
 from services.front.protocol import calls
 from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
-from services.front.protocol.completion import Completer, completion_result
 from services.front.protocol.connections import (
+    Context,
+    News,
     SdkClient,
-    announce,
     changed,
     connection_of,
+    is_modern,
+    on_connection,
     reporting_level,
     state_of,
 )
-from services.front.protocol.events import News
-from services.front.protocol.failures import (
-    as_data,
-    as_failure,
-    as_tool_result,
-    code_of,
-    is_protocol_error,
-    message_of,
-)
-from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, Offered
+from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
 from services.front.scratchpad import Scratchpads
-
-Context = ServerRequestContext[Any, Any]
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
 """Of the revisions before 2026-07-28, which has -32602."""
@@ -73,28 +62,14 @@ _FRESHNESS: dict[CacheableMethod, CacheHint] = {
 is stale at once."""
 
 
-class _Server(Server[JsonObject]):
-    """Advertises `listChanged` also over HTTP with a handshake, where the SDK passes no options of its own."""
-
-    def create_initialization_options(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, JsonObject] | None = None,
-        extensions: dict[str, JsonObject] | None = None,
-    ) -> InitializationOptions:
-        return super().create_initialization_options(
-            notification_options or NotificationOptions(True, True, True), experimental_capabilities, extensions
-        )
-
-
 class SurfaceServer:
     """The handlers of one surface; `sdk` is what a transport runs."""
 
     def __init__(
         self,
         surface: Surface,
+        table: Table,
         dispatcher: Dispatcher,
-        completer: Completer,
         news: News,
         version: str,
         scratchpads: Scratchpads | None = None,
@@ -102,7 +77,7 @@ class SurfaceServer:
     ) -> None:
         self.surface = surface
         self.dispatcher = dispatcher
-        self._completer = completer
+        self._table = table
         self.news = news
         self.scratchpads = scratchpads or Scratchpads()
         # Shown where there are prompts at all.
@@ -116,8 +91,8 @@ class SurfaceServer:
             "on_set_logging_level": self._set_level,
             "on_subscriptions_listen": self._listen,
         }
-        offered = Offered(surface)
-        if offered.resources:
+        capabilities = offered(surface)
+        if "resources" in capabilities:
             handlers |= {
                 "on_list_resources": self._list_resources,
                 "on_list_resource_templates": self._list_templates,
@@ -125,15 +100,15 @@ class SurfaceServer:
                 "on_subscribe_resource": self._subscribe,
                 "on_unsubscribe_resource": self._unsubscribe,
             }
-        if offered.prompts:
+        if "prompts" in capabilities:
             handlers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
-        if offered.completions:
+        if "completions" in capabilities:
             handlers["on_completion"] = self._complete_argument
-        self._lists = offered.lists
+        self._lists = lists_of(capabilities)
         with warnings.catch_warnings():
             # Logging is deprecated as of 2026-07-28; the revisions before it have it.
             warnings.simplefilter("ignore", MCPDeprecationWarning)
-            self.sdk = _Server(
+            self.sdk: Server[JsonObject] = Server(
                 NAME,
                 version=version,
                 title=TITLE,
@@ -142,6 +117,9 @@ class SurfaceServer:
                 get_tool_input_schema=self._input_schema,
                 **handlers,
             )
+        # Over HTTP with a handshake the SDK passes no options of its own, and would say that no list changes.
+        options = self.sdk.create_initialization_options(NotificationOptions(True, True, True))
+        self.sdk.create_initialization_options = lambda *_: options  # type: ignore[method-assign]  # it has no setting
         # In place of the SDK's span per message: the router carries the client's trace context itself.
         self.sdk.middleware[:] = [
             RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME),
@@ -157,13 +135,12 @@ class SurfaceServer:
     def welcome(self, connection: Connection) -> None:
         """A client has opened its session, or goes on with it here."""
         self.news.join(connection, self._lists, state_of(connection).uris)
-        announce(connection)
+        if (told := on_connection.get()) is not None:
+            told(connection)
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         operation = self.surface.tools.get(name)
         return None if operation is None else operation.input_schema
-
-    # ---- lists ----------------------------------------------------------------------------------------------------
 
     async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
         return _page("tools", self.surface.listed_tools, params)
@@ -177,47 +154,38 @@ class SurfaceServer:
     async def _list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
         files = await self._prompts.current()
         built_in = self.surface.prompts
-        hidden = {name for name, prompt in files.items() if prompt.is_own}
-        own = [prompt.listed() for prompt in files.values() if prompt.is_own or prompt.name not in built_in]
+        hidden = {name for name, prompt in files.items() if prompt.folder.is_own}
+        own = [prompt.listed() for prompt in files.values() if prompt.folder.is_own or prompt.name not in built_in]
         listed = [prompt for prompt in self.surface.listed_prompts if prompt["name"] not in hidden]
         return _page("prompts", [*listed, *own], params)
-
-    # ---- calls ----------------------------------------------------------------------------------------------------
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.tools.get(params.name)
         if operation is None:
-            raise calls.unknown_tool(params.name, self.surface.tools)
-        try:
+            raise calls.unknown_tool(params.name, self.surface)
+
+        async def call() -> JsonObject:
             parsed = operation.parse(params.arguments or {})
             value = await self._perform(ctx, operation, parsed, params.request_state)
-            value = calls.bounded(self.surface, operation, parsed, value)
-            return _complete(calls.tool_result(operation, value))
-        except InputRequired as required:
-            return _input_required(required)
-        except MCPError:
-            raise
-        except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
-            failure = as_failure(error, operation.name)
-            if is_protocol_error(operation, failure, modern=_is_modern(ctx)):
-                raise as_error(failure) from None
-            return _complete(as_tool_result(failure))
+            return calls.tool_result(self.surface, operation, parsed, value)
+
+        return await _answered(ctx, operation, call())
 
     async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
         uri = str(params.uri)
         found = self.surface.find_resource(uri)
         if found is None:
-            code = INVALID_PARAMS if _is_modern(ctx) else _LEGACY_RESOURCE_NOT_FOUND
+            code = INVALID_PARAMS if is_modern(ctx) else _LEGACY_RESOURCE_NOT_FOUND
             raise MCPError(code=code, message=f"Resource not found: {uri}", data={"uri": uri})
         operation, arguments = found
-        with _failures_as_errors(operation):
+
+        async def read() -> JsonObject:
             # What a URI carries is text, and so are a prompt's arguments.
             parsed = operation.parse(arguments, strict=False)
-            try:
-                value = await self._perform(ctx, operation, parsed, params.request_state)
-            except InputRequired as required:
-                return _input_required(required)
-            return _complete(calls.resource_result(operation, uri, value))
+            value = await self._perform(ctx, operation, parsed, params.request_state)
+            return calls.resource_result(operation, uri, value)
+
+        return await _answered(ctx, operation, read())
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
         operation = self.surface.prompts.get(params.name)
@@ -228,51 +196,55 @@ class SurfaceServer:
             return _complete(filled)
         if operation is None:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown prompt: {params.name}", data={"prompt": params.name})
-        with _failures_as_errors(operation):
+
+        async def fill() -> JsonObject:
             parsed = operation.parse(params.arguments or {}, strict=False)
-            try:
-                return _complete(calls.plain(await self._perform(ctx, operation, parsed, params.request_state)))
-            except InputRequired as required:
-                return _input_required(required)
+            return calls.plain(await self._perform(ctx, operation, parsed, params.request_state))
+
+        return await _answered(ctx, operation, fill())
 
     async def _perform(
         self, ctx: Context, operation: Operation[object], params: Params[object], state: str | None
     ) -> object:
         raw = ctx.params or {}
         answers = merged_answers(state, raw.get("inputResponses"))
+        traceparent = (raw.get("_meta") or {}).get("traceparent")
         outcome: object
-        async with SdkClient.serving(ctx) as client:
+        async with trio.open_nursery() as nursery:
+            client = SdkClient(ctx, nursery)
             client_requests = CallRequests(
                 client,
-                client.nursery,
+                nursery,
                 token=progress_token_from_params(raw),
                 level=reporting_level(ctx),
                 asks=operation.asks,
                 answers=answers,
             )
             try:
-                outcome = await calls.perform(self.dispatcher, operation, params, client_requests, raw.get("_meta"))
+                outcome = await calls.perform(self.dispatcher, operation, params, client_requests, traceparent)
             except Exception as error:  # noqa: BLE001  # raised again below: the nursery would wrap it in a group
                 outcome = error
             await client.drain()
+            nursery.cancel_scope.cancel()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     async def _complete_argument(self, ctx: Context, params: types.CompleteRequestParams) -> Any:
-        ref = params.ref
+        ref, argument = params.ref, params.argument
         if isinstance(ref, types.PromptReference):
             operation = self.surface.prompts.get(ref.name)
         else:
             operation = self.surface.find_template(str(ref.uri))
         if operation is None:
             raise MCPError(code=INVALID_PARAMS, message="The reference names nothing that is here")
-        with _failures_as_errors(operation):
-            known = dict(params.context.arguments or {}) if params.context is not None else {}
-            values = await self._completer.complete(operation, params.argument.name, params.argument.value, known)
-        return _complete(completion_result(values))
+        known = dict(params.context.arguments or {}) if params.context is not None else {}
 
-    # ---- connection state -----------------------------------------------------------------------------------------
+        async def complete() -> JsonObject:
+            found = calls.complete(self._table, self.dispatcher, operation, argument.name, argument.value, known)
+            return calls.completion_result(await found)
+
+        return await _answered(ctx, operation, complete())
 
     async def _set_level(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         if params.level not in LEVELS:
@@ -321,28 +293,19 @@ def _complete(result: dict[str, Any]) -> JsonObject:
     return {"resultType": "complete", **result}
 
 
-def _input_required(required: InputRequired) -> JsonObject:
-    return {"resultType": "input_required", "inputRequests": required.inputs, "requestState": required.state}
+async def _answered(ctx: Context, operation: Operation[object], answering: Awaitable[JsonObject]) -> Any:
+    """The result in wire form: questions to the client and a tool's failures are results as well.
 
-
-def _is_modern(ctx: Context) -> bool:
-    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-
-@contextlib.contextmanager
-def _failures_as_errors(operation: Operation[object]) -> Any:
-    """Resources, prompts and completions have no result that says an error: all failures are JSON-RPC errors."""
+    Resources, prompts and completions have no result that says an error: all failures are JSON-RPC errors.
+    """
     try:
-        yield
+        return _complete(await answering)
+    except InputRequired as required:
+        return {"resultType": "input_required", "inputRequests": required.inputs, "requestState": required.state}
     except MCPError:
         raise
     except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
-        raise as_error(as_failure(error, operation.name)) from None
-
-
-def as_error(failure: Failure) -> MCPError:
-    """The failure as the JSON-RPC error that the SDK sends."""
-    data = as_data(failure)
-    if failure.code == MISSING_CAPABILITY:
-        data["requiredCapabilities"] = {failure.data.get("capability", ""): {}}
-    return MCPError(code=code_of(failure), message=message_of(failure), data=data)
+        failure = as_failure(error, operation.name)
+        if operation.role is Role.TOOL and not is_protocol_error(operation, failure, modern=is_modern(ctx)):
+            return _complete(as_tool_result(failure))
+        raise calls.as_error(failure) from None

@@ -12,15 +12,14 @@ being answered ends too.  What is refused is told to the audit log.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import ipaddress
 import math
 import re
 import time
 import urllib.parse
-from collections.abc import Collection, Iterator
-from contextvars import ContextVar
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 import trio
@@ -29,14 +28,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proto import grants
-from proto.front import OFF, Http, is_loopback
-from proto.grants import Grant, Rate, parse_rate
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.front import OFF, SERVICE, Http, is_loopback
+from proto.grants import Token, TokenTable, parse_rate
+from proto.operation import operation_of
+from proto.ops.kernel import KernelTokens
 from services.front import rate, refusals
-from services.front.peer import current_peer
 from services.front.rate import Limits
+from services.front.session import current_key, current_peer
 from services.front.transport import oauth
-from services.front.transport.oauth import ResourceServer
-from services.front.transport.tokens import Tokens
+from services.front.transport.oauth import Bearer, ResourceServer, Unauthorized
 
 METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 _HEADERS = (
@@ -52,33 +54,51 @@ OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/"})
 """Answered without the token: a supervisor of this machine must be able to ask, and learns nothing but up or down; and
 a browser must get the page that asks for the token, which holds nothing else."""
 
-
-class Client(NamedTuple):
-    """Whose request it is."""
-
-    grant: Grant | None = None
-    """What it may do; None for all."""
-    key: str = ""
-    """Of its token, no secret: a session belongs to the key that opened it."""
-    expires: float | None = None
-    """Seconds since 1970."""
-    rate: Rate | None = None
-    """How often it may call; None: as it likes."""
+AGAIN_S = 1.0
+"""Before a kernel that did not tell its tokens is asked again."""
 
 
-current_key: ContextVar[str] = ContextVar("key", default="")
-"""Of the client whose request this task serves."""
+class Tokens:
+    """The operator's tokens by their hashes: the kernel tells of each change, and a request is judged without it.
 
+    `revoked` is told the hashes of those that are there no more.
+    """
 
-class Unauthorized(Exception):
-    """The request has no token, or one that is none; the message says what would be right, `status` is HTTP's."""
+    def __init__(self) -> None:
+        self._by_hash: dict[str, Token] = {}
+        self.revoked: Callable[[Collection[str]], None] = lambda hashes: None
 
-    def __init__(self, message: str, error: str = "", *, status: int = 401, described: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.error = error
-        """As RFC 6750 names it; empty where no token was sent."""
-        self.described = described
+    def find(self, token: str) -> Token | None:
+        """The one that a client sent, unless it has expired."""
+        # A look-up by a hash tells no one by its time how near a guess came.
+        found = self._by_hash.get(hashlib.sha256(token.encode()).hexdigest())
+        if found is None or (found.expires is not None and found.expires <= time.time()):
+            return None
+        return found
+
+    def replace(self, tokens: Collection[Token]) -> None:
+        """These are all."""
+        before, self._by_hash = self._by_hash, {token.sha256: token for token in tokens}
+        self.revoked(before.keys() - self._by_hash.keys())
+
+    async def follow(
+        self, dispatcher: Dispatcher, front: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Know them as they change; `front` is this process's name.  Started once they are known."""
+        version = 0
+        while True:
+            try:
+                params = KernelTokens(front=front, version=version)
+                answer = await dispatcher.call(operation_of(KernelTokens), params, caller=SERVICE)
+            except LinckiaError:
+                await trio.sleep(AGAIN_S)
+                continue
+            table = msgspec.convert(answer, TokenTable)
+            if table.version != version:
+                version = table.version
+                self.replace(table.tokens)
+            task_status.started()
+            task_status = trio.TASK_STATUS_IGNORED
 
 
 class Guard:
@@ -104,9 +124,6 @@ class Guard:
         self._any_host = _is_unspecified(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         # Each time, since the requests of a connection share a task.
@@ -116,13 +133,15 @@ class Guard:
         if app is None:
             # A page of an allowed origin may read the answer, whatever it is.
             if origin is not None:
+                # Only what was named, and this server's own pages, may ask with the credentials of the signed-in user:
+                # a page of another port of this machine is another program's.
                 trusted = origin in self._origins or origin.partition("://")[2] == headers.get("host")
                 send = _with_cors(send, origin if self._names_origin(origin) else "*", credentials=trusted)
             app = self._answer_without_token(scope, headers, origin)
-        client = Client()
+        client = Bearer()
         if app is None and not self._is_open and scope["path"] not in OPEN_PATHS:
             try:
-                client = await self.authenticate(headers)
+                client = await self._authenticate(headers)
             except Unauthorized as error:
                 app = self._unauthorized(error, scope, headers)
         current_key.set(client.key)
@@ -133,33 +152,23 @@ class Guard:
         with self._while_valid(client):
             await (app or self._app)(scope, receive, send)
 
-    async def authenticate(self, headers: Headers) -> Client:
+    async def _authenticate(self, headers: Headers) -> Bearer:
         """Whose request has these headers.  Raises Unauthorized."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
         given = given.strip()
         if scheme.lower() != "bearer" or not given:
             wanted = "a bearer token is required: Authorization: Bearer TOKEN; `linckia status` shows it"
-            raise Unauthorized(wanted, "invalid_token" if "authorization" in headers else "")
+            raise Unauthorized(wanted, "invalid_token" if "authorization" in headers else "", described="")
         if self._token is not None and hmac.compare_digest(given.encode(), self._token):
-            return Client()
+            return Bearer()
         if (token := self._tokens.find(given)) is not None:
             own_rate = self._rate if token.rate is None else parse_rate(token.rate)
-            return Client(token.grant, token.sha256, token.expires, own_rate)
-        if self._issuer is not None and self._issuer.is_candidate(given):
-            return await self._of_issuer(self._issuer, given)
+            return Bearer(token.grant, token.sha256, token.expires, own_rate)
+        # In the form of a JSON Web Token it may be the issuer's.
+        if self._issuer is not None and given.count(".") == 2:
+            return (await self._issuer.bearer(given))._replace(rate=self._rate)
         unknown = "this bearer token is none of this kernel's, or it has expired or was revoked"
-        raise Unauthorized(unknown, "invalid_token", described="the token is not known")
-
-    async def _of_issuer(self, issuer: ResourceServer, token: str) -> Client:
-        try:
-            bearer = await issuer.bearer(token)
-        except oauth.InvalidToken as error:
-            raise Unauthorized(str(error), "invalid_token", described=str(error)) from None
-        except oauth.InsufficientScope as error:
-            raise Unauthorized(str(error), oauth.INSUFFICIENT, status=403, described=str(error)) from None
-        except oauth.KeysUnavailable as error:
-            raise Unauthorized(f"the keys of the issuer cannot be had: {error}", "unavailable", status=503) from None
-        return Client(bearer.grant, bearer.key, bearer.expires, self._rate)
+        raise Unauthorized(unknown, described="the token is not known")
 
     def _answer_without_token(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
         if scope["method"] == "OPTIONS":
@@ -199,7 +208,7 @@ class Guard:
 
         return send_with_challenge
 
-    def _too_often(self, client: Client, scope: Scope) -> Response | None:
+    def _too_often(self, client: Bearer, scope: Scope) -> Response | None:
         """Count the request; what answers it, where there are far too many."""
         name = "" if client.grant is None else client.grant.name
         limit = self._limits.of(client.key, name, client.rate)
@@ -212,7 +221,7 @@ class Guard:
         return response
 
     @contextlib.contextmanager
-    def _while_valid(self, client: Client) -> Iterator[None]:
+    def _while_valid(self, client: Bearer) -> Iterator[None]:
         """Ends what is served for a client when its token does."""
         if not client.key:
             yield
@@ -237,7 +246,7 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
         if not self._knows_host(headers.get("host", "")):
             status, why = 421, "the Host header names another server; see http.allowed_hosts"
-        elif origin is not None and not self._allows_origin(origin):
+        elif origin is not None and "*" not in self._origins and not self._names_origin(origin):
             status, why = 403, "this Origin is not allowed; see http.allowed_origins"
         else:
             return None
@@ -249,9 +258,6 @@ class Guard:
         return bool(name) and (
             self._any_host or name == self._own_host or name in self._hosts or "*" in self._hosts or is_loopback(name)
         )
-
-    def _allows_origin(self, origin: str) -> bool:
-        return "*" in self._origins or self._names_origin(origin)
 
     def _names_origin(self, origin: str) -> bool:
         """Whether the origin is this machine's, or one that was named, and not only one of all."""
@@ -274,37 +280,28 @@ def _preflight(headers: Headers, origin: str | None) -> Response:
     response = Response(status_code=204)
     response.headers["Allow"] = METHODS
     if origin is not None:
+        # The usual ones and those asked for: `Mcp-Param-…` headers are named after parameters, and may be any.
+        asked = [name.strip() for name in headers.get("access-control-request-headers", "").split(",")]
+        usual = _HEADERS.lower().split(", ")
+        allowed = ", ".join([_HEADERS, *(name for name in asked if name and name.lower() not in usual)])
         response.headers["Access-Control-Allow-Methods"] = METHODS
-        response.headers["Access-Control-Allow-Headers"] = _headers_allowed(headers)
+        response.headers["Access-Control-Allow-Headers"] = allowed
         response.headers["Access-Control-Max-Age"] = str(_PREFLIGHT_FRESH_S)
     return response
-
-
-def _headers_allowed(headers: Headers) -> str:
-    """The usual ones and those asked for: `Mcp-Param-…` headers are named after parameters, and may be any."""
-    asked = [name.strip() for name in headers.get("access-control-request-headers", "").split(",")]
-    usual = _HEADERS.lower().split(", ")
-    return ", ".join([_HEADERS, *(name for name in asked if name and name.lower() not in usual)])
 
 
 def _with_cors(send: Send, origin: str, *, credentials: bool) -> Send:
     async def send_with_cors(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            _add_cors(headers, origin, credentials=credentials)
+            headers["Access-Control-Allow-Origin"] = origin
+            if credentials:
+                headers["Access-Control-Allow-Credentials"] = "true"
+            headers["Access-Control-Expose-Headers"] = _EXPOSED
+            headers.add_vary_header("Origin")
         await send(message)
 
     return send_with_cors
-
-
-def _add_cors(headers: MutableHeaders, origin: str, *, credentials: bool) -> None:
-    # Only what was named, and this server's own pages, may ask with the credentials of the signed-in user: a page of
-    # another port of this machine is another program's.
-    headers["Access-Control-Allow-Origin"] = origin
-    if credentials:
-        headers["Access-Control-Allow-Credentials"] = "true"
-    headers["Access-Control-Expose-Headers"] = _EXPOSED
-    headers.add_vary_header("Origin")
 
 
 def _error(status: int, message: str) -> Response:

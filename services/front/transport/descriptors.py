@@ -51,14 +51,10 @@ def can_wait(fd: int) -> bool:
     return True
 
 
-def read_some(fd: int) -> bytes:
-    return os.read(fd, READ_BYTES)
-
-
 class Input:
     """Bytes from a descriptor, which `read` takes from it without waiting."""
 
-    def __init__(self, fd: int, read: Callable[[int], bytes] = read_some) -> None:
+    def __init__(self, fd: int, read: Callable[[int], bytes] = lambda fd: os.read(fd, READ_BYTES)) -> None:
         self._fd = fd
         self._read = read
         self._waits = can_wait(fd)
@@ -66,7 +62,7 @@ class Input:
     async def receive(self) -> bytes:
         """Some bytes; none at the end of the input, or where the other side is gone."""
         if not self._waits:
-            return await trio.to_thread.run_sync(read_some, self._fd, limiter=_threads)
+            return await trio.to_thread.run_sync(os.read, self._fd, READ_BYTES, limiter=_threads)
         waited = False
         while True:
             try:
@@ -100,9 +96,7 @@ class Output:
         self._widened = False
         self._queue: collections.deque[memoryview] = collections.deque()
         self._bytes = 0
-        self._wake = trio.Event()
-        self._room = _set_event()
-        self._empty = _set_event()
+        self._moved = trio.Event()
         self.broken = trio.Event()
         self.cut = False
         self.changed: Callable[[], None] = lambda: None
@@ -127,23 +121,20 @@ class Output:
         rest = memoryview(message)
         if not self._queue:
             rest = rest[self._write(rest) :]
-        if not rest or self.broken.is_set():
-            return
-        if not self._widened:
+        if rest and not self._widened and not self.broken.is_set():
             self._widened = True
             _widen(self._fd)
-            rest = rest[self._write(rest) :]
-            if not rest or self.broken.is_set():
-                return
-        self.cut = self.cut or len(rest) < len(message)
-        self._queue.append(rest)
-        self._bytes += len(rest)
+            rest = rest if self._queue else rest[self._write(rest) :]
+        if rest and not self.broken.is_set():
+            self.cut = self.cut or len(rest) < len(message)
+            self._queue.append(rest)
+            self._bytes += len(rest)
+            self._move()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
         self.changed()
-        if self._empty.is_set():
-            self._empty = trio.Event()
-        if self._bytes > BACKLOG_BYTES and self._room.is_set():
-            self._room = trio.Event()
-        self._wake.set()
 
     def _write(self, data: memoryview) -> int:
         try:
@@ -154,45 +145,40 @@ class Output:
             # The client cannot be told: its own descriptor failed.
             self._queue.clear()
             self._bytes = 0
-            for event in (self.broken, self._room, self._empty, self._wake):
-                event.set()
+            self.broken.set()
+            self._moved.set()
             return 0
 
     async def run(self) -> None:
         """Send what did not go at once.  Returns when the reader has gone."""
         while not self.broken.is_set():
             if not self._queue:
-                self._wake = trio.Event()
-                await self._wake.wait()
+                await self._moved.wait()
                 continue
             if self._waits:
                 await trio.lowlevel.wait_writable(self._fd)
             else:
                 await trio.lowlevel.checkpoint()
             sent = self._write(self._queue[0])
-            if self._queue:
-                self._take(sent)
-
-    def _take(self, sent: int) -> None:
-        self._bytes -= sent
-        self._queue[0] = self._queue[0][sent:]
-        self.cut = self.cut or sent > 0
-        if not self._queue[0]:
-            self._queue.popleft()
-            self.cut = False
-        if self._bytes <= BACKLOG_BYTES // 2:
-            self._room.set()
-        if not self._queue:
-            self._empty.set()
-        self.changed()
+            if not self._queue:
+                continue
+            self._bytes -= sent
+            self._queue[0] = self._queue[0][sent:]
+            self.cut = self.cut or sent > 0
+            if not self._queue[0]:
+                self._queue.popleft()
+                self.cut = False
+            self._move()
 
     async def room(self) -> None:
         """Until the backlog is small enough to take on more work."""
-        await self._room.wait()
+        while self._bytes > BACKLOG_BYTES:
+            await self._moved.wait()
 
     async def flush(self) -> None:
         """Until everything posted is written, or the reader has gone."""
-        await self._empty.wait()
+        while self._queue:
+            await self._moved.wait()
 
     def abandoned(self) -> bool:
         """Whether the reading side is known to be gone, without writing to it."""
@@ -205,15 +191,7 @@ class Output:
 
 def _widen(fd: int) -> None:
     """Let a pipe hold more, once an answer did not fit: memory is taken for its content only."""
-    try:
+    # No pipe, or the user's share of memory for pipes is spent: it stays as wide as it is.
+    with contextlib.suppress(OSError):
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < PIPE_BYTES:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:
-        # No pipe, or the user's share of memory for pipes is spent: it stays as wide as it is.
-        return
-
-
-def _set_event() -> trio.Event:
-    event = trio.Event()
-    event.set()
-    return event

@@ -8,10 +8,10 @@ it: the same media types, the same headers, a session (with a handshake) or an e
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any
 
 import msgspec
 import trio
@@ -30,7 +30,7 @@ from proto.json_types import JsonObject
 from proto.operation import Access
 from services.front import scratchpad
 from services.front.protocol import batch
-from services.front.protocol.batch import BATCH_VERSIONS
+from services.front.protocol.batch import BATCH_VERSIONS, Part
 from services.front.protocol.client_requests import DEFAULT_LEVEL
 from services.front.protocol.fast_path import Answer, FastPath, ToolCall
 from services.front.protocol.handshake import agreed
@@ -49,23 +49,11 @@ from services.front.protocol.messages import (
 from services.front.protocol.server import SurfaceServer
 from services.front.protocol.ways import Carrier, Way, way_of
 from services.front.session import SessionState
-from services.front.transport.exchange import Exchange
+from services.front.transport.exchange import Exchange, send_whole
 from services.front.transport.http_batch import serve_batch
 from services.front.transport.http_sessions import HttpSession, Sessions
 from services.front.transport.peers import Said
-from services.front.transport.request import (
-    Body,
-    Headers,
-    Refused,
-    answered_once,
-    client_of,
-    headers_agree,
-    media_types_are_plain,
-    name_of,
-    own_headers,
-    replay_of,
-    version_of,
-)
+from services.front.transport.request import Body, McpRequest, Refused, answered_once, name_of, replay_of
 from services.front.transport.session_ids import Claims
 from services.front.transport.turns import LARGE_BYTES, Shared
 
@@ -116,121 +104,107 @@ class Endpoint:
         for scope in self._calls:
             scope.deadline = self._calls_end
 
-    # ---- requests -------------------------------------------------------------------------------------------------
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers: Headers = dict(scope["headers"])
+        request = McpRequest(scope, receive, send)
         grant, surface = grants.current.get(), self._server.surface.name
         if grant is not None and grant.surfaces and surface not in grant.surfaces:
             refusal = f"the token {grant.name} is not for the surface {surface}; it has: {', '.join(grant.surfaces)}"
-            await JSONResponse({"error": refusal}, status_code=403)(scope, receive, send)
+            await request.answer(JSONResponse({"error": refusal}, status_code=403))
             return
-        session: HttpSession | None = None
-        session_id = headers.get(b"mcp-session-id")
-        if session_id is not None and self._sessions is not None and version_of(headers) in _OF_SESSIONS:
-            session = await self._sessions.find(session_id.decode("latin-1"), self._server)
-            if session is None:
-                answer = error_message(None, INVALID_REQUEST, "Session not found")
-                await Response(answer, status_code=404, media_type="application/json")(scope, receive, send)
+        session_id = request.headers.get(b"mcp-session-id")
+        if session_id is not None and (sessions := self._sessions_for(request)) is not None:
+            request.session = await sessions.find(session_id.decode("latin-1"), self._server)
+            if request.session is None:
+                await send_whole(send, 404, error_message(None, INVALID_REQUEST, "Session not found"), [])
                 return
-        with contextlib.nullcontext() if session is None else session:
+        with contextlib.nullcontext() if request.session is None else request.session:
             if scope["method"] == "POST":
-                await self._post(scope, headers, session, receive, send)
-            elif scope["method"] == "DELETE" and session is not None and self._sessions is not None:
-                await self._sessions.end(session)
-                own = {"mcp-session-id": session.id}
-                await Response(status_code=200, headers=own, media_type="application/json")(scope, receive, send)
+                await self._post(request)
+            elif scope["method"] == "DELETE" and request.session is not None and self._sessions is not None:
+                await self._sessions.end(request.session)
+                own = {"mcp-session-id": request.session.id}
+                await request.answer(Response(status_code=200, headers=own, media_type="application/json"))
             else:
-                await self._listen(scope, headers, session, receive, send)
+                await self._listen(request)
 
-    async def _listen(
-        self, scope: Scope, headers: Headers, session: HttpSession | None, receive: Receive, send: Send
-    ) -> None:
+    def _sessions_for(self, request: McpRequest) -> Sessions | None:
+        """Where those of a handshake are, if the request may belong to one."""
+        return self._sessions if request.version in _OF_SESSIONS else None
+
+    async def _listen(self, request: McpRequest) -> None:
         with trio.CancelScope() as stream:
             self._streams.add(stream)
             try:
-                await self._by_sdk(scope, headers, session, b"", receive, send)
+                await self._by_sdk(request, b"")
             finally:
                 self._streams.discard(stream)
 
-    async def _post(
-        self, scope: Scope, headers: Headers, session: HttpSession | None, receive: Receive, send: Send
-    ) -> None:
-        body = Body(self._shared, client_of(scope, session), self._max_body_bytes)
+    async def _post(self, request: McpRequest) -> None:
+        body = Body(self._shared, request.client, self._max_body_bytes)
         try:
-            await self._take(scope, headers, session, await body.read(receive, headers), receive, send)
+            await self._take(request, await body.read(request.receive, request.headers))
         except Refused as error:
-            await Response(str(error), status_code=error.status)(scope, receive, send)
+            await request.answer(Response(str(error), status_code=error.status))
         finally:
             body.done()
 
-    async def _take(
-        self, scope: Scope, headers: Headers, session: HttpSession | None, body: bytes, receive: Receive, send: Send
-    ) -> None:
+    async def _take(self, request: McpRequest, body: bytes) -> None:
         try:
             envelope = read_envelope(body) if len(body) <= LARGE_BYTES else await read_long(body)
         except NotJson as error:
             message = error_message(error.request_id, PARSE_ERROR, f"Parse error: {error}")
-            await Response(message, status_code=400, media_type="application/json")(scope, receive, send)
+            await send_whole(request.send, 400, message, [])
             return
-        if envelope is None and batch.is_batch(body) and self._takes_batches(headers, session):
+        if envelope is None and batch.is_batch(body) and self._takes_batches(request):
 
-            async def serve(message: bytes, receive: Receive, send: Send) -> None:
-                await self._serve_message(scope, headers, session, message, read_envelope(message), receive, send)
+            async def serve(part: Part, receive: Receive, send: Send) -> None:
+                await self._serve_message(
+                    dataclasses.replace(request, receive=receive, send=send), part.data, part.envelope
+                )
 
-            await serve_batch(body, serve, receive, send, own_headers(session))
+            await serve_batch(body, serve, request.receive, request.send, request.own_headers)
             return
-        await self._serve_message(scope, headers, session, body, envelope, receive, send)
+        await self._serve_message(request, body, envelope)
 
-    def _takes_batches(self, headers: Headers, session: HttpSession | None) -> bool:
+    def _takes_batches(self, request: McpRequest) -> bool:
         """Whether the client speaks a revision that has them, and takes what they may be answered with."""
-        if not media_types_are_plain(headers):
+        if not request.is_plain:
             return False
-        if session is not None:
-            return session.claims.version in BATCH_VERSIONS
+        if request.session is not None:
+            return request.session.claims.version in BATCH_VERSIONS
         # Without a session there is only the header, which the revisions with batches do not have yet.
-        return self._sessions is None and (version_of(headers) or "2025-03-26") in BATCH_VERSIONS
+        return self._sessions is None and (request.version or "2025-03-26") in BATCH_VERSIONS
 
-    async def _serve_message(
-        self,
-        scope: Scope,
-        headers: Headers,
-        session: HttpSession | None,
-        body: bytes,
-        envelope: Envelope | None,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        pads = self._server.scratchpads
-        scratchpad.enter(pads.passing(name_of(scope)) if session is None else session.scratchpad)
+    async def _serve_message(self, request: McpRequest, body: bytes, envelope: Envelope | None) -> None:
+        session, pads = request.session, self._server.scratchpads
+        scratchpad.enter(pads.passing(name_of(request.scope)) if session is None else session.scratchpad)
         if session is not None and envelope is not None and request_key(envelope) is None:
-            self._hear(session, envelope, body)
-        is_plain = len(headers) == len(scope["headers"]) and media_types_are_plain(headers)
+            # What is no request may be meant for a call that another front has in its hands, as for one here.
+            _withdraw(session, envelope)
+            if envelope.method != "notifications/initialized" and self._sessions is not None:
+                self._sessions.peers.tell(Said(session.claims.name, body))
         if len(body) > LARGE_BYTES:
             await trio.lowlevel.checkpoint()
-        match way_of(envelope, Carrier.HTTP) if is_plain else Way.SDK:
-            case Way.CALL if envelope is not None and (call := self._recognise(headers, session, envelope)) is not None:
-                await self._serve(call, session, receive, send)
-            case Way.GREETING if await self._greet(scope, headers, session, body, receive, send):
+        match way_of(envelope, Carrier.HTTP) if request.is_plain else Way.SDK:
+            case Way.CALL if envelope is not None and (call := self._recognise(request, envelope)) is not None:
+                await self._serve(request, call)
+            case Way.GREETING if await self._greet(request, body):
                 return
             case _:
-                await self._by_sdk(scope, headers, session, body, receive, send)
+                await self._by_sdk(request, body)
 
-    async def _greet(
-        self, scope: Scope, headers: Headers, session: HttpSession | None, body: bytes, receive: Receive, send: Send
-    ) -> bool:
+    async def _greet(self, request: McpRequest, body: bytes) -> bool:
         """Answer the message, if it is a greeting that is to be answered here."""
-        if self._sessions is None or version_of(headers) not in _OF_SESSIONS:
+        sessions = self._sessions_for(request)
+        greeting = self._server.greeter.answer(body, greeted=request.session is not None)
+        if sessions is None or greeting is None:
             return False
-        greeting = self._server.greeter.answer(body, greeted=session is not None)
-        if greeting is None:
-            return False
-        own = own_headers(session)
-        if session is None:
-            own = [(b"mcp-session-id", self._id_for(self._sessions, greeting.params).encode())]
+        own = request.own_headers
+        if request.session is None:
+            own = [(b"mcp-session-id", self._id_for(sessions, greeting.params).encode())]
         response = Response(greeting.answer, 200 if greeting.answer else 202, media_type="application/json")
         response.raw_headers += own
-        await response(scope, receive, send)
+        await request.answer(response)
         return True
 
     def _id_for(self, sessions: Sessions, params: JsonObject) -> str:
@@ -239,19 +213,18 @@ class Endpoint:
         said, client = (each if isinstance(each, dict) else {} for each in (said, client))
         return sessions.ids.give(self._server.surface.name, agreed(params.get("protocolVersion")), said, client)
 
-    async def _by_sdk(
-        self, scope: Scope, headers: Headers, session: HttpSession | None, body: bytes, receive: Receive, send: Send
-    ) -> None:
-        replay = replay_of(body, receive)
-        if self._sessions is None or version_of(headers) not in _OF_SESSIONS:
-            await self._manager.handle_request(scope, replay, answered_once(send))
-        elif session is not None:
-            transport = await self._sessions.transport(session)
-            await transport.handle_request(scope, replay, answered_once(send))
+    async def _by_sdk(self, request: McpRequest, body: bytes) -> None:
+        replayed = dataclasses.replace(request, receive=replay_of(body, request.receive))
+        if (sessions := self._sessions_for(request)) is None:
+            replayed.send = answered_once(request.send)
+            await replayed.answer(self._manager.handle_request)
+        elif request.session is not None:
+            replayed.send = answered_once(request.send)
+            await replayed.answer((await sessions.transport(request.session)).handle_request)
         else:
-            await self._open(self._sessions, scope, body, replay, send)
+            await self._open(sessions, replayed, body)
 
-    async def _open(self, sessions: Sessions, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _open(self, sessions: Sessions, request: McpRequest, body: bytes) -> None:
         """A request without a session, which only an `initialize` may be: the SDK says what is wrong with any other."""
         session_id = secrets.token_hex(16)
         with contextlib.suppress(msgspec.DecodeError, ValidationError):
@@ -262,65 +235,47 @@ class Endpoint:
         session = HttpSession(session_id, claims, self._server, SessionState())
         transport = await sessions.open(session)
         try:
-            await transport.handle_request(scope, receive, answered_once(send))
+            await transport.handle_request(request.scope, request.receive, answered_once(request.send))
         finally:
             # Where it was opened, the next request makes it from its id.
             with trio.CancelScope(shield=True):
                 await transport.terminate()
 
-    def _hear(self, session: HttpSession, message: Envelope, body: bytes) -> None:
-        """What is no request may be meant for a call that another front has in its hands, as for one here."""
-        self.hear(session, message)
-        if message.method != "notifications/initialized" and self._sessions is not None:
-            self._sessions.peers.tell(Said(session.claims.name, body))
-
-    @staticmethod
-    def hear(session: HttpSession, message: Envelope) -> None:
-        """Withdraw the call that a message names, where that is what it does; the SDK receives it too."""
-        if message.method == "notifications/cancelled":
-            _withdraw(session, message)
-
-    def _recognise(self, headers: Headers, session: HttpSession | None, message: Envelope) -> ToolCall | None:
+    def _recognise(self, request: McpRequest, message: Envelope) -> ToolCall | None:
         """The call, if the request and its session are such that the fast path may take it."""
-        version = version_of(headers)
-        modern = version == LATEST_MODERN_VERSION
-        if not (modern or version in _OF_SESSIONS) or not is_call(message):
+        modern = request.version == LATEST_MODERN_VERSION
+        if not (modern or request.version in _OF_SESSIONS) or not is_call(message):
             return None
-        if not modern and self._sessions is not None and session is None:
+        if not modern and self._sessions is not None and request.session is None:
             return None
         call = self._fast_path.recognise(message, modern=modern)
-        if call is not None and modern and not headers_agree(headers, call):
-            return None
-        return call
+        return None if call is not None and modern and not request.agrees(call) else call
 
-    async def _answer(self, call: ToolCall, session: HttpSession | None, exchange: Exchange, *rest: Any) -> Answer:
-        answer = None
-        with trio.CancelScope(deadline=self._calls_end) as ending:
-            self._calls.add(ending)
-            try:
-                answer = await self._fast_path.answer(call, exchange, *rest)
-            finally:
-                self._calls.discard(ending)
-        if answer is None:
-            return self._fast_path.failed(call, _ENDED_READING if call.operation.access is Access.READ else _ENDED)
-        if session is not None and self._sessions is not None:
-            await self._sessions.keep(session)
-        return answer
-
-    async def _serve(self, call: ToolCall, session: HttpSession | None, receive: Receive, send: Send) -> None:
-        own = [] if call.modern else own_headers(session)
+    async def _serve(self, request: McpRequest, call: ToolCall) -> None:
+        session = request.session
+        own = [] if call.modern else request.own_headers
         level, cancelled = call.level, None
         if not call.modern:
             # These revisions end a withdrawn request with an error, 2026-07-28 with silence.
             cancelled = Answer(error_message(call.id, REQUEST_CANCELLED, "Request cancelled"), REQUEST_CANCELLED)
             level = DEFAULT_LEVEL if session is None else session.state.level
-        exchange = Exchange(receive, send, own, modern=call.modern, capabilities=call.capabilities)
+        exchange = Exchange(request.receive, request.send, own, modern=call.modern, capabilities=call.capabilities)
+
+        async def answer(nursery: trio.Nursery) -> Answer:
+            with trio.CancelScope(deadline=self._calls_end) as ending:
+                self._calls.add(ending)
+                try:
+                    return await self._fast_path.answer(call, exchange, nursery, level)
+                finally:
+                    self._calls.discard(ending)
+            return self._fast_path.failed(call, _ENDED_READING if call.operation.access is Access.READ else _ENDED)
+
         scope = trio.CancelScope()
         key = correlation_key(call.id)
         if session is not None:
             session.calls[key] = scope
         try:
-            await exchange.run(lambda nursery: self._answer(call, session, exchange, nursery, level), cancelled, scope)
+            await exchange.run(answer, cancelled, scope)
         finally:
             if session is not None and session.calls.get(key) is scope:
                 del session.calls[key]
@@ -330,7 +285,7 @@ async def hear(session: HttpSession, body: bytes) -> None:
     """What another front was sent for this session, and is no request: for what is asked or in hand here."""
     with contextlib.suppress(NotJson):
         if (message := read_envelope(body)) is not None:
-            Endpoint.hear(session, message)
+            _withdraw(session, message)
             if session.transport is not None:
                 await _post_to(session.transport, session.id, body)
 
@@ -351,16 +306,13 @@ async def _post_to(transport: StreamableHTTPServerTransport, session_id: str, bo
 
 
 def _withdraw(session: HttpSession, message: Envelope) -> None:
-    """Cancel the call that a notification names, where it is on the fast path; the SDK receives it too."""
-    if isinstance(message.params, UnsetType):
+    """Cancel the call on the fast path that a message names, where that is what it does; the SDK receives it too."""
+    if message.method != "notifications/cancelled" or isinstance(message.params, UnsetType):
         return
-    try:
+    with contextlib.suppress(msgspec.DecodeError):
         params = msgspec.json.decode(message.params, type=_Cancelled)
-    except msgspec.DecodeError:
-        return
-    scope = session.calls.get(correlation_key(params.request_id))
-    if scope is not None:
-        scope.cancel()
+        if (scope := session.calls.get(correlation_key(params.request_id))) is not None:
+            scope.cancel()
 
 
 class _Opening(msgspec.Struct):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -35,12 +36,25 @@ STREAM_HEADERS = [
 ]
 
 
+def event(message: bytes) -> bytes:
+    """A message as one event of a stream."""
+    return b"event: message\r\ndata: %b\r\n\r\n" % message
+
+
+async def send_whole(send: Send, status: int, body: bytes, more: list[tuple[bytes, bytes]]) -> None:
+    """A response that is JSON, or empty."""
+    form = [(b"content-type", b"application/json")] if body else []
+    headers = [*form, (b"content-length", b"%d" % len(body)), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 class Exchange:
-    """The client end of one call (`services.front.protocol.client_requests.Client`)."""
+    """The client end of one call (`services.front.protocol.client_requests.Client`), or of the calls of a batch."""
 
     def __init__(
-        self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool,
-        capabilities: Mapping[str, Any],
+        self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool = False,
+        capabilities: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.modern = modern
         self.capabilities = capabilities
@@ -52,18 +66,30 @@ class Exchange:
         self._answered = False
         self._streaming = False
         self._streamed = trio.Event()
-        self.gone = False
-        """Whether the client went away before it was answered."""
+        self.gone = trio.Event()
+        """Set if the client goes away before it is answered."""
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
-        self._events.append(event(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})))
+    def notify(self, method: str, params: JsonObject) -> None:
+        self.say(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
+
+    def say(self, *messages: bytes) -> None:
+        """Send messages in the stream that the response is then."""
+        self._events.extend(map(event, messages))
         self._wake.set()
 
-    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
+    async def request(self, method: str, params: JsonObject) -> JsonObject:
         raise AssertionError("operations that ask are not on the fast path")
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is a stream, or will be."""
+        return self._streaming or bool(self._events)
+
     async def run(
-        self, call: Callable[[trio.Nursery], Awaitable[Answer]], cancelled: Answer | None, scope: trio.CancelScope
+        self,
+        call: Callable[[trio.Nursery], Awaitable[Answer | None]],
+        cancelled: Answer | None,
+        scope: trio.CancelScope,
     ) -> None:
         """Make `call` and send what it answers.
 
@@ -77,46 +103,36 @@ class Exchange:
             with scope:
                 answer = await call(nursery)
             self._answered = True
-            if self._streaming or self._events:
-                if answer is not None:
-                    self._events.append(event(answer.message))
-                self._wake.set()
+            if self.is_stream:
+                self.say(*(() if answer is None else (answer.message,)))
                 await self._streamed.wait()
             nursery.cancel_scope.cancel()
-        if not self._streaming and not self.gone and answer is not None:
-            await self._respond(answer)
-
-    async def _respond(self, answer: Answer) -> None:
-        # In 2026-07-28 an error's code decides the status; the revisions before answer it in a stream, which is 200.
-        status = ERROR_CODE_HTTP_STATUS.get(answer.code, 200) if self.modern and answer.code is not None else 200
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(answer.message)),
-            *self._headers,
-        ]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": answer.message})
+        if not self._streaming and not self.gone.is_set() and answer is not None:
+            # In 2026-07-28 an error's code decides the status; the revisions before answer it in a stream: 200.
+            is_coded = self.modern and answer.code is not None
+            status = ERROR_CODE_HTTP_STATUS.get(answer.code or 0, 200) if is_coded else 200
+            await send_whole(self._send, status, answer.message, self._headers)
 
     async def _attend(self, nursery: trio.Nursery, scope: trio.CancelScope) -> None:
         with trio.move_on_after(QUICK_S):
             await self._wake.wait()
         nursery.start_soon(self._watch, scope)
+        with trio.move_on_after(STREAM_AFTER_S):
+            await self._wake.wait()
         await self._stream()
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
+        self.gone.set()
         scope.cancel()
         self._wake.set()
 
     async def _stream(self) -> None:
-        with trio.move_on_after(STREAM_AFTER_S):
-            await self._wake.wait()
-        # From here on the response is a stream, whatever becomes of the call.
+        """From here on the response is a stream, whatever becomes of the call."""
         self._streaming = True
         await self._send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS, *self._headers]})
-        while not self.gone:
+        while not self.gone.is_set():
             body = b"".join(self._events)
             self._events.clear()
             last = self._answered
@@ -130,8 +146,3 @@ class Exchange:
             if waited.cancelled_caught:
                 self._events.append(PING)
         self._streamed.set()
-
-
-def event(message: bytes) -> bytes:
-    """A message as one event of a stream."""
-    return b"event: message\r\ndata: %b\r\n\r\n" % message

@@ -13,18 +13,11 @@ import trio
 from starlette.types import Message, Receive, Send
 
 from services.front.protocol import batch
-from services.front.protocol.messages import (
-    INVALID_REQUEST,
-    PARSE_ERROR,
-    NotJson,
-    RequestId,
-    error_message,
-    read_envelope,
-    request_key,
-)
-from services.front.transport.exchange import PING, PING_S, STREAM_AFTER_S, STREAM_HEADERS, event
+from services.front.protocol.batch import Part
+from services.front.protocol.messages import INVALID_REQUEST, error_message
+from services.front.transport.exchange import Exchange, send_whole
 
-Serve = Callable[[bytes, Receive, Send], Awaitable[None]]
+Serve = Callable[[Part, Receive, Send], Awaitable[None]]
 """Serves one message that stands for the body of a request."""
 
 
@@ -37,62 +30,71 @@ async def serve_batch(
         receive: of the request, whose body is read already.
         headers: for the response, besides those of its form.
     """
-    response = _Response(send, headers)
     try:
-        messages = batch.parts(body)
-    except NotJson as error:
-        await response.refuse(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
-        return
+        parts = batch.parts(body)
     except batch.Refused as error:
-        await response.refuse(error_message(None, INVALID_REQUEST, str(error)))
+        await send_whole(send, 400, error.answer, headers)
         return
-    gone = trio.Event()
-    seen: set[RequestId] = set()
-    async with trio.open_nursery() as beside:
-        beside.start_soon(_watch, receive, gone)
-        beside.start_soon(response.keep_open)
+    exchange = _BatchExchange(receive, send, headers)
+
+    async def serve_parts(_: trio.Nursery) -> None:
         async with trio.open_nursery() as nursery:
-            for message in messages:
-                envelope = read_envelope(message)
-                fault = batch.fault(envelope, seen)
-                if fault is not None:
-                    await response.take(fault)
+            for part in parts:
+                if part.fault is not None:
+                    exchange.take(part.fault)
                 else:
-                    request_id = None if envelope is None or request_key(envelope) is None else envelope.id
-                    part = _Part(message, request_id if isinstance(request_id, int | str) else None, response, gone)
-                    nursery.start_soon(serve, message, part.receive, part.send)
-        beside.cancel_scope.cancel()
-    if not gone.is_set():
-        await response.finish()
+                    own = _PartExchange(part, exchange)
+                    nursery.start_soon(serve, part, own.receive, own.send)
+        exchange.flush()
+
+    # Nothing is around the call: each part notices by itself that the client has gone.
+    await exchange.run(serve_parts, None, trio.CancelScope())
+    if not exchange.is_stream and not exchange.gone.is_set():
+        answers = exchange.answers
+        await send_whole(send, 200 if answers else 202, batch.joined(answers) if answers else b"", headers)
 
 
-async def _watch(receive: Receive, gone: trio.Event) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    gone.set()
+class _BatchExchange(Exchange):
+    """Keeps answers for one array, unless the response has become a stream."""
+
+    def __init__(self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(receive, send, headers)
+        self.answers: list[bytes] = []
+
+    def take(self, message: bytes) -> None:
+        """An answer, or what the server has to say before."""
+        self.answers.append(message)
+        if isinstance(msgspec.json.decode(message, type=_Said).method, str):
+            self.say(*self.answers)
+            self.answers.clear()
+        self.flush()
+
+    def flush(self) -> None:
+        if self.is_stream and self.answers:
+            self.say(*self.answers)
+            self.answers.clear()
 
 
-class _Part:
-    """The two ends of one message's own exchange."""
+class _Said(msgspec.Struct):
+    method: object = None
 
-    def __init__(self, message: bytes, request_id: RequestId | None, response: _Response, gone: trio.Event) -> None:
-        self._message: bytes | None = message
-        self._request_id = request_id
-        self._response = response
-        self._gone = gone
+
+class _PartExchange:
+    """The two ends of one message's own exchange, whose body is read already."""
+
+    def __init__(self, part: Part, whole: _BatchExchange) -> None:
+        self._request_id = part.request_id
+        self._whole = whole
         self._status = 200
         self._is_stream = False
         self._body = b""
 
     async def receive(self) -> Message:
-        if self._message is not None:
-            body, self._message = self._message, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        await self._gone.wait()
+        await self._whole.gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        if self._gone.is_set():
+        if self._whole.gone.is_set():
             return
         if message["type"] == "http.response.start":
             self._status = message["status"]
@@ -103,9 +105,9 @@ class _Part:
         if self._is_stream:
             said, self._body = batch.events(self._body)
             for one in said:
-                await self._response.take(one)
+                self._whole.take(one)
         elif not message.get("more_body", False) and self._body:
-            await self._response.take(self._identified())
+            self._whole.take(self._identified())
 
     def _identified(self) -> bytes:
         """The answer, with the request's id also where the request was refused before it was looked into."""
@@ -116,64 +118,3 @@ class _Part:
         except msgspec.DecodeError:
             return error_message(self._request_id, INVALID_REQUEST, self._body.decode(errors="replace"))
         return msgspec.json.encode({**answer, "id": self._request_id})
-
-
-class _Response:
-    """The one response to them all."""
-
-    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
-        self._send = send
-        self._headers = headers
-        self._answers: list[bytes] = []
-        self._streaming = False
-        self._turn = trio.Lock()
-
-    async def take(self, message: bytes) -> None:
-        """An answer, or what the server has to say before."""
-        envelope = read_envelope(message, ours=True)
-        is_answer = envelope is None or not isinstance(envelope.method, str)
-        async with self._turn:
-            if is_answer and not self._streaming:
-                self._answers.append(message)
-                return
-            await self._stream()
-            await self._write(event(message))
-
-    async def _stream(self) -> None:
-        if self._streaming:
-            return
-        self._streaming = True
-        headers = [*STREAM_HEADERS, *self._headers]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._write(b"".join(map(event, self._answers)))
-
-    async def _write(self, body: bytes) -> None:
-        if body:
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
-
-    async def keep_open(self) -> None:
-        """Until cancelled: a response that takes long is a stream, in which something is said from time to time."""
-        await trio.sleep(STREAM_AFTER_S)
-        async with self._turn:
-            await self._stream()
-        while True:
-            await trio.sleep(PING_S)
-            async with self._turn:
-                await self._write(PING)
-
-    async def finish(self) -> None:
-        if self._streaming:
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-        elif self._answers:
-            await self._whole(200, batch.joined(self._answers))
-        else:
-            await self._whole(202, b"")
-
-    async def refuse(self, answer: bytes) -> None:
-        await self._whole(400, answer)
-
-    async def _whole(self, status: int, body: bytes) -> None:
-        form = [(b"content-type", b"application/json")] if body else []
-        headers = [*form, (b"content-length", b"%d" % len(body)), *self._headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})

@@ -13,6 +13,7 @@ WRITE_BYTES = 256 * 1024
 """Of an answer at once; a longer body is not copied to go with its head."""
 
 _BODILESS = frozenset({204, 304})
+_PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 
 
 @dataclass(eq=False)
@@ -52,10 +53,8 @@ class Response:
         if self.complete:
             return
         body, more = bytes(message.get("body", b"")), bool(message.get("more_body", False))
-        data = b""
-        if not self.started:
-            self.started = True
-            data = self._head()
+        data = b"" if self.started else self._head()
+        self.started = True
         if self._request.method == b"HEAD" or self._status in _BODILESS:
             body = b""
         if self._chunked:
@@ -88,16 +87,10 @@ class Response:
             own.append((b"connection", b"close"))
         elif self._request.version == "1.0":
             own.append((b"connection", b"keep-alive"))
-        lines = [b"HTTP/1.1 %d %b\r\n" % (self._status, _phrase(self._status))]
+        phrase = _PHRASES.get(self._status, b"")
+        lines = [b"HTTP/1.1 %d %b\r\n" % (self._status, phrase)]
         for name, value in (*self._headers, *own):
             if b"\n" in value or b"\r" in value or b"\n" in name:
                 raise ValueError(f"a header of the response has a line break: {name!r}")
             lines.append(b"%b: %b\r\n" % (name, value))
         return b"".join(lines) + b"\r\n"
-
-
-def _phrase(status: int) -> bytes:
-    try:
-        return http.HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""

@@ -17,6 +17,7 @@ import math
 import socket
 import urllib.parse
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import httptools
@@ -83,9 +84,8 @@ async def serve(
     async with trio.open_nursery() as connections:
         with trio.CancelScope() as accepting:
             async with trio.open_nursery() as beside:
-                beside.start_soon(
-                    server.accept, trio.SocketListener(trio.socket.from_stdlib_socket(listening)), connections
-                )
+                listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+                beside.start_soon(partial(trio.serve_listeners, server.serve, [listener], handler_nursery=connections))
                 if relay is not None:
                     beside.start_soon(server.take_over, relay, connections)
                 task_status.started()
@@ -101,42 +101,30 @@ class _Server:
         self.settings = settings
         self.relay = relay
         self.ends_at = math.inf
-        """By when what is in flight is answered; infinite while nothing has to end."""
+        """By when what is in flight is answered, once this is to end."""
         self._connections: set[_Connection] = set()
         self._by_peer: collections.Counter[str] = collections.Counter()
-
-    async def accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
-        async with listener:
-            while True:
-                try:
-                    stream = await listener.accept()
-                except OSError:
-                    _log.exception("cannot accept a connection; trying again")
-                    await trio.sleep(0.1)
-                    continue
-                connections.start_soon(self._serve, stream)
 
     async def take_over(self, relay: Relay, connections: trio.Nursery) -> None:
         while True:
             connection = await relay.receive()
             connection.setblocking(False)
-            connections.start_soon(self._serve, trio.SocketStream(trio.socket.from_stdlib_socket(connection)))
+            connections.start_soon(self.serve, trio.SocketStream(trio.socket.from_stdlib_socket(connection)))
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: trio.SocketStream) -> None:
         try:
             peer = stream.socket.getpeername()[:2]
         except OSError:
             await trio.aclose_forcefully(stream)
             return
         connection = _Connection(self, stream, peer)
-        crowded = (
-            len(self._connections) >= self.settings.max_connections
-            or self._by_peer[peer[0]] >= self.settings.max_connections_per_peer
-        )
         self._connections.add(connection)
         self._by_peer[peer[0]] += 1
         try:
-            if crowded:
+            if (
+                len(self._connections) > self.settings.max_connections
+                or self._by_peer[peer[0]] > self.settings.max_connections_per_peer
+            ):
                 await connection.refuse(503, "too many connections; see http.max_connections")
             else:
                 await connection.serve()
@@ -172,7 +160,8 @@ class _Connection:
         self._own = stream.socket.getsockname()[:2]
         self._parser = httptools.HttpRequestParser(self)
         self._requests: collections.deque[Request] = collections.deque()
-        self._parsed: Request | None = None
+        self._parsed = Request()
+        self._is_parsing = False
         self._head_bytes = 0
         self._ahead = 0
         self._wrong: tuple[int, str] | None = None
@@ -183,40 +172,30 @@ class _Connection:
         self._answering: trio.CancelScope | None = None
         self._served: Request | None = None
 
-    # ---- parser ---------------------------------------------------------------------------------------------------
-
     def on_message_begin(self) -> None:
-        self._parsed = Request()
+        self._parsed, self._is_parsing = Request(), True
 
     def on_url(self, url: bytes) -> None:
-        assert self._parsed is not None
         self._parsed.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        assert self._parsed is not None
         # The parser leaves the blanks that follow a value, which are none of it (RFC 9110, 5.5).
-        value = value.rstrip(b" \t")
-        self._parsed.headers.append((name.lower(), value))
-        if name.lower() == b"expect" and value.lower() == b"100-continue":
-            self._parsed.expects = True
+        name, value = name.lower(), value.rstrip(b" \t")
+        self._parsed.headers.append((name, value))
+        self._parsed.expects |= name == b"expect" and value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
-        request = self._parsed
-        assert request is not None
-        request.method = self._parser.get_method()
-        request.version = self._parser.get_http_version()
-        request.keep_alive = self._parser.should_keep_alive()
+        self._parsed.method = self._parser.get_method()
+        self._parsed.version = self._parser.get_http_version()
+        self._parsed.keep_alive = self._parser.should_keep_alive()
         self._head_bytes = 0
-        self._requests.append(request)
+        self._requests.append(self._parsed)
 
     def on_body(self, data: bytes) -> None:
-        assert self._parsed is not None
         self._parsed.chunks.append(data)
 
     def on_message_complete(self) -> None:
-        assert self._parsed is not None
-        self._parsed.complete = True
-        self._parsed = None
+        self._parsed.complete, self._is_parsing = True, False
 
     async def _read(self) -> int:
         """Read and parse some; the number of bytes, 0 at the end of the input or of what can be understood."""
@@ -227,7 +206,7 @@ class _Connection:
         if not data:
             self._eof = True
             return 0
-        if self._parsed is None or not self._parsed.method:
+        if not self._is_parsing or not self._parsed.method:
             self._head_bytes += len(data)
         if self._upgrade_asked:
             return len(data)
@@ -244,8 +223,6 @@ class _Connection:
         if self._wrong is not None:
             self._eof = True
         return len(data)
-
-    # ---- life -----------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         while (request := await self._next()) is not None:
@@ -281,7 +258,7 @@ class _Connection:
     @property
     def _is_between(self) -> bool:
         """Whether nothing of a next request was read."""
-        return not self._requests and self._parsed is None and not self._head_bytes
+        return not self._requests and not self._is_parsing and not self._head_bytes
 
     def end(self) -> None:
         """At once where it is between two requests, else after the answer."""
@@ -308,13 +285,9 @@ class _Connection:
         if (scope := self._scope(request)) is None:
             await self.refuse(400, "the target of the request is no URL")
             return False
-
-        async def receive() -> Message:
-            return await self._receive(request)
-
         try:
             with trio.CancelScope(deadline=self._server.ends_at) as self._answering:
-                await self._server.app(scope, receive, response.send)
+                await self._server.app(scope, partial(self._receive, request), response.send)
         except Exception:  # noqa: BLE001  # the edge: one request's defect must not end the connection's server
             _log.exception("%s %s failed", request.method.decode(), scope["path"])
             if response.started:

@@ -27,8 +27,8 @@ from services.front.protocol.connections import KEEP, STATE
 from services.front.protocol.server import SurfaceServer
 from services.front.scratchpad import LOOSE, Entry, Scratchpad, Scratchpads
 from services.front.session import SessionState, read_state
-from services.front.transport.peers import Cached, Changed, Peers, Said
-from services.front.transport.session_ids import Claims, SessionIds, is_owner
+from services.front.transport.peers import Cached, Changed, News, Peers, Said
+from services.front.transport.session_ids import Claims, SessionIds
 
 MAX_SESSIONS = 4096
 """That a front has in memory."""
@@ -53,8 +53,6 @@ class HttpSession:
         self.claims = claims
         self.server = server
         self.state = state
-        self.written = state.written()
-        """What the kernel keeps of the state."""
         self.scratchpad: Scratchpad = server.scratchpads.open(claims.name, state)
         self.calls: dict[int | str, trio.CancelScope] = {}
         self.transport: StreamableHTTPServerTransport | None = None
@@ -96,15 +94,12 @@ class Sessions:
         self._limit = limit
         self._served = served
         self._idle_s = idle_s
-        self._by_id: dict[str, HttpSession] = {}
         self._by_name: dict[str, HttpSession] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._nursery: trio.Nursery | None = None
 
     def __len__(self) -> int:
         return len(self._by_name)
-
-    # ---- life -----------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the SDK's parts of sessions, and give up what idles, until cancelled."""
@@ -120,30 +115,27 @@ class Sessions:
 
     async def find(self, session_id: str, server: SurfaceServer) -> HttpSession | None:
         """The session of that id, where it was given for this surface and goes on."""
-        known = self._by_id.get(session_id)
-        if known is not None and known.server is server and is_owner(known.claims):
-            return known
-        claims = self.ids.read(session_id)
+        claims = self.ids.read(session_id, self._by_name)
         if claims is None or claims.surface != server.surface.name or claims.name in self._ended:
             return None
         if claims.name not in self._by_name:
             state = await self.peers.kept(claims.name)
             if state.ended:
                 self._note_end(claims.name)
-                return None
             # Another request of it may have been quicker.
-            if claims.name not in self._by_name and claims.name not in self._ended:
+            elif claims.name not in self._by_name and claims.name not in self._ended:
                 self._add(HttpSession(session_id, claims, server, state))
         return self._by_name.get(claims.name)
 
     def _add(self, session: HttpSession) -> None:
         """It is used here for the first time."""
         if len(self._by_name) >= self._limit:
-            idle = [each for each in self._by_name.values() if not each.in_flight]
+            idle = (each for each in self._by_name.values() if not each.in_flight)
             # One of which nothing is lost goes first.
-            for other in sorted(idle, key=lambda each: (each.scratchpad.size_bytes > 0, each.used_at))[:1]:
+            other = min(idle, key=lambda each: (each.scratchpad.size_bytes > 0, each.used_at), default=None)
+            if other is not None:
                 self._forget(other)
-        self._by_name[session.claims.name] = self._by_id[session.id] = session
+        self._by_name[session.claims.name] = session
 
     async def end(self, session: HttpSession) -> None:
         """Its client has no more use for it: no front serves it any more."""
@@ -153,11 +145,8 @@ class Sessions:
         self._forget(session)
 
     async def keep(self, session: HttpSession) -> None:
-        """Have the kernel keep what was changed in the session's state, if anything was, and the others told."""
-        written = session.state.written()
-        if written != session.written:
-            session.written = written
-            await self.peers.keep(session.claims.name, session.state)
+        """The session's state was changed: have the kernel keep it, and the others told."""
+        await self.peers.keep(session.claims.name, session.state)
 
     def _note_end(self, name: str) -> None:
         self._ended[name] = None
@@ -166,7 +155,7 @@ class Sessions:
 
     def _forget(self, session: HttpSession) -> None:
         if self._by_name.get(session.claims.name) is session:
-            del self._by_name[session.claims.name], self._by_id[session.id]
+            del self._by_name[session.claims.name]
         for scope in session.calls.values():
             scope.cancel()
         if session.transport is not None and self._nursery is not None:
@@ -177,30 +166,25 @@ class Sessions:
             if not session.in_flight and session.used_at <= used_before:
                 self._forget(session)
 
-    # ---- other fronts ---------------------------------------------------------------------------------------------
-
     def _tell_of_entry(self, session: str, entry: Entry) -> None:
-        if self.peers.several and (session == LOOSE or session in self._by_name):
-            self.peers.tell(Cached(session, entry.id, entry.tool, entry.text, entry.size_bytes, entry.at))
+        if session == LOOSE or session in self._by_name:
+            self.peers.tell(Cached(session, entry))
 
-    async def _receive(self, what: Changed | Said | Cached) -> None:
+    async def _receive(self, what: News) -> None:
         session = self._by_name.get(what.name)
         match what:
-            case Cached():
-                self._pads.arrive(what.name, Entry(what.id, what.tool, what.text, what.size_bytes, what.at))
-            case Changed():
-                state = read_state(what.state)
+            case Cached(entry=entry):
+                self._pads.arrive(what.name, entry)
+            case Changed(state=written):
+                state = read_state(written)
                 if state.ended:
                     self._note_end(what.name)
                     if session is not None:
                         self._forget(session)
                 elif session is not None:
                     session.state.become(state)
-                    session.written = what.state
-            case Said() if session is not None:
-                await self._said(session, what.message)
-
-    # ---- the SDK's part -------------------------------------------------------------------------------------------
+            case Said(message=message) if session is not None:
+                await self._said(session, message)
 
     async def transport(self, session: HttpSession) -> StreamableHTTPServerTransport:
         """The SDK's part of a session that goes on.  Raises ValidationError: its client is none that the SDK knows."""
@@ -212,25 +196,25 @@ class Sessions:
                     {"protocolVersion": claims.version, "capabilities": claims.capabilities, "clientInfo": said},
                     by_name=False,
                 )
-                session.transport = await self._start(session, client)
+                await self._start(session, client)
+        assert session.transport is not None
         return session.transport
 
     async def open(self, session: HttpSession) -> StreamableHTTPServerTransport:
         """The SDK's part of a session whose `initialize` it has yet to see."""
-        session.transport = await self._start(session, None)
-        return session.transport
+        return await self._start(session, None)
 
     async def _start(
         self, session: HttpSession, client: InitializeRequestParams | None
     ) -> StreamableHTTPServerTransport:
         served = [each for each in self._by_name.values() if each.transport is not None]
-        if len(served) >= self._served:
-            idle = [each for each in served if not each.in_flight]
-            for other in sorted(idle, key=lambda each: each.used_at)[:1]:
-                assert other.transport is not None
-                await other.transport.terminate()
+        idle = (each for each in served if not each.in_flight)
+        if len(served) >= self._served and (other := min(idle, key=lambda each: each.used_at, default=None)):
+            assert other.transport is not None
+            await other.transport.terminate()
         assert self._nursery is not None
         transport: StreamableHTTPServerTransport = await self._nursery.start(self._serve, session, client)
+        session.transport = transport
         return transport
 
     async def _serve(

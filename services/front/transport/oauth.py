@@ -17,7 +17,7 @@ import trio
 
 from proto.errors import LinckiaError
 from proto.front import OAuth
-from proto.grants import MAX_NAME_CHARS, Grant
+from proto.grants import MAX_NAME_CHARS, Grant, Rate
 from proto.operation import ALL, SURFACES
 
 if TYPE_CHECKING:
@@ -46,26 +46,46 @@ KEY_PREFIX = "oauth:"
 """Of the names of clients and of whose sessions are, so that no other token's are the same."""
 
 
-class InvalidToken(Exception):
+class Unauthorized(Exception):
+    """The request has no token, or one that is none; the message says what would be right, `described` the same for a
+    challenge, and `status` is HTTP's."""
+
+    status = 401
+
+    def __init__(self, message: str, error: str = "invalid_token", described: str | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        """As RFC 6750 names it; empty where no token was sent."""
+        self.described = message if described is None else described
+
+
+class InvalidToken(Unauthorized):
     """It is none of the issuer's for this server at this time; the message says why, without what it holds."""
 
 
-class InsufficientScope(Exception):
+class InsufficientScope(Unauthorized):
     """It has no scope that the settings name."""
 
+    status = 403
 
-class KeysUnavailable(Exception):
+
+class KeysUnavailable(Unauthorized):
     """The issuer's keys are not known and cannot be had at the moment."""
+
+    status = 503
 
 
 class Bearer(NamedTuple):
-    """Who a token is of."""
+    """Whose request it is."""
 
-    grant: Grant
-    key: str
-    """Of the subject, whichever of its tokens this is."""
-    expires: float
+    grant: Grant | None = None
+    """What it may do; None for all."""
+    key: str = ""
+    """Of its token, or of the subject of an issuer's tokens; no secret: a session belongs to the key that opened it."""
+    expires: float | None = None
     """Seconds since 1970."""
+    rate: Rate | None = None
+    """How often it may call; None: as it likes."""
 
 
 ReadKeys = Callable[[], Awaitable[list[dict[str, Any]]]]
@@ -78,7 +98,6 @@ class _Keys:
     def __init__(self, read: ReadKeys) -> None:
         self._read = read
         self._keys: list[dict[str, Any]] = []
-        self._made: dict[tuple[int, str], PyJWK] = {}
         self._fresh_until = self._again_at = float("-inf")
         self._lock = trio.Lock()
         self._problem = ""
@@ -89,16 +108,16 @@ class _Keys:
         if key is not None and trio.current_time() >= self._fresh_until:
             with trio.move_on_after(PATIENCE_S):
                 await self._refresh()
-                key = self._find(kid, algorithm)
+            key = self._find(kid, algorithm)
         if key is None:
             # It may be newer than what was read.
             await self._refresh()
             key = self._find(kid, algorithm)
-        if key is None and self._problem and not self._keys:
-            raise KeysUnavailable(self._problem)
-        if key is None:
-            raise InvalidToken("the issuer has no such key")
-        return key
+        if key is not None:
+            return _made(key, algorithm)
+        if self._problem and not self._keys:
+            raise KeysUnavailable(f"the keys of the issuer cannot be had: {self._problem}", "unavailable")
+        raise InvalidToken("the issuer has no such key")
 
     async def _refresh(self) -> None:
         """Read the keys, once for all who wait for that, and not again for a while."""
@@ -107,30 +126,18 @@ class _Keys:
                 return
             self._again_at = trio.current_time() + AGAIN_S
             try:
-                keys = await self._read()
+                self._keys, self._problem = await self._read(), ""
+                self._fresh_until = trio.current_time() + KEYS_FRESH_S
             except LinckiaError as error:
                 self._problem = str(error)
                 if not self._keys:
                     # Without any there is no service: a second is enough.
                     self._again_at = trio.current_time() + 1
-                return
-            self._keys, self._problem = keys, ""
-            self._made.clear()
-            self._fresh_until = trio.current_time() + KEYS_FRESH_S
 
-    def _find(self, kid: str | None, algorithm: str) -> PyJWK | None:
-        fitting = [
-            (number, key)
-            for number, key in enumerate(self._keys)
-            if _may_sign(key, algorithm) and (kid is None or key.get("kid") == kid)
-        ]
+    def _find(self, kid: str | None, algorithm: str) -> dict[str, Any] | None:
+        fitting = [key for key in self._keys if _may_sign(key, algorithm) and (kid is None or key.get("kid") == kid)]
         # A token that names none is of the only one.
-        if len(fitting) != 1:
-            return None
-        number, data = fitting[0]
-        if (made := self._made.get((number, algorithm))) is None:
-            made = self._made[number, algorithm] = _made(data, algorithm)
-        return made
+        return fitting[0] if len(fitting) == 1 else None
 
 
 def _may_sign(key: dict[str, Any], algorithm: str) -> bool:
@@ -165,11 +172,6 @@ class ResourceServer:
         self._settings = settings
         self._keys = _Keys(read_keys)
 
-    @staticmethod
-    def is_candidate(token: str) -> bool:
-        """Whether it has the form of a JSON Web Token."""
-        return token.count(".") == 2
-
     async def bearer(self, token: str) -> Bearer:
         """Raises InvalidToken, InsufficientScope, KeysUnavailable."""
         if len(token) > MAX_TOKEN_CHARS:
@@ -198,7 +200,7 @@ class ResourceServer:
                 options={"require": ["exp", "iss", "aud"]},
             )
             return self._bearer(claims)
-        except (InsufficientScope, InvalidToken):
+        except Unauthorized:
             raise
         except jwt.InvalidTokenError as error:
             raise InvalidToken(_WHY.get(type(error).__name__, "the token is not valid")) from None
@@ -209,7 +211,8 @@ class ResourceServer:
         given = _scopes(claims)
         scope = next((scope for name, scope in self._settings.scopes.items() if name in given), None)
         if scope is None:
-            raise InsufficientScope(f"the token has none of the scopes {', '.join(self._settings.scopes)}")
+            said = f"the token has none of the scopes {', '.join(self._settings.scopes)}"
+            raise InsufficientScope(said, INSUFFICIENT)
         subject = next((value for name in _SUBJECT if isinstance(value := claims.get(name), str) and value), "")
         if not subject:
             raise InvalidToken("the token names neither subject nor client")
@@ -217,8 +220,6 @@ class ResourceServer:
         # Whatever a client's tokens allow, a session is of one subject with one grant.
         key = KEY_PREFIX + hashlib.sha256(msgspec.msgpack.encode((self._settings.issuer, subject, grant))).hexdigest()
         return Bearer(grant, key, float(claims["exp"]) + self._settings.leeway_s)
-
-    # ---- what leads a client to the issuer ------------------------------------------------------------------------
 
     def metadata(self, base: str, path: str) -> dict[str, Any]:
         """Of the resource at `path` (RFC 9728, 2); `base` is this server's URL."""

@@ -6,9 +6,9 @@ them, so that what one is told of a session the others are told as well.
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,9 +18,10 @@ from proto.errors import LinckiaError
 from proto.frames import Event
 from proto.front import SERVICE
 from proto.front import TO_FRONTS as PREFIX
-from proto.operation import operation_of
+from proto.operation import Params, operation_of
 from proto.ops.kernel import KernelKeepSession, KernelKeptSession
 from services.front.dispatcher import Events
+from services.front.scratchpad import Entry
 from services.front.session import SessionState, read_state
 
 _log = logging.getLogger("linckia.gateway")
@@ -44,16 +45,12 @@ class Cached(msgspec.Struct, frozen=True):
     """A long answer was kept for a session, or for clients without one."""
 
     name: str
-    id: str
-    tool: str
-    text: str
-    size_bytes: int
-    at: datetime.datetime
+    entry: Entry
 
 
-_KINDS: dict[str, type[Changed | Said | Cached]] = {
-    f"{PREFIX}{kind.__name__}": kind for kind in (Changed, Said, Cached)
-}
+News: TypeAlias = Changed | Said | Cached
+
+_KINDS: dict[str, type[News]] = {f"{PREFIX}{kind.__name__}": kind for kind in (Changed, Said, Cached)}
 
 
 class Peers:
@@ -68,34 +65,34 @@ class Peers:
         self._dispatcher = dispatcher
         self._events = events
 
+    async def _ask_kernel(self, params: Params[object]) -> object:
+        with grants.lifted():
+            return await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
+
     async def keep(self, name: str, state: SessionState) -> None:
         """Have the kernel keep what a session is, and tell the others."""
         written = state.written()
         try:
-            params = KernelKeepSession(name=name, state=written)
-            with grants.lifted():
-                await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
+            await self._ask_kernel(KernelKeepSession(name=name, state=written))
         except LinckiaError as error:
             _log.warning("a session's state is not kept: %s", error)
         self.tell(Changed(name, written))
 
     async def kept(self, name: str) -> SessionState:
         """What the kernel keeps of a session; the defaults where that is nothing."""
-        params = KernelKeptSession(name=name)
         try:
-            with grants.lifted():
-                written = await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
+            written = await self._ask_kernel(KernelKeptSession(name=name))
             return read_state(written) if isinstance(written, str) else SessionState()
         except (LinckiaError, msgspec.DecodeError) as error:
             _log.warning("a session's state is not known: %s", error)
             return SessionState()
 
-    def tell(self, what: Changed | Said | Cached) -> None:
+    def tell(self, what: News) -> None:
         """The other fronts, if there are any."""
         if self.several:
             self._events.publish(f"{PREFIX}{type(what).__name__}", what)
 
-    def listen(self, receive: Callable[[Changed | Said | Cached], Awaitable[None]]) -> None:
+    def listen(self, receive: Callable[[News], Awaitable[None]]) -> None:
         """Call `receive` with what the others tell."""
 
         async def read(event: Event) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 from mcp.shared.inbound import decode_header_value
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proto import grants
 from services.front.protocol.fast_path import ToolCall
 from services.front.protocol.messages import TOOLS_CALL
 from services.front.transport.http_sessions import HttpSession
 from services.front.transport.turns import LARGE_BYTES, Shared, Turns
-
-Headers = dict[bytes, bytes]
 
 
 class Refused(Exception):
@@ -36,27 +35,18 @@ class Body:
         self._taken: list[tuple[Turns, int]] = []
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        """The whole of it, in its client's turn.
-
-        Raises:
-            Refused: it is longer than the limit, which a declared length shows before any of it is read, or one too
-                many of its client.
-        """
+        """The whole of it, in its client's turn.  Raises Refused: it is longer than the limit, which a declared length
+        shows before any of it is read, or one too many of its client."""
         declared = headers.get(b"content-length", b"")
         if declared.isdigit():
             await self._admit(int(declared))
         chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                break
-            chunk = message.get("body", b"")
-            size += len(chunk)
+        size, more = 0, True
+        while more and (message := await receive())["type"] == "http.request":
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
             await self._admit(size)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                break
+            more = message.get("more_body", False)
         await self._take(self._shared.short if size <= LARGE_BYTES else self._shared.long)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -82,10 +72,8 @@ class Body:
             turns.give_back(number)
 
 
-def client_of(scope: Scope, session: HttpSession | None) -> Hashable:
-    """Whose request it is, as far as can be told: the session's, the grant's, or whose is of that address."""
-    if session is not None:
-        return session.claims.name
+def client_of(scope: Scope) -> Hashable:
+    """Whose a request without a session is, as far as can be told: the grant's, or whose is of that address."""
     grant = grants.current.get()
     return (scope.get("client") or ("",))[0] if grant is None else ("grant", grant.name)
 
@@ -93,33 +81,55 @@ def client_of(scope: Scope, session: HttpSession | None) -> Hashable:
 def name_of(scope: Scope) -> str:
     """What services know the client of a request without a session by: as far as it can be told from others."""
     # As long as the name of a session over HTTP, so that no local client can take it.
-    return hashlib.sha256(repr(client_of(scope, None)).encode()).hexdigest()[:24]
+    return hashlib.sha256(repr(client_of(scope)).encode()).hexdigest()[:24]
 
 
-def version_of(headers: Headers) -> str:
-    """The revision that the request says it is of; empty where it does not say."""
-    return headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+@dataclass
+class McpRequest:
+    """A request to one of MCP's endpoints; `version` is the revision that it says it is of, empty where it does not."""
 
+    scope: Scope
+    receive: Receive
+    send: Send
+    session: HttpSession | None = None
+    headers: dict[bytes, bytes] = field(init=False)
+    version: str = field(init=False)
 
-def own_headers(session: HttpSession | None) -> list[tuple[bytes, bytes]]:
-    return [] if session is None else [(b"mcp-session-id", session.id.encode())]
+    def __post_init__(self) -> None:
+        self.headers = dict(self.scope["headers"])
+        self.version = self.headers.get(b"mcp-protocol-version", b"").decode("latin-1")
 
+    @property
+    def client(self) -> Hashable:
+        """Whose it is."""
+        return client_of(self.scope) if self.session is None else self.session.claims.name
 
-def media_types_are_plain(headers: Headers) -> bool:
-    """Whether the request names its media types in the usual words; the SDK judges all others."""
-    if headers.get(b"content-type", b"").partition(b";")[0].strip() != b"application/json":
-        return False
-    accepted = {part.partition(b";")[0].strip() for part in headers.get(b"accept", b"").split(b",")}
-    return b"*/*" in accepted or {b"application/json", b"text/event-stream"} <= accepted
+    @property
+    def own_headers(self) -> list[tuple[bytes, bytes]]:
+        """Of its response."""
+        return [] if self.session is None else [(b"mcp-session-id", self.session.id.encode())]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it names its media types in the usual words, and no header twice; the SDK judges all others."""
+        if self.headers.get(b"content-type", b"").partition(b";")[0].strip() != b"application/json":
+            return False
+        accepted = {part.partition(b";")[0].strip() for part in self.headers.get(b"accept", b"").split(b",")}
+        is_usual = b"*/*" in accepted or {b"application/json", b"text/event-stream"} <= accepted
+        return is_usual and len(self.headers) == len(self.scope["headers"])
 
-def headers_agree(headers: Headers, call: ToolCall) -> bool:
-    name = headers.get(b"mcp-name")
-    return (
-        headers.get(b"mcp-method") == TOOLS_CALL.encode()
-        and name is not None
-        and decode_header_value(name.decode("latin-1")) == call.operation.name
-    )
+    def agrees(self, call: ToolCall) -> bool:
+        """Whether its headers name this call, as 2026-07-28 wants it."""
+        name = self.headers.get(b"mcp-name")
+        return (
+            self.headers.get(b"mcp-method") == TOOLS_CALL.encode()
+            and name is not None
+            and decode_header_value(name.decode("latin-1")) == call.operation.name
+        )
+
+    async def answer(self, app: ASGIApp) -> None:
+        """Have a response, or another application, answer it."""
+        await app(self.scope, self.receive, self.send)
 
 
 def answered_once(send: Send) -> Send:

@@ -26,7 +26,7 @@ from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from services.front.protocol.batch import NOT_A_MESSAGE
-from services.front.protocol.connections import level_of, on_connection
+from services.front.protocol.connections import on_connection, state_of
 from services.front.protocol.fast_path import FastPath, ToolCall
 from services.front.protocol.messages import (
     INVALID_REQUEST,
@@ -123,11 +123,9 @@ class SdkSession:
         version: str | None = self._connection.protocol_version
         return version
 
-    # ---- messages -------------------------------------------------------------------------------------------------
-
     def level(self, call: ToolCall) -> str | None:
         """The lowest level of log lines that the client wants of a call."""
-        return call.level if call.modern or self._connection is None else level_of(self._connection)
+        return call.level if call.modern or self._connection is None else state_of(self._connection).level
 
     def recognise(self, envelope: Envelope) -> ToolCall | None:
         """The call, if the connection and the message are such that the fast path may take it."""

@@ -13,13 +13,13 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from time import time as now
 from typing import Any
 
 import msgspec
 
-from services.front.transport.access import current_key
+from services.front.session import current_key
 
 MAX_CHARACTERS = 768
 """Of an id; a client sends it with each request."""
@@ -29,8 +29,6 @@ LIFETIME_S = 30 * 24 * 3600
 
 _MAX_NAME = 48
 _KNOWN = ("roots", "sampling", "elicitation", "tasks")
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
@@ -64,16 +62,16 @@ class SessionIds:
         forms: tuple[dict[str, Any], ...] = (dict(capabilities), known, {name: {} for name in known})
         for said in forms:
             claims = Claims(secrets.token_hex(12), surface, version, int(now()), said, who, _owner())
-            text = _text(_encode(claims))
+            text = _text(msgspec.json.encode(claims))
             session_id = f"{text}.{self._signature(text)}"
             if len(session_id) <= MAX_CHARACTERS:
                 break
             who = {name: value if value.isascii() else "" for name, value in who.items()}
         return session_id
 
-    def read(self, session_id: str) -> Claims | None:
+    def read(self, session_id: str, held: Container[str] = ()) -> Claims | None:
         """What an id says; None where it was not given here, or to another token's client, was altered, or is too
-        old."""
+        old and none of those that are `held`."""
         text, _, signature = session_id.partition(".")
         if len(session_id) > MAX_CHARACTERS or not session_id.isascii():
             return None
@@ -83,16 +81,11 @@ class SessionIds:
             claims = _read(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         except (binascii.Error, msgspec.DecodeError):
             return None
-        is_fresh = now() - claims.issued < LIFETIME_S
-        return claims if is_fresh and is_owner(claims) else None
+        is_fresh = now() - claims.issued < LIFETIME_S or claims.name in held
+        return claims if is_fresh and claims.owner == _owner() else None
 
     def _signature(self, text: str) -> str:
         return _text(hashlib.blake2b(text.encode(), key=self._key, digest_size=18, person=b"linckia-session").digest())
-
-
-def is_owner(claims: Claims) -> bool:
-    """Whether the client that is served has the token that opened the session."""
-    return claims.owner == _owner()
 
 
 def _owner() -> str:

@@ -132,11 +132,11 @@ class SessionMemory:
         kept.revivals += 1
         self._rest, self._short, self._cut, self._revivals = kept.rest, kept.short, kept.cut, kept.revivals
         for message in kept.said:
-            self._note(_method(message), message)
+            self._note(_read(message).method, message)
         for message in kept.asked:
-            request_id = id_of(message)
-            if request_id is not None:
-                self._asked[correlation_key(request_id)] = (_method(message), message)
+            read = _read(message)
+            if read.id is not None:
+                self._asked[correlation_key(read.id)] = (read.method, message)
         self._inherited, self._unread = set(self._asked), bool(kept.rest)
         self._write()
         self._landing[:] = bytes(READ_BYTES)
@@ -197,11 +197,9 @@ class SessionMemory:
             case "initialize" | "notifications/initialized" | "logging/setLevel":
                 self._said[method] = message
             case "resources/subscribe":
-                self._said[_uri(message)] = message
+                self._said[str(_read(message).params.get("uri"))] = message
             case "resources/unsubscribe":
-                self._said.pop(_uri(message), None)
-            case _:
-                pass
+                self._said.pop(str(_read(message).params.get("uri")), None)
 
     def written(self, *, cut: bool) -> None:
         """Whether the last message was written in part only."""
@@ -238,25 +236,14 @@ class _Message(msgspec.Struct):
     params: JsonObject = {}
 
 
+def _read(message: bytes) -> _Message:
+    """Of one of which only the beginning is there, the id."""
+    try:
+        return msgspec.json.decode(message, type=_Message)
+    except msgspec.DecodeError:
+        return _Message(readable_id(message))
+
+
 def id_of(message: bytes) -> RequestId | None:
     """The id of a message, also where only its beginning is there."""
-    try:
-        return msgspec.json.decode(message, type=_Message).id
-    except msgspec.DecodeError:
-        return readable_id(message)
-
-
-def _method(message: bytes) -> str:
-    """Empty where only its beginning is there."""
-    try:
-        return msgspec.json.decode(message, type=_Message).method
-    except msgspec.DecodeError:
-        return ""
-
-
-def _uri(message: bytes) -> str:
-    """What a subscription is known by."""
-    try:
-        return str(msgspec.json.decode(message, type=_Message).params.get("uri"))
-    except msgspec.DecodeError:
-        return ""
+    return _read(message).id

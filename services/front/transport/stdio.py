@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from proto.errors import MaybeExecuted, Unavailable
 from proto.json_types import JsonObject
 from proto.operation import Access
 from services.front import scratchpad
-from services.front.peer import STDIO, current_peer
 from services.front.protocol import batch
 from services.front.protocol.failures import message_of
 from services.front.protocol.handshake import Handshake
@@ -41,14 +40,15 @@ from services.front.protocol.messages import (
     request_key,
 )
 from services.front.protocol.ways import Carrier, Way, way_of
+from services.front.session import STDIO, current_peer
 from services.front.transport.descriptors import Input, Output, non_blocking
 from services.front.transport.json_lines import LOST, Excess, Line, lines, readable_id
 from services.front.transport.session_memory import Kept, SessionMemory, id_of
 
 if TYPE_CHECKING:
     # They load the SDK, which is done beside the first messages.
+    from services.front.gateway import Gateway
     from services.front.protocol.fast_path import ToolCall
-    from services.front.protocol.server import SurfaceServer
     from services.front.transport.sdk_session import SdkSession
 
 DRAIN_S = 30.0
@@ -68,42 +68,16 @@ _FATAL = "Every process that read this message died while it did; it is not read
 _log = logging.getLogger("linckia.gateway")
 
 
-async def serve_stdio(
-    server: Callable[[], Awaitable[SurfaceServer]],
-    handshake: Handshake,
-    pad: scratchpad.Scratchpad,
-    fd_in: int,
-    fd_out: int,
-    *,
-    session_memory: SessionMemory,
-    drain_s: float,
-    opened: Callable[[], None],
-    ending: trio.Event,
-) -> bool:
-    """Serve one client until its input ends or its output is closed; cancellation ends it at once.
-
-    Answers whether the client has left; else `ending` was set, and the session goes on in another front.
+class StdioSession:
+    """One client on one pair of descriptors; the client end of its calls on the fast path.
 
     The descriptors stay open and are left as they were found.
 
     Args:
-        server: waits until the SDK is loaded; may be called at once.
-        handshake: answers the first messages meanwhile.
-        pad: where long answers to this client are kept.
-        session_memory: of this session, which may have been another kernel's before.
+        memory: of this session, which may have been another kernel's before.
         drain_s: how long requests in flight at the end of the input may take.
-        opened: called when the first message has been answered, or needs the SDK.
         ending: set when this process is to end: no more is read, and what is in flight is answered.
     """
-    with non_blocking(fd_in, fd_out):
-        session = _Session(
-            server, handshake, Input(fd_in, session_memory.receive), Output(fd_out), session_memory, drain_s, opened
-        )
-        return await session.run(pad, ending)
-
-
-class _Session:
-    """One client on one pair of descriptors; the client end of its calls on the fast path."""
 
     modern = False
     # As the client sent them, by MCP; the reader checks their form.
@@ -111,61 +85,64 @@ class _Session:
 
     def __init__(
         self,
-        server: Callable[[], Awaitable[SurfaceServer]],
-        handshake: Handshake,
-        source: Input,
-        output: Output,
-        session_memory: SessionMemory,
+        gateway: Gateway,
+        surface: str,
+        fd_in: int,
+        fd_out: int,
+        memory: SessionMemory,
         drain_s: float,
-        opened: Callable[[], None],
+        ending: trio.Event,
     ) -> None:
-        self._server = server
-        self._handshake = handshake
-        self._opened = opened
-        self._input = source
-        self._output = output
-        self._session_memory = session_memory
+        self._gateway = gateway
+        self._surface = surface
+        self._handshake = Handshake(gateway.surface(surface), gateway.version)
+        self._descriptors = fd_in, fd_out
+        self._input = Input(fd_in, memory.receive)
+        self._output = Output(fd_out)
+        self._output.changed = self._written
+        self._memory = memory
         # Requests whose answer is not wholly written yet, each with how many messages will be written by then.
         self._unsent: collections.deque[tuple[int, RequestId]] = collections.deque()
-        output.changed = self._written
         self._drain_s = drain_s
+        self._ending = ending
         self._sdk: SdkSession | None = None
         self._sdk_ready = trio.Event()
         self._calls: dict[RequestId, trio.CancelScope] = {}
         self._batched: dict[RequestId, batch.Pending] = {}
         self._settled = trio.Event()
 
-    # ---- client end of calls --------------------------------------------------------------------------------------
-
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: JsonObject) -> None:
         self._post(msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}))
 
-    async def request(self, method: str, params: dict[str, Any]) -> JsonObject:
+    async def request(self, method: str, params: JsonObject) -> JsonObject:
         raise AssertionError("operations that ask are not on the fast path")
 
-    # ---- life -----------------------------------------------------------------------------------------------------
+    async def run(self) -> bool:
+        """Serve the client until its input ends or its output is closed; cancellation ends it at once.
 
-    async def run(self, pad: scratchpad.Scratchpad, ending: trio.Event) -> bool:
+        Answers whether the client has left; else `ending` was set, and the session goes on in another front.
+        """
         # Every task that serves this client is started from here.
-        scratchpad.enter(pad)
+        scratchpad.enter(self._gateway.scratchpads.open(self._memory.name, self._memory.state))
         current_peer.set(STDIO)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._output.run)
-            nursery.start_soon(self._end_when_broken, nursery.cancel_scope)
-            kept = self._session_memory.take_over()
-            if kept is not None:
-                self._handshake.resume(kept.said)
-            nursery.start_soon(self._bring_in_sdk, nursery)
-            if kept is not None:
-                await self._go_on(kept, nursery)
-            with trio.CancelScope() as reading:
-                nursery.start_soon(_cancel_when, ending, reading)
-                async for line in self._lines(kept or Kept()):
-                    await self._output.room()
-                    await self._accept(line, nursery)
-                    self._session_memory.read(line.rest)
-            await self._drain()
-            nursery.cancel_scope.cancel()
+        with non_blocking(*self._descriptors):
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._output.run)
+                self._nursery.start_soon(_cancel_when, self._output.broken, self._nursery.cancel_scope)
+                kept = self._memory.take_over()
+                if kept is not None:
+                    self._handshake.resume(kept.said)
+                self._nursery.start_soon(self._bring_in_sdk)
+                if kept is not None:
+                    await self._go_on(kept)
+                with trio.CancelScope() as reading:
+                    self._nursery.start_soon(_cancel_when, self._ending, reading)
+                    async for line in self._lines(kept or Kept()):
+                        await self._output.room()
+                        await self._accept(line)
+                        self._memory.read(line.rest)
+                await self._drain()
+                self._nursery.cancel_scope.cancel()
         return not reading.cancelled_caught
 
     def _lines(self, kept: Kept) -> AsyncIterator[Line]:
@@ -174,27 +151,22 @@ class _Session:
             if fatal:
                 self._post(error_message(readable_id(fatal), INTERNAL_ERROR, _FATAL))
         excess = Excess(readable_id(kept.rest), LOST) if kept.short else None
-        return lines(
-            self._input,
-            before=b"" if excess else kept.rest,
-            excess=excess,
-            begun=partial(self._session_memory.read, begun=True),
-        )
+        begun = partial(self._memory.read, begun=True)
+        return lines(self._input, before=b"" if excess else kept.rest, excess=excess, begun=begun)
 
-    async def _go_on(self, kept: Kept, nursery: trio.Nursery) -> None:
+    async def _go_on(self, kept: Kept) -> None:
         """Where a front that died left the session: what was asked and may be repeated is; the rest is answered."""
         _log.info("a session was resumed; %d requests were in flight", len(kept.asked))
         if kept.cut:
             # The client takes what there is of that line for what it is: no message.
             self._post(b"")
-        await self._sdk_ready.wait()
-        assert self._sdk is not None
+        sdk = await self._loaded()
         for message in kept.asked:
-            await self._ask_again(self._sdk, message, kept, nursery)
+            await self._ask_again(sdk, message, kept)
         for news in self._handshake.news():
             self.notify(news, {})
 
-    async def _ask_again(self, sdk: SdkSession, message: bytes, kept: Kept, nursery: trio.Nursery) -> None:
+    async def _ask_again(self, sdk: SdkSession, message: bytes, kept: Kept) -> None:
         call = envelope = None
         with contextlib.suppress(NotJson):
             envelope = read_envelope(message)
@@ -202,7 +174,7 @@ class _Session:
             call = sdk.recognise(envelope) or sdk.fast_path.recognise(envelope, modern=True)
             repeatable = call.operation.idempotent if call is not None else not is_call(envelope)
             if repeatable and kept.revivals <= REPEATS:
-                await self._accept(Line(message, None, kept.rest), nursery)
+                await self._accept(Line(message, None, kept.rest))
                 return
         request_id = id_of(message)
         if request_id is not None:
@@ -212,24 +184,25 @@ class _Session:
                 answer = sdk.fast_path.failed(call, _DIED_READING if reads else _DIED).message
             self._respond(correlation_key(request_id), answer)
 
-    async def _bring_in_sdk(self, nursery: trio.Nursery) -> None:
-        server = await self._server()
+    async def _bring_in_sdk(self) -> None:
+        # Waited for, not asked for: the first message comes first.
+        await self._gateway.loaded.wait()
+        server = await self._gateway.server(self._surface)
         from services.front.transport.sdk_session import SdkSession
 
         self._sdk = SdkSession(server, self._post, self._respond, self._handshake.answered)
-        nursery.start_soon(self._sdk.run)
-        told = 0
-        # More may be taken meanwhile; none can be after the last.
-        while told < len(self._handshake.taken):
-            message = self._handshake.taken[told]
+        self._nursery.start_soon(self._sdk.run)
+        # More may be taken meanwhile, at the end of the list that is gone through; none can be after the last.
+        for message in self._handshake.taken:
             await self._sdk.hand_over(message, b'"id"' in message, self._post)
-            told += 1
             await self._sdk.handshake_version()
         self._sdk_ready.set()
 
-    async def _end_when_broken(self, scope: trio.CancelScope) -> None:
-        await self._output.broken.wait()
-        scope.cancel()
+    async def _loaded(self) -> SdkSession:
+        """The SDK's part, once it knows what was said without it."""
+        await self._sdk_ready.wait()
+        assert self._sdk is not None
+        return self._sdk
 
     async def _drain(self) -> None:
         """Answer the requests in flight, while the client reads."""
@@ -244,27 +217,22 @@ class _Session:
     def _respond(self, key: RequestId, answer: bytes) -> None:
         pending = self._batched.pop(key, None)
         (self._post if pending is None else pending.answer)(answer)
-        self._answered(key)
-        self._settled.set()
-
-    def _answered(self, key: RequestId) -> None:
         if self._output.empty:
-            self._session_memory.answered(key)
+            self._memory.answered(key)
         else:
             self._unsent.append((self._output.posted, key))
+        self._settled.set()
 
     def _written(self) -> None:
-        self._session_memory.written(cut=self._output.cut)
+        self._memory.written(cut=self._output.cut)
         # Each as soon as it is: where this front dies, the next one answers what is not noted, once more.
         while self._unsent and self._unsent[0][0] <= self._output.written:
-            self._session_memory.answered(self._unsent.popleft()[1])
+            self._memory.answered(self._unsent.popleft()[1])
 
     def _post(self, message: bytes) -> None:
         self._output.post(message + b"\n")
 
-    # ---- messages -------------------------------------------------------------------------------------------------
-
-    async def _accept(self, line: Line, nursery: trio.Nursery) -> None:
+    async def _accept(self, line: Line) -> None:
         if line.excess is not None:
             self._post(error_message(line.excess.request_id, INVALID_REQUEST, line.excess.why))
             return
@@ -273,46 +241,41 @@ class _Session:
         except NotJson as error:
             self._post(error_message(error.request_id, PARSE_ERROR, f"Parse error: {error}"))
             return
-        sdk = self._sdk
-        if sdk is None or not self._sdk_ready.is_set():
-            greets = way_of(envelope, Carrier.LOADING) is Way.GREETING
-            answer = self._handshake.answer(line.data) if greets else None
-            if answer:
-                self._post(answer)
-            if answer is not None and envelope is not None and isinstance(envelope.method, str):
-                self._session_memory.say(envelope.method, line.data)
-            self._opened()
-            if answer is not None:
-                return
-            await self._sdk_ready.wait()
-            sdk = self._sdk
-            assert sdk is not None
+        if not self._sdk_ready.is_set() and self._greet(line.data, envelope):
+            return
+        sdk = await self._loaded()
         if envelope is None and batch.is_batch(line.data):
-            await self._take_batch(sdk, line.data, line.rest, nursery)
+            await self._take_batch(sdk, line)
         else:
-            await self._take(sdk, line.data, line.rest, envelope, nursery, None)
+            await self._take(sdk, line.data, line.rest, envelope)
 
-    async def _take_batch(self, sdk: SdkSession, data: bytes, rest: bytes, nursery: trio.Nursery) -> None:
+    def _greet(self, data: bytes, envelope: Envelope | None) -> bool:
+        """Answer a message while the SDK loads, if it is a greeting."""
+        greets = way_of(envelope, Carrier.LOADING) is Way.GREETING
+        answer = self._handshake.answer(data) if greets else None
+        if answer:
+            self._post(answer)
+        if answer is not None and envelope is not None and isinstance(envelope.method, str):
+            self._memory.say(envelope.method, data)
+        self._gateway.opened.set()
+        return answer is not None
+
+    async def _take_batch(self, sdk: SdkSession, line: Line) -> None:
         if await sdk.handshake_version() not in batch.BATCH_VERSIONS:
             text = f"{batch.NOT_A_MESSAGE} (batches are of the revisions up to 2025-03-26 only)"
             self._post(error_message(None, INVALID_REQUEST, text))
             return
         try:
-            messages = batch.parts(data)
-        except NotJson as error:
-            self._post(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
-            return
+            parts = batch.parts(line.data)
         except batch.Refused as error:
-            self._post(error_message(None, INVALID_REQUEST, str(error)))
+            self._post(error.answer)
             return
         pending = batch.Pending(self._post)
-        seen: set[RequestId] = set()
-        for message in messages:
-            envelope = read_envelope(message)
-            if (fault := batch.fault(envelope, seen)) is not None:
-                pending.add(fault)
+        for part in parts:
+            if part.fault is not None:
+                pending.add(part.fault)
             else:
-                await self._take(sdk, message, rest, envelope, nursery, pending)
+                await self._take(sdk, part.data, line.rest, part.envelope, pending)
         pending.seal()
 
     async def _take(
@@ -321,16 +284,15 @@ class _Session:
         data: bytes,
         rest: bytes,
         envelope: Envelope | None,
-        nursery: trio.Nursery,
-        pending: batch.Pending | None,
+        pending: batch.Pending | None = None,
     ) -> None:
         refuse = self._post if pending is None else pending.add
         key = None if envelope is None else request_key(envelope)
         if envelope is not None and isinstance(envelope.method, str):
             if key is None:
-                self._session_memory.say(envelope.method, data)
+                self._memory.say(envelope.method, data)
             else:
-                self._session_memory.ask(key, envelope.method, data, rest)
+                self._memory.ask(key, envelope.method, data, rest)
                 refuse = partial(self._respond, key)
         if pending is not None and key is not None:
             pending.expect()
@@ -344,7 +306,7 @@ class _Session:
             return
         call = sdk.recognise(envelope) if envelope is not None and way is Way.CALL else None
         if call is not None:
-            nursery.start_soon(self._serve, sdk, call, nursery)
+            self._nursery.start_soon(self._serve, sdk, call)
             return
         # One that is no envelope has an id that is none, or members that no message has.
         has_id = envelope is None or not isinstance(envelope.id, UnsetType)
@@ -353,22 +315,21 @@ class _Session:
             self._withdraw(withdrawn)
 
     def _withdraw(self, key: RequestId) -> None:
-        scope = self._calls.get(key)
-        if scope is not None:
+        if (scope := self._calls.get(key)) is not None:
             scope.cancel()
-        pending = self._batched.pop(key, None)
-        if pending is not None:
+        if (pending := self._batched.pop(key, None)) is not None:
             pending.drop()
-        self._session_memory.answered(key)
+        self._memory.answered(key)
         self._settled.set()
 
-    async def _serve(self, sdk: SdkSession, call: ToolCall, nursery: trio.Nursery) -> None:
+    async def _serve(self, sdk: SdkSession, call: ToolCall) -> None:
         key = correlation_key(call.id)
         with trio.CancelScope() as scope:
             self._calls[key] = scope
             try:
                 # A cancelled call is never answered.
-                self._respond(key, (await sdk.fast_path.answer(call, self, nursery, sdk.level(call))).message)
+                answer = await sdk.fast_path.answer(call, self, self._nursery, sdk.level(call))
+                self._respond(key, answer.message)
             finally:
                 # An id that was used again meanwhile belongs to the later call.
                 if self._calls.get(key) is scope:

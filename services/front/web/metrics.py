@@ -31,40 +31,44 @@ _ROUTE: Final = Route("GET", "/metrics")
 
 _TAKES_CALLS: Final = ("ready", "resting")
 
-_OF_PROCESSES: Final[tuple[tuple[str, str, Callable[[ServiceFigures], float | None]], ...]] = (
-    ("service_up", "Whether the service takes calls; one that rests does.", lambda each: each.state in _TAKES_CALLS),
-    ("service_generation", "How many times the process has been started.", lambda each: each.generation),
-    ("service_restarts_total", "Starts after the first that a crash caused.", lambda each: each.restarts),
-    ("service_uptime_seconds", "Since the process was ready.", lambda each: each.uptime_s),
-    (
-        "service_recovery_seconds", "From the latest death's being noticed to ready again.",
-        lambda each: _seconds(each.recovery_ms),
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+_OF_PROCESSES: Final[dict[str, tuple[str, Callable[[ServiceFigures], float | None]]]] = {
+    "service_up": ("Whether the service takes calls; one that rests does.", lambda each: each.state in _TAKES_CALLS),
+    "service_generation": ("How many times the process has been started.", lambda each: each.generation),
+    "service_restarts_total": ("Starts after the first that a crash caused.", lambda each: each.restarts),
+    "service_uptime_seconds": ("Since the process was ready.", lambda each: each.uptime_s),
+    "service_recovery_seconds": (
+        "From the latest death's being noticed to ready again.", lambda each: _seconds(each.recovery_ms),
     ),
-    (
-        "service_answered_seconds", "From the latest death's being noticed to every caller answered or queued again.",
+    "service_answered_seconds": (
+        "From the latest death's being noticed to every caller answered or queued again.",
         lambda each: _seconds(each.answered_ms),
     ),
-    ("service_memory_bytes", "Resident memory of the process.", lambda each: each.rss_bytes),
-    ("service_ping_seconds", "Round trip of the latest ping.", lambda each: _seconds(each.ping_ms)),
-)  # fmt: skip
+    "service_memory_bytes": ("Resident memory of the process.", lambda each: each.rss_bytes),
+    "service_ping_seconds": ("Round trip of the latest ping.", lambda each: _seconds(each.ping_ms)),
+    "service_in_flight": ("Calls delivered and not yet answered.", lambda each: each.in_flight),
+}  # fmt: skip
 """A series for each process of a service, where the figure is known."""
 
-_OF_BACKLOGS: Final[tuple[tuple[str, str, Callable[[Backlog], float | None]], ...]] = (
-    ("backlog_waiting", "Work in the background that is still to be done.", lambda each: each.total - each.done),
-    ("backlog_done", "What of the same kind is done.", lambda each: each.done),
-    ("backlog_per_second", "How quick it is at the moment.", lambda each: each.per_s),
-    ("backlog_left_seconds", "How long it will take at that rate.", lambda each: each.left_s),
-)
+_OF_BACKLOGS: Final[dict[str, tuple[str, Callable[[Backlog], float | None]]]] = {
+    "backlog_waiting": ("Work in the background that is still to be done.", lambda each: each.total - each.done),
+    "backlog_done": ("What of the same kind is done.", lambda each: each.done),
+    "backlog_per_second": ("How quick it is at the moment.", lambda each: each.per_s),
+    "backlog_left_seconds": ("How long it will take at that rate.", lambda each: each.left_s),
+}
 """A series for each kind of work of a process that is not done."""
 
-_OF_SERVICES: Final[tuple[tuple[str, str, Callable[[LaneFigures], float]], ...]] = (
-    ("service_queued", "Calls that wait for a process.", lambda lane: lane.queued),
-    ("service_calls_total", "Calls accepted.", lambda lane: lane.calls),
-    (
-        "service_replays_total", "Calls sent again after the death of the process that had them.",
-        lambda lane: lane.replays,
+_OF_SERVICES: Final[dict[str, tuple[str, Callable[[LaneFigures], float]]]] = {
+    "service_queued": ("Calls that wait for a process.", lambda lane: lane.queued),
+    "service_calls_total": ("Calls accepted.", lambda lane: lane.calls),
+    "service_replays_total": (
+        "Calls sent again after the death of the process that had them.", lambda lane: lane.replays,
     ),
-)  # fmt: skip
+}  # fmt: skip
 
 
 def routes(dispatcher: Dispatcher) -> list[BaseRoute]:
@@ -106,23 +110,19 @@ class _Collector(Collector):
             text = "Since the moment of the last backup that was made."
             yield _family("backup_age_seconds", text, [], [((), backup.age_s)])
             yield _family("backup_failed", "1 where the latest backup failed.", [], [((), bool(backup.error))])
-        for name, text, figure in _OF_PROCESSES:
-            yield _family(name, text, ["service"], (((each.name,), figure(each)) for each in processes))
+        for name, (text, of_process) in _OF_PROCESSES.items():
+            yield _family(name, text, ["service"], (((each.name,), of_process(each)) for each in processes))
         states = (((each.name, one), each.state == one) for each in processes for one in figures.states)
         yield _family("service_state", "1 for the state that the process is in.", ["service", "state"], states)
         # A series that is there from the start is what an alert on its increase needs.
         deaths = (((each.name, cause), each.deaths.get(cause, 0)) for each in processes for cause in figures.causes)
         yield _family("service_deaths_total", "Deaths by cause.", ["service", "cause"], deaths)
-        in_flight = (((each.name,), each.in_flight) for each in processes)
-        yield _family("service_in_flight", "Calls delivered and not yet answered.", ["service"], in_flight)
-        for name, text, of in _OF_BACKLOGS:
-            held = (((one.name, what), of(each)) for one in processes for what, each in one.backlogs.items())
+        for name, (text, of_backlog) in _OF_BACKLOGS.items():
+            held = (((one.name, what), of_backlog(each)) for one in processes for what, each in one.backlogs.items())
             yield _family(name, text, ["service", "of"], held)
-        for name, text, count in _OF_SERVICES:
-            yield _family(name, text, ["service"], (((service,), count(lane)) for service, lane in lanes.items()))
-        failures = (
-            ((name, kind.value), lane.failures.get(kind.value, 0)) for name, lane in lanes.items() for kind in Kind
-        )
+        for name, (text, of_lane) in _OF_SERVICES.items():
+            yield _family(name, text, ["service"], (((service,), of_lane(lane)) for service, lane in lanes.items()))
+        failures = (((name, kind), lane.failures.get(kind, 0)) for name, lane in lanes.items() for kind in Kind)
         yield _family("service_failures_total", "Calls that failed, by kind.", ["service", "kind"], failures)
         what = "the process that services are forked from"
         up = (((each.name,), each.up) for each in figures.zygotes)
@@ -138,7 +138,3 @@ def _family(name: str, text: str, labels: list[str], samples: Iterable[tuple[tup
         if figure is not None:
             family.add_metric(values, figure)
     return family
-
-
-def _seconds(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1000

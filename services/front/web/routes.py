@@ -71,8 +71,7 @@ def routes(
     Args:
         shared: among all that clients send bodies to.
     """
-    call = _Call(dispatcher)
-    shared = shared or Shared()
+    call, shared = _Call(dispatcher), shared or Shared()
     found = [routing.Route("/ping", _ping, methods=["GET"])]
 
     def add(route: Route, service: str, params: type[Params[object]], answer: _Answering) -> None:
@@ -113,70 +112,66 @@ _Answering = Callable[[JsonObject, bool], Awaitable[object]]
 """What answers a request's arguments; the flag says whether numbers have to be numbers, and not text."""
 
 
+@dataclass
 class _Served:
     """One route: its requests read, and their answers sent."""
 
-    def __init__(
-        self, route: Route, params: type[Params[object]], answer: _Answering, max_body_bytes: int, shared: Shared
-    ) -> None:
-        self._route = route
-        self._fields = frozenset(field.encode_name for field in msgspec.structs.fields(params))
-        self._answer = answer
-        self._max_body_bytes = max_body_bytes
-        self._shared = shared
+    route: Route
+    params: type[Params[object]]
+    answer: _Answering
+    max_body_bytes: int
+    shared: Shared
 
     async def serve(self, request: Request) -> Response:
         try:
             arguments = await self._arguments(request)
-            answering = partial(self._answer, arguments, request.method == "POST")
-            answer = await (answering() if self._route.detached else _unless_gone(request, answering))
+            answering = partial(self.answer, arguments, request.method == "POST")
+            answer = await (answering() if self.route.detached else _unless_gone(request, answering))
         except (ClientGone, ClientDisconnect):
             # It reaches no client; the status is the one that other servers log then.
             return Response(status_code=499)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this request's answer, and is logged
-            return failed(self._route, error)
-        if answer is None and self._route.missing:
-            return failed(self._route, HttpError(404, self._route.missing))
+            return failed(self.route, error)
+        if answer is None and self.route.missing:
+            return failed(self.route, HttpError(404, self.route.missing))
         return json_response(answer.body, answer.status) if isinstance(answer, Answer) else json_response(answer)
 
     async def _arguments(self, request: Request) -> JsonObject:
         if request.method != "POST":
             given = {**request.query_params, **request.path_params}
-            return {name: value for name, value in given.items() if name in self._fields}
-        body = Body(self._shared, client_of(request.scope, None), self._max_body_bytes)
+            known = {field.encode_name for field in msgspec.structs.fields(self.params)}
+            return {name: value for name, value in given.items() if name in known}
+        body = Body(self.shared, client_of(request.scope), self.max_body_bytes)
         try:
-            return self._decoded(await body.read(request.receive, dict(request.scope["headers"])))
+            data = await body.read(request.receive, dict(request.scope["headers"]))
+            if self.route.body:
+                return {self.route.body: data}
+            if (excess := exceeded(data)) is not None:
+                raise InvalidParams(f"the body has {excess}")
+            decoded: JsonObject = msgspec.json.decode(data, type=dict[str, Any])
+            return decoded
         except Refused as error:
             raise HttpError(error.status, str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidParams(f"the body is not a JSON object: {error}") from None
         finally:
             # What follows is the operation's, and waits for its service.
             body.done()
-
-    def _decoded(self, body: bytes) -> JsonObject:
-        if self._route.body:
-            return {self._route.body: body}
-        if (excess := exceeded(body)) is not None:
-            raise InvalidParams(f"the body has {excess}")
-        try:
-            decoded: JsonObject = msgspec.json.decode(body, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidParams(f"the body is not a JSON object: {error}") from None
-        return decoded
 
 
 @dataclass
 class _Call:
     """`proto.http.Call` in a client's name."""
 
-    _dispatcher: Dispatcher
+    dispatcher: Dispatcher
 
     async def __call__(self, params: Params[R], /) -> R:
         op = operation_of(params)
-        result: R = msgspec.convert(await self._dispatcher.call(op, params), op.result)
+        result: R = msgspec.convert(await self.dispatcher.call(op, params), op.result)
         return result
 
     async def json(self, params: Params[object], /) -> msgspec.Raw:
-        answer = await self._dispatcher.call(operation_of(params), params, written=True)
+        answer = await self.dispatcher.call(operation_of(params), params, written=True)
         return answer if isinstance(answer, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(answer))
 
 

@@ -1,28 +1,45 @@
-"""HTTP as a front serves it: MCP, the routes that operations declare, the metrics, the operator's page."""
+"""HTTP as a front serves it: MCP (`/mcp`, `/mcp/{surface}`, and `/v1/mcp`, which is transcripts, stateless), `/health`,
+the routes that operations declare, the metrics, the operator's page.
+
+Who may talk at all is settled in `services.front.transport.access`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proto import grants
 from proto.errors import LinckiaError
-from proto.front import SERVICE, FrontSettings
-from proto.operation import operation_of
+from proto.front import SERVICE, FrontSettings, Http
+from proto.operation import ALL, SURFACES, operation_of
 from proto.ops import Table
 from proto.ops.fetch import IssuerKeys, IssuerKeySet
 from proto.ops.kernel import KernelReady
 from services.front.dispatcher import LinkDispatcher
 from services.front.gateway import Gateway
-from services.front.transport.http import serve_http
-from services.front.transport.http_server import Relay
+from services.front.transport import http_server
+from services.front.transport.access import Guard, Tokens
+from services.front.transport.endpoint import Endpoint, hear
+from services.front.transport.http_sessions import Sessions
 from services.front.transport.oauth import ResourceServer
-from services.front.transport.tokens import Tokens
+from services.front.transport.peers import Peers
+from services.front.transport.session_ids import SessionIds
 from services.front.transport.turns import Shared
 from services.front.web import metrics, page, routes
+
+TRANSCRIPTS = "transcripts"
 
 
 async def serve(
@@ -32,7 +49,7 @@ async def serve(
     settings: FrontSettings,
     listening: socket.socket,
     ending: trio.Event,
-    relay: Relay,
+    relay: http_server.Relay,
     *,
     front: str,
 ) -> None:
@@ -42,7 +59,8 @@ async def serve(
         declared: all operations, those of services that are switched off among them.
         front: the name of this process.
     """
-    assert settings.http is not None
+    http = settings.http
+    assert http is not None
 
     async def ready() -> bool:
         try:
@@ -50,26 +68,120 @@ async def serve(
         except LinckiaError:
             return False
 
-    shared = Shared()
-    of_table = routes.routes(
-        dispatcher, declared, settings.http.max_body_bytes, unserved=settings.unserved, shared=shared
-    )
-    every = [*of_table, *metrics.routes(dispatcher), *page.routes(dispatcher)]
-
     async def read_keys() -> list[dict[str, Any]]:
         # Whoever is served meanwhile has no part in it.
         with grants.lifted():
             answer = await dispatcher.call(operation_of(IssuerKeys), IssuerKeys(), caller=SERVICE)
         return msgspec.convert(answer, IssuerKeySet).keys
 
-    oauth = settings.http.oauth
-    issuer = None if oauth is None else ResourceServer(oauth, read_keys)
+    shared = Shared()
+    of_table = routes.routes(dispatcher, declared, http.max_body_bytes, unserved=settings.unserved, shared=shared)
     tokens = Tokens()
     async with trio.open_nursery() as nursery:
         await nursery.start(tokens.follow, dispatcher, front)
         await serve_http(
-            gateway, settings.http, listening, routes=every, ready=ready, tokens=tokens, shutdown=ending.wait,
-            issuer=issuer, shared=shared, session_key=bytes.fromhex(settings.session_key), several=settings.workers > 1,
+            gateway,
+            http,
+            listening,
+            routes=[*of_table, *metrics.routes(dispatcher), *page.routes(dispatcher)],
+            ready=ready,
+            session_key=bytes.fromhex(settings.session_key),
+            several=settings.workers > 1,
+            tokens=tokens,
+            issuer=None if http.oauth is None else ResourceServer(http.oauth, read_keys),
+            shared=shared,
+            shutdown=ending.wait,
             relay=relay,
-        )  # fmt: skip
+        )
         nursery.cancel_scope.cancel()
+
+
+async def serve_http(
+    gateway: Gateway,
+    settings: Http,
+    listening: socket.socket,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    ready: Callable[[], Awaitable[bool]],
+    session_key: bytes,
+    several: bool = False,
+    tokens: Tokens | None = None,
+    issuer: ResourceServer | None = None,
+    shared: Shared | None = None,
+    shutdown: Callable[[], Awaitable[None]] = trio.sleep_forever,
+    relay: http_server.Relay | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve on a socket that listens already, which is then this function's, until `shutdown` returns.
+
+    Requests in flight then have some seconds to end; streams that only listen are ended at once.
+
+    Args:
+        routes: others' (metrics, the operator's page), behind the same checks.
+        ready: what `/health` and `/readyz` answer 200 for.
+        session_key: signs the ids of sessions; all fronts have the same.
+        several: whether there are other fronts.
+        tokens: those that the operator has made.
+        issuer: judges the tokens of another issuer, if there is one.
+        shared: with the routes, what one client's flood leaves to the others.
+        relay: from the front before, and to the next.
+    """
+    peers = Peers(gateway.dispatcher, gateway.events, several=several)
+    sessions = Sessions(SessionIds(session_key), peers, gateway.scratchpads, hear)
+    limit, shared = settings.max_body_bytes, shared or Shared()
+    endpoints = {f"/mcp/{name}": Endpoint(await gateway.server(name), limit, shared, sessions) for name in SURFACES}
+    endpoints["/v1/mcp"] = Endpoint(await gateway.server(TRANSCRIPTS), limit, shared)
+    every = list(endpoints.values())
+    endpoints["/mcp"] = endpoints[f"/mcp/{ALL}"]
+    guard = Guard(_app(endpoints, routes, ready), settings, tokens, issuer)
+
+    async with contextlib.AsyncExitStack() as stack:
+        for endpoint in every:
+            await stack.enter_async_context(endpoint.running())
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        await nursery.start(sessions.run)
+        gc.freeze()
+
+        async def until_shutdown() -> None:
+            await shutdown()
+            for endpoint in every:
+                endpoint.close_streams()
+
+        await http_server.serve(
+            guard, settings, listening, shutdown=until_shutdown, relay=relay, task_status=task_status
+        )
+        nursery.cancel_scope.cancel()
+
+
+def _app(
+    endpoints: Mapping[str, ASGIApp], routes: Sequence[BaseRoute], ready: Callable[[], Awaitable[bool]]
+) -> ASGIApp:
+    """The application: MCP's endpoints by their paths, and routes."""
+
+    async def health(request: Request) -> Response:
+        up = await ready()
+        return JSONResponse({"status": "ready" if up else "starting"}, status_code=200 if up else 503)
+
+    async def alive(request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    own = {"/health": health, "/readyz": health, "/livez": alive}
+    every = [*(Route(path, endpoint=answer, methods=["GET"]) for path, answer in own.items()), *routes]
+    others = Starlette(routes=every)
+    # What has an exact path need not be looked up in the routes.
+    exact = {
+        (method, route.path): route.app
+        for route in reversed(every)
+        if isinstance(route, Route) and "{" not in route.path
+        for method in route.methods or ()
+    }
+    unknown = JSONResponse({"error": f"no such surface; there are: {', '.join(SURFACES)}"}, status_code=404)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        found = endpoints.get(path) or exact.get((scope["method"], path))
+        if found is None and path.startswith("/mcp/"):
+            found = endpoints.get(path.rstrip("/"), unknown)
+        await (found or others)(scope, receive, send)
+
+    return app

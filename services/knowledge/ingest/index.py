@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import apsw
 import trio
@@ -69,19 +69,11 @@ class Failed:
 class Index:
     """The notes, and the work that is left; one step at a time."""
 
-    def __init__(
-        self, env: Environment, database: Database, roots: Roots, turn: trio.CapacityLimiter,
-        look_again: Callable[[Iterable[str]], None],
-    ) -> None:  # fmt: skip
-        """
-        Args:
-            turn: of the thread that reads files.
-            look_again: called with files that may have been written while they were read.
-        """
+    def __init__(self, env: Environment, database: Database, look_again: Callable[[Iterable[str]], None]) -> None:
+        """`look_again` is called with files that may have been written while they were read."""
         self._env = env
         self._database = database
-        self._roots = roots
-        self._turn = turn
+        self._roots = env.roots
         self._look_again = look_again
         self._measure: Measure | None = None
         self._generation: int | None = None
@@ -160,9 +152,7 @@ class Index:
 
     async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
         """Forget the files that are gone and give ids to new ones, in one transaction."""
-        moved = await trio.to_thread.run_sync(
-            _moves, changes, self.known, self.renamed, self._roots, walk, limiter=self._turn
-        )
+        moved = await trio.to_thread.run_sync(_moves, changes, self.known, self.renamed, self._roots, walk)
         ids = [self.known[place].id for place in changes.gone]
 
         def change(db: apsw.Connection) -> dict[Place, Known]:
@@ -183,10 +173,10 @@ class Index:
         """Do one piece of work; answers whether there was any."""
         if not self.reconciled:
             await self._reconcile()
-        elif self.leaving and await self._take_out(reused=bool(self.pending)):
-            pass
         elif self.pending:
             await self._batch()
+        elif self.leaving:
+            await self._take_out()
         else:
             return self.cut_after is not None and await self._cut_again(self.cut_after)
         return True
@@ -208,7 +198,7 @@ class Index:
 
         await self._database.write(change)
         self.cut_after = last
-        self.known |= {place: Known(id_, None, None, 0, None) for id_, place in there}
+        self.known |= {place: Known(id_) for id_, place in there}
         self.pending |= dict.fromkeys(place for _, place in there)
         return True
 
@@ -226,34 +216,32 @@ class Index:
         await self._database.write(change)
         for id_ in missing:
             place = ours[id_]
-            self.known[place] = Known(id_, None, None, 0, None)
+            self.known[place] = Known(id_)
             self.pending[place] = None
         self.leaving = True
         self.reconciled = True
 
-    async def _take_out(self, *, reused: bool) -> bool:
-        """Take ids out of the search; answers whether there were any that can go now.
+    async def _take_out(self) -> None:
+        """Take ids out of the search, which leaves out notes that are gone until then.
 
-        While notes wait to be put, only those go that a note has again: the new note of a renamed file takes over the
-        vectors of the old one. Searches leave out notes that are gone.
+        After all notes that wait were put: the new note of a renamed file takes over the vectors of the old one.
         """
-        ids = await self._database.read(lambda db: nodes.leaving(db, 4096, reused=reused))
-        if not ids:
-            self.leaving = reused
-            return False
-        await self._env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
-        await self._database.write(lambda db: nodes.left(db, ids))
-        return True
+        ids = await self._database.read(lambda db: nodes.leaving(db, 4096))
+        if ids:
+            await self._env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
+            await self._database.write(lambda db: nodes.left(db, ids))
+        self.leaving = bool(ids)
 
     async def _batch(self) -> None:
         wanted = {place: self.known[place] for place in itertools.islice(self.pending, BATCH_FILES)}
         assert self._measure is not None, "notes are known before they are read"
-        batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, self._measure, limiter=self._turn)
+        batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, self._measure)
         now = trio.current_time()
         put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
         if updates:
-            self.known.update(await self._database.write(lambda db: nodes.settle(db, updates)))
+            await self._database.write(lambda db: nodes.settle(db, updates))
+            self.known |= {update.place: update.known for update in updates}
         if batch.failed:
             await self._database.write(lambda db: nodes.give_up(db, batch.failed))
         for place, reason in batch.failed.items():
@@ -262,7 +250,7 @@ class Index:
         for place in batch.read:
             self.pending.pop(place, None)
             self._pauses.pop(place, None)
-        unsure = (update for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None)
+        unsure = (update for update in (*batch.updates.values(), *batch.unchanged) if update.known.stamp is None)
         self._look_again(update.place.absolute for update in unsure)
 
     async def _put(self, groups: list[Group], batch: _Batch) -> list[str]:
@@ -354,7 +342,7 @@ class _Batch:
         lead = text[: len(text) - len(text.lstrip())].count("\n")
         stamp = content.stamp if content.settled else None
         if hash_ == known.hash and lead == known.lead:
-            self.unchanged.append(Update(known.id, place, stamp, hash_, lead, 0.0, None))
+            self.unchanged.append(Update(place, replace(known, stamp=stamp)))
             return
         try:
             note = markdown.parse(text, place, self.measure)
@@ -363,7 +351,7 @@ class _Batch:
             self.failed[place] = f"cannot be parsed: {type(error).__name__}: {error}"
             return
         date = note.date if note.date is not None else content.stamp.mtime_ns / 1e9
-        self.updates[known.id] = Update(known.id, place, stamp, hash_, lead, date, note)
+        self.updates[known.id] = Update(place, Known(known.id, stamp, hash_, lead, note.problem), date, note)
         self.groups[known.id] = group_of(known.id, place, date, note)
 
 

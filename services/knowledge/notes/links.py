@@ -13,7 +13,6 @@ import urllib.parse
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import FrontMatter
@@ -27,7 +26,7 @@ DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^
 DEFINITION = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
 _TAG = re.compile(r"\[tag:([^\[\]\n]+)\]", re.IGNORECASE)
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
-_TAG_COMMENT = re.compile(r"<!--[ \t]*tags:", re.IGNORECASE)
+_TAG_COMMENT = re.compile(r"<!--[ \t]*tags:((?:[^<-]++|-(?!->)|<(?!!--[ \t]*tags:))*+)-->", re.IGNORECASE)
 _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
 _BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -159,12 +158,8 @@ def linked(destination: str, place: Place) -> Iterator[Reference]:
 def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:
     """Each `<!-- tags: … -->` of `text` as (start, end, what stands between); one that has no end before the next is
     none."""
-    begun: re.Match[str] | None = None
-    for match in chain(_TAG_COMMENT.finditer(text), (None,)):
-        stop = -1 if begun is None else text.find("-->", begun.end(), None if match is None else match.start())
-        if begun is not None and stop >= 0:
-            yield begun.start(), stop + 3, text[begun.end() : stop]
-        begun = match
+    for match in _TAG_COMMENT.finditer(text):
+        yield match.start(), match.end(), match[1]
 
 
 def entries(content: str) -> list[str]:
@@ -189,28 +184,24 @@ def without_code(body: str, code: Sequence[tuple[int, int]]) -> str:
     if code:
         lines = body.split("\n")
         for first, end in code:
-            for number in range(first, min(end, len(lines))):
-                lines[number] = " " * len(lines[number])
+            lines[first:end] = [" " * len(line) for line in lines[first:end]]
         body = "\n".join(lines)
     runs = [match.span() for match in _BACKTICKS.finditer(body)]
-    if not runs:
-        return body
-    paragraphs = [match.start() for match in _BLANK_LINE.finditer(body)]
-    following: dict[int, int] = {}
+    paragraphs = [match.start() for match in _BLANK_LINE.finditer(body)] if runs else []
+    # A span ends with the next run of as many backticks in its paragraph.
+    following: dict[tuple[int, int], int] = {}
     closing: dict[int, int | None] = {}
     for index, (start, end) in reversed(list(enumerate(runs))):
-        closing[index] = following.get(end - start)
-        following[end - start] = index
+        kind = bisect_right(paragraphs, start), end - start
+        closing[index] = following.get(kind)
+        following[kind] = index
     kept: list[str] = []
     position = index = 0
     while index < len(runs):
         partner = closing[index]
-        start = runs[index][0]
-        if partner is None or bisect_right(paragraphs, start) != bisect_right(paragraphs, runs[partner][0]):
-            index += 1
-            continue
-        end = runs[partner][1]
-        kept += (body[position:start], re.sub(r"[^\n]", " ", body[start:end]))
-        position, index = end, partner + 1
-    kept.append(body[position:])
-    return "".join(kept)
+        if partner is not None:
+            start, end = runs[index][0], runs[partner][1]
+            kept += (body[position:start], re.sub(r"[^\n]", " ", body[start:end]))
+            position, index = end, partner
+        index += 1
+    return "".join((*kept, body[position:]))

@@ -1,13 +1,10 @@
-"""Loose ends: links whose target is no note, with what may have been meant, and notes that no link joins to any other.
-
-Both are found in the database; where a link stands is read from its file, for those that are listed.
-"""
+"""Loose ends: links whose target is no note, with what may have been meant, and notes without any link."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -43,13 +40,12 @@ Dangling = tuple[str, str, str]
 """Of a link: the note that has it, its kind, the key of its target."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loose:
+class Loose(NamedTuple):
     """The first of both, and how many there are."""
 
-    broken: list[BrokenLink] = field(default_factory=list)
+    broken: Sequence[BrokenLink] = ()
     broken_count: int = 0
-    orphans: list[str] = field(default_factory=list)
+    orphans: Sequence[str] = ()
     orphan_count: int = 0
 
 

@@ -9,9 +9,8 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from proto.front import Http
-from services.front.transport.access import Guard
+from services.front.transport.access import Guard, Tokens
 from services.front.transport.http_server import _Connection, _Server
-from services.front.transport.tokens import Tokens
 
 SEEDS = [
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",

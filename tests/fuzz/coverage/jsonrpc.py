@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from typing import Any, cast
+from typing import cast
 
 import trio
 
 from proto import ops
 from proto.errors import InvalidParams
 from proto.surfaces.surface import Surface
-from services.front.composite.dispatch import Composites
+from services.front.composite.run import Composites
 from services.front.protocol import batch
-from services.front.protocol.completion import Completer
-from services.front.protocol.events import News
+from services.front.protocol.connections import News
 from services.front.protocol.fast_path import FastPath
 from services.front.protocol.handshake import Handshake
 from services.front.protocol.messages import NotJson, error_message, is_call, read_envelope, request_key
@@ -60,7 +60,7 @@ def _fast() -> FastPath:
     # Nothing is published here.
     news = News(cast("trio.Nursery", None))
     composites = Composites(dispatcher, surface.steps)
-    return FastPath(SurfaceServer(surface, composites, Completer(TABLE, dispatcher), news, "1"))
+    return FastPath(SurfaceServer(surface, TABLE, composites, news, "1"))
 
 
 @functools.cache
@@ -77,24 +77,18 @@ def read(data: bytes) -> None:
         handshake.answer(line)
     messages = [data]
     if batch.is_batch(data):
-        try:
-            messages = batch.parts(data)
-        except NotJson as error:
-            error_message(error.request_id, -32700, str(error))
-        except batch.Refused:
-            pass
-    seen: set[Any] = set()
+        with contextlib.suppress(batch.Refused):
+            messages = [part.data for part in batch.parts(data)]
     for message in messages:
-        _message(message, seen)
+        _message(message)
 
 
-def _message(message: bytes, seen: set[Any]) -> None:
+def _message(message: bytes) -> None:
     try:
         envelope = read_envelope(message)
     except NotJson as error:
         error_message(error.request_id, -32700, str(error))
         return
-    batch.fault(envelope, seen)
     if envelope is None:
         return
     request_key(envelope)

@@ -13,8 +13,7 @@ from proto.surfaces.surface import Surface
 from services.decode.symbols import _markdown
 from services.fetch.client import _next, parse
 from services.fetch.main import name_of
-from services.front.transport.access import Guard, _host_name
-from services.front.transport.tokens import Tokens
+from services.front.transport.access import Guard, Tokens, _host_name
 from tests.fuzz.coverage import parted
 
 SEEDS = [
@@ -61,7 +60,7 @@ def read(data: bytes) -> None:
                 msgspec.json.encode(error.failure)
         surface.find_template(uri)
     _host_name(uri)
-    _guard()._allows_origin(uri)
+    _guard()._names_origin(uri)
     _markdown(f"[a]({uri}) [[{uri}]]\n[b]: {uri}\n")
     try:
         url = parse(uri)

@@ -15,8 +15,8 @@ from starlette.routing import BaseRoute
 
 from proto.front import OFF, Http
 from services.front.gateway import Gateway
-from services.front.transport.http import serve_http
-from services.front.transport.tokens import Tokens
+from services.front.transport.access import Tokens
+from services.front.web.serving import serve_http
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, MODERN, gateway_in_process
 

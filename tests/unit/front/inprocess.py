@@ -19,7 +19,7 @@ from proto.errors import LinckiaError, Unavailable
 from proto.frames import Event, Level, pack_body
 from proto.operation import Operation, Params
 from proto.ops.kernel import KernelKeepSession, KernelKeptSession
-from services.front.scratchpad import current_session
+from services.front.session import current_session
 from services.runtime.handlers import Context, Environment, GiveBack, Handlers, OpenService
 from services.runtime.roots import Roots
 

@@ -13,8 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 from proto import grants
 from proto.front import Http
 from proto.grants import Grant, Token
-from services.front.transport.access import Guard, current_key
-from services.front.transport.tokens import Tokens
+from services.front.session import current_key
+from services.front.transport.access import Guard, Tokens
 
 OWN = "the-kernels-own-token"
 SECRET = "linckia_secret"

@@ -76,6 +76,7 @@ async def refused(issuer: Issuer, token: str, why: str) -> None:
 async def test_a_token_of_the_issuer_gives_what_its_scope_is_said_to_give(issuer: Issuer, kid: str) -> None:
     bearer = await server(issuer).bearer(issuer.token(kid))
     assert bearer.grant == Grant("oauth:ann", ("knowledge",), (), True)
+    assert bearer.expires is not None
     assert time.time() + 600 < bearer.expires < time.time() + 640
 
 

@@ -17,9 +17,8 @@ from kernel.handoff import SessionStates
 from proto import mcp
 from proto.frames import Event, pack_body
 from services.front.scratchpad import Scratchpads
-from services.front.session import MAX_SUBSCRIPTIONS, SessionState, read_state
+from services.front.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
 from services.front.transport import session_ids
-from services.front.transport.access import current_key
 from services.front.transport.http_sessions import HttpSession, Sessions
 from services.front.transport.peers import Peers
 from services.front.transport.session_ids import SessionIds
