@@ -1,13 +1,8 @@
 """The scratchpad: long answers of knowledge tools are kept for their session, and a preview is sent in their place.
 
-A search of a large base would otherwise fill the client's context with text it does not need. The preview lets it
-choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the session: a local client's
-connection, or a session over HTTP; where there are several fronts, each has them. They are lost with the process.
-
-Clients without a session have no list of entries, and read one by an id that is beyond guessing: who knows it was given
-it. They share the space.
-
-What a task serves belongs to the scratchpad in `current`, which the transports set.
+The preview lets a model choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the
+session; where there are several fronts, each has them. They are lost with the process. Clients without a session share
+one space without a list, and read an entry by an id that is beyond guessing: who knows it was given it.
 """
 
 from __future__ import annotations

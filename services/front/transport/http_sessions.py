@@ -1,10 +1,8 @@
 """Sessions of clients with a handshake over HTTP, which belong to no front: any that gets a good id serves it.
 
-The id says what the handshake agreed on (`services.front.transport.session_ids`), so that opening a session costs no
-memory, and the kernel keeps what its client has said since (`services.front.session`).  A front makes the rest when the
-session is first used there: the SDK's part when a message needs the SDK.  What idled longest is given up for another,
-and so is what nobody used for hours; the next request makes it again.  Lost with a front are the calls in its hands,
-whose connections end, the entries of the scratchpad, and notices that no stream was open for.
+The id says what the handshake agreed on (`services.front.transport.session_ids`), and the kernel keeps what its client
+has said since (`services.front.session`).  A front makes the rest when the session is first used there: the SDK's part
+when a message needs the SDK.  What idled longest is given up for another; the next request makes it again.
 """
 
 from __future__ import annotations

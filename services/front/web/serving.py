@@ -117,12 +117,9 @@ async def serve_http(
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
 
     Args:
-        routes: others' (metrics, the operator's page), behind the same checks.
         ready: what `/health` and `/readyz` answer 200 for.
         session_key: signs the ids of sessions; all fronts have the same.
         several: whether there are other fronts.
-        tokens: those that the operator has made.
-        issuer: judges the tokens of another issuer, if there is one.
         shared: with the routes, what one client's flood leaves to the others.
         relay: from the front before, and to the next.
     """
