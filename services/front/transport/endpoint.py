@@ -51,8 +51,7 @@ from services.front.protocol.ways import Carrier, Way, way_of
 from services.front.session import SessionState
 from services.front.transport.exchange import Exchange, send_whole
 from services.front.transport.http_batch import serve_batch
-from services.front.transport.http_sessions import HttpSession, Sessions
-from services.front.transport.peers import Said
+from services.front.transport.http_sessions import HttpSession, Said, Sessions
 from services.front.transport.request import Body, McpRequest, Refused, answered_once, name_of, replay_of
 from services.front.transport.session_ids import Claims
 from services.front.transport.turns import LARGE_BYTES, Shared

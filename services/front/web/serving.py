@@ -32,9 +32,8 @@ from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard, Tokens
 from services.front.transport.endpoint import Endpoint, hear
-from services.front.transport.http_sessions import Sessions
+from services.front.transport.http_sessions import Peers, Sessions
 from services.front.transport.oauth import ResourceServer
-from services.front.transport.peers import Peers
 from services.front.transport.session_ids import SessionIds
 from services.front.transport.turns import Shared
 from services.front.web import metrics, page, routes
