@@ -63,9 +63,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     told = Refusals(env.outgoing)
     refusals.current.set(told)
     table = Table(op for op in every.values() if op.service not in settings.unserved)
-    dispatcher = LinkDispatcher(env.outgoing)
-    scratchpad.register(dispatcher.serve_local)
-    prompts.register(dispatcher.serve_local)
+    dispatcher = LinkDispatcher(env.outgoing, {**scratchpad.HANDLERS, **prompts.HANDLERS})
     folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
     async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
 

@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -192,13 +192,8 @@ def heading(markdown: str) -> str:
 # Those that come with the system
 
 
-def register(serve: Callable[[str, Callable[[Any, str], Any]], None]) -> None:
-    """Have the prompts' operations answered here."""
-    for name, fill in _BUILT_IN.items():
-        serve(name, partial(_filled, name, fill))
-
-
 async def _filled(name: str, fill: Callable[[Any], JsonObject], params: Any, caller: str) -> PromptResult:
+    """`built_in/NAME.md`, filled in with the parameters and what `fill` makes of them."""
     template = (Path(__file__).parent / "built_in" / f"{name}.md").read_text("utf-8").rstrip("\n")
     text = template.format(**msgspec.structs.asdict(params) | fill(params))
     described = " ".join((type(params).__doc__ or "").split())
@@ -248,10 +243,10 @@ def _step(op: str, **params: object) -> str:
     return f"`{msgspec.json.encode({'op': op, 'params': params}).decode()}`"
 
 
-_BUILT_IN: dict[str, Callable[[Any], JsonObject]] = {
-    "search_codebase": _search_codebase,
-    "summarize_document": _summarize_document,
-    "research": _research,
-    "review_changes": _review_changes,
+HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {
+    "search_codebase": partial(_filled, "search_codebase", _search_codebase),
+    "summarize_document": partial(_filled, "summarize_document", _summarize_document),
+    "research": partial(_filled, "research", _research),
+    "review_changes": partial(_filled, "review_changes", _review_changes),
 }
-"""What fills in `built_in/NAME.md`, beside the parameters themselves."""
+"""What answers the prompts' operations."""

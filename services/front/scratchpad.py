@@ -14,7 +14,7 @@ import secrets
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -318,12 +318,6 @@ def _shown(row: object, keys: tuple[str, ...]) -> str:
 # Operations
 
 
-def register(serve: Callable[[str, Callable[[Any, str], Any]], None]) -> None:
-    """Have the router answer the scratchpad's operations here, in the task that serves the client."""
-    serve("scratchpad_read", _read)
-    serve("scratchpad_list", _list)
-
-
 async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
     pad = current.get()
     entry = None if pad is None else await pad.found(params.id)
@@ -341,3 +335,7 @@ async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
 
 async def _list(params: ScratchpadList, caller: str) -> ScratchpadListing:
     return (current.get() or Scratchpads().open()).listing()
+
+
+HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {"scratchpad_read": _read, "scratchpad_list": _list}
+"""What answers them, in the task that serves the client."""

@@ -279,17 +279,14 @@ class Sessions:
                     {"protocolVersion": claims.version, "capabilities": claims.capabilities, "clientInfo": said},
                     by_name=False,
                 )
-                await self._start(session, client)
+                await self.start(session, client)
         assert session.transport is not None
         return session.transport
 
-    async def open(self, session: HttpSession) -> StreamableHTTPServerTransport:
-        """The SDK's part of a session whose `initialize` it has yet to see."""
-        return await self._start(session, None)
-
-    async def _start(
-        self, session: HttpSession, client: InitializeRequestParams | None
+    async def start(
+        self, session: HttpSession, client: InitializeRequestParams | None = None
     ) -> StreamableHTTPServerTransport:
+        """Start the SDK's part of a session, whose `initialize` it has yet to see where there is no `client`."""
         served = [each for each in self._by_name.values() if each.transport is not None]
         idle = (each for each in served if not each.in_flight)
         if len(served) >= self._served and (other := min(idle, key=lambda each: each.used_at, default=None)):
