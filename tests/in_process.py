@@ -99,7 +99,8 @@ class Bench:
         running = self.running.pop(name)
         running.scope.cancel()
         await running.ended.wait()
-        running.outgoing.fail_all(Unavailable(f"{name} died"))
+        for call_id in tuple(running.outgoing.waiting):
+            running.outgoing.answer(Fault(call_id, Unavailable(f"{name} died").failure))
 
     async def finish(self, name: str) -> None:
         """End the service in order, as the kernel does: drain, bye, bye-ack."""

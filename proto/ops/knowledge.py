@@ -1,13 +1,12 @@
-"""Operations of `knowledge`: Markdown notes below the roots, searched, read, linked and tagged.
+"""Operations of `knowledge`: Markdown notes below the roots, searched, read and linked.
 
 A note is a *hollow node*: its text stays in its file, and only its path, hash, title, metadata and links are stored.
-So what `read_node_content` answers is always the file itself.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -27,7 +26,6 @@ completing = Family("knowledge", role=Role.INTERNAL, surfaces=("knowledge",), ca
 NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a note, as search_documents answers")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
-
 
 _SINCE = "Only notes of then (`date`, else last change) or later: RFC 3339, date, Unix seconds"
 
@@ -105,10 +103,7 @@ class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
 
 
 class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An edge between two notes.
-
-    `source` and `depth` are given where they are not plain: with a `direction` other than `out`, or a `depth` above 1.
-    """
+    """An edge between two notes; `source` with a `direction` other than `out`, `depth` and both with one above 1."""
 
     target: Annotated[str, Meta(description="Id of the note (or the name) that the edge points to")]
     type: Annotated[str, Meta(description="CITES, LINKS_TO, REFERENCES, FOLLOWS, IMPLEMENTS, TAGGED_AS, SIMILAR, …")]
@@ -133,24 +128,6 @@ class ListDirectoryStructure(Params[list[str]], frozen=True, kw_only=True):
 
 
 Tag = Annotated[str, Meta(min_length=1, max_length=256, description="A tag; no comma, line break or `-->`")]
-
-
-class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done; it is on disk."""
-
-    message: Annotated[str, Meta(description="`Successfully injected N tags into PATH`, or `merged`")]
-    tags: Annotated[list[str], Meta(description="All entries of the comment as it is now")]
-    changed: Annotated[bool, Meta(description="False where every tag was there already")]
-
-
-@tool.write("inject_tags", idempotent=True, deadline_s=30, text="message")
-class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
-    """Tag a Markdown file: adds `<!-- tags: a, b -->` at its end, or merges them into the last such comment. Tags of
-    stored documents: op update."""
-
-    common: ClassVar = {"file_path": "path"}
-    file_path: Annotated[str, Meta(min_length=1, max_length=4096, description="The file, absolute or below a root")]
-    tags: Annotated[list[Tag], Meta(min_length=1, max_length=256, description="The tags to add")]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,9 +169,7 @@ class KnowledgeStatusResult(msgspec.Struct, frozen=True, kw_only=True):
     graph_pending: Annotated[int, Meta(description="Notes whose links are still to be fed into the graph")]
     graph_waiting: Annotated[str | None, Meta(description="Why feeding the graph waits at the moment")]
     vectors_waiting: Annotated[int | None, Meta(description="Pieces not found by meaning yet; null: not known")] = None
-    vectors_backlog: Annotated[Backlog | None, Meta(description="How far they are and how quick; null: none waits")] = (
-        None
-    )
+    vectors_backlog: Annotated[Backlog | None, Meta(description="How far and how quick; null: none waits")] = None
     rebuilt: Annotated[bool, Meta(description="Whether the database was found damaged and rebuilt")]
     size_bytes: Annotated[int, Meta(description="Size of the database of notes and links")]
 
@@ -291,13 +266,6 @@ class FindDuplicateNotes(Params[DuplicateNotes], frozen=True, kw_only=True):
     threshold: Annotated[float, Meta(ge=0.3, le=1, description="Least share of text in common")] = 0.8
 
 
-class TagMatch(enum.StrEnum):
-    """Whether a note must carry every tag asked for, or one of them."""
-
-    ALL = "all"
-    ANY = "any"
-
-
 class TaggedNote(msgspec.Struct, frozen=True, kw_only=True):
     """A note with its tags."""
 
@@ -313,7 +281,7 @@ class QueryByTags(Params[list[TaggedNote]], frozen=True, kw_only=True):
     """List the notes that carry tags, latest first. By words: search_documents."""
 
     tags: Annotated[list[Tag], Meta(min_length=1, max_length=32, description="The tags to look for")]
-    match: Annotated[TagMatch, Meta(description="all: every tag; any: one of them")] = TagMatch.ALL
+    match: Annotated[Literal["all", "any"], Meta(description="all: every tag; any: one of them")] = "all"
     limit: Annotated[int, Meta(ge=1, le=1000, description="Notes at most")] = 100
 
 

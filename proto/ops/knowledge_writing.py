@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from proto.errors import InvalidParams
 from proto.operation import Params, detail
-from proto.ops.knowledge import tool
+from proto.ops.knowledge import Tag, tool
 
 MAX_CHARS = 16 * 1024 * 1024
 
@@ -87,6 +87,24 @@ class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
         if not (self.replace or self.section or self.prepend or self.append or self.front_matter):
             said = "parameter `append`: say what to change: append, prepend, replace, section or front_matter"
             raise InvalidParams(said, field="append")
+
+
+class InjectTagsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done; it is on disk."""
+
+    message: Annotated[str, Meta(description="`Successfully injected N tags into PATH`, or `merged`")]
+    tags: Annotated[list[str], Meta(description="All entries of the comment as it is now")]
+    changed: Annotated[bool, Meta(description="False where every tag was there already")]
+
+
+@tool.write("inject_tags", idempotent=True, deadline_s=30, text="message")
+class InjectTags(Params[InjectTagsResult], frozen=True, kw_only=True):
+    """Tag a Markdown file: adds `<!-- tags: a, b -->` at its end, or merges them into the last such comment. Tags of
+    stored documents: op update."""
+
+    common: ClassVar = {"file_path": "path"}
+    file_path: Annotated[str, Meta(min_length=1, max_length=4096, description="The file, absolute or below a root")]
+    tags: Annotated[list[Tag], Meta(min_length=1, max_length=256, description="The tags to add")]
 
 
 class NoteRenamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

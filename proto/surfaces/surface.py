@@ -60,7 +60,7 @@ class Surface:
 
     def bounds(self, op: Operation[object]) -> bool:
         """Whether a long answer of a tool is cut here: where no other system's contract says how long it is."""
-        return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact or caches(op))
+        return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact)
 
     @cached_property
     def listed_prompts(self) -> list[JsonObject]:

@@ -65,10 +65,7 @@ def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
 def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]:
     """Nodes in the order of `depth`'s keys."""
     found = ((names[number], steps) for number, steps in depth.items())
-    return [
-        Node(id=node.id, corpus=node.corpus, label=node.label or node.id, depth=steps, known=node.known)
-        for node, steps in found
-    ]
+    return [Node(id=one.id, corpus=one.corpus, label=one.label or one.id, depth=d, known=one.known) for one, d in found]
 
 
 def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import apsw
 import trio
@@ -14,71 +14,56 @@ from services.graph import answers, store, walk
 from services.runtime.database import Database
 from services.runtime.handlers import Context, Environment, Handlers, handles
 
-_BACK = {ops.Direction.OUT: ops.Direction.IN, ops.Direction.IN: ops.Direction.OUT}
-
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open."""
-    waiting = Waiting()
-    database = await env.opened(store.open_database, env.data_dir / "graph.db", waiting.wake)
-    env.at_rest(database.give_back)
-    env.background.start_soon(waiting.end_with, env.ending)
-    yield Handlers(Graph(database, waiting))
-
-
-class Waiting:
-    """Those who wait for another database."""
-
-    def __init__(self) -> None:
-        self._changed = trio.Event()
-        self._ended = False
-
-    def wake(self) -> None:
-        """Have them look again."""
-        self._changed.set()
-        self._changed = trio.Event()
-
-    async def end_with(self, ending: trio.Event) -> None:
-        """Let them go once the service is to end."""
-        await ending.wait()
-        self._ended = True
-        self.wake()
-
-    async def until(self, other: Callable[[], Awaitable[bool]], wait_s: float) -> None:
-        """Until there is an`other` one, for `wait_s` at most."""
-        with trio.move_on_after(wait_s):
-            # Taken before the look: a change during it is not missed.
-            changed = self._changed
-            while not self._ended and not await other():
-                await changed.wait()
-                changed = self._changed
+    graph = Graph(env)
+    graph.database = await env.opened(store.open_database, env.data_dir / "graph.db", graph.look_again)
+    env.at_rest(graph.database.give_back)
+    env.background.start_soon(graph.end)
+    yield Handlers(graph)
 
 
 class Graph:
-    """The operations on an open database."""
+    """The operations; `database` is opened before the first."""
 
-    def __init__(self, database: Database, waiting: Waiting) -> None:
-        self._database = database
-        self._waiting = waiting
+    database: Database
+
+    def __init__(self, env: Environment) -> None:
+        self._ending = env.ending
+        self._changed = trio.Event()
+        """Replaced each time that it is set."""
         self._counted: tuple[int, ops.GraphStatsResult] | None = None
         """The last figures, with the version of the database that they are of."""
 
     @handles(ops.GraphPut)
     async def put(self, params: ops.GraphPut, ctx: Context) -> ops.FeedResult:
-        return await self._database.write(lambda db: store.put(db, params.corpus, params.nodes, params.behind))
+        return await self.database.write(lambda db: store.put(db, params.corpus, params.nodes, params.behind))
 
     @handles(ops.GraphDelete)
     async def delete(self, params: ops.GraphDelete, ctx: Context) -> ops.FeedResult:
-        return await self._database.write(lambda db: store.delete(db, params.corpus, params.nodes, params.behind))
+        return await self.database.write(lambda db: store.delete(db, params.corpus, params.nodes, params.behind))
 
     @handles(ops.GraphEpoch)
     async def epoch(self, params: ops.GraphEpoch, ctx: Context) -> ops.GraphDatabase:
-        async def is_another() -> bool:
-            return await self._database.read(store.epoch) != params.known
+        with trio.move_on_after(params.wait_s):
+            # Taken before the look: a change during it is not missed.
+            changed = self._changed
+            while not self._ending.is_set() and await self.database.read(store.epoch) == params.known:
+                await changed.wait()
+                changed = self._changed
+        return ops.GraphDatabase(epoch=await self.database.read(store.epoch))
 
-        await self._waiting.until(is_another, params.wait_s)
-        return ops.GraphDatabase(epoch=await self._database.read(store.epoch))
+    def look_again(self) -> None:
+        """Those who wait for another database are to look."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def end(self) -> None:
+        """Let those who wait go once the service is to end."""
+        await self._ending.wait()
+        self.look_again()
 
     @handles(ops.GraphNodes)
     async def node_names(self, params: ops.GraphNodes, ctx: Context) -> ops.NodeNames:
@@ -91,7 +76,7 @@ class Graph:
             ids = [str(id_) for (id_,) in rows]
             return ops.NodeNames(epoch=store.epoch(db), ids=ids[: params.limit], more=len(ids) > params.limit)
 
-        return await self._database.read(query)
+        return await self.database.read(query)
 
     @handles(ops.GraphNeighbors)
     async def neighbors(self, params: ops.GraphNeighbors, ctx: Context) -> ops.Neighbourhood:
@@ -102,37 +87,35 @@ class Graph:
                 start, steps, params.depth, params.fan_out, params.limit, trio.from_thread.check_cancelled
             )
             names = answers.named(db, found.depth)
-            reached = {number: depth for number, depth in found.depth.items() if number != start}
             return ops.Neighbourhood(
-                nodes=answers.nodes_of(names, reached),
+                nodes=answers.nodes_of(names, found.depth)[1:],
                 edges=answers.edges_of(db, names, found.edges, params.corpus),
                 hubs=[answers.hub_of(names[hub], steps.count(hub), params.fan_out) for hub in found.cut],
                 complete=not found.cut and not found.full,
                 degraded=answers.behind(db, (params.corpus,)),
             )
 
-        return await self._database.read(query)
+        return await self.database.read(query)
 
     @handles(ops.GraphPath)
     async def path(self, params: ops.GraphPath, ctx: Context) -> ops.Path:
-        return await self._database.read(lambda db: _path(db, params))
+        return await self.database.read(lambda db: _path(db, params))
 
     @handles(ops.GraphStats)
     async def stats(self, params: ops.GraphStats, ctx: Context) -> ops.GraphStatsResult:
         # Taken before the snapshot: a commit in between makes the figures stale, never the reverse.
-        version = self._database.version
+        version = self.database.version
         if self._counted is None or self._counted[0] != version:
-            size, rebuilt = self._database.size_bytes(), bool(self._database.rebuilt)
-            self._counted = version, await self._database.read(lambda db: answers.figures(db, size, rebuilt))
+            size, rebuilt = self.database.size_bytes(), bool(self.database.rebuilt)
+            self._counted = version, await self.database.read(lambda db: answers.figures(db, size, rebuilt))
         return self._counted[1]
 
 
 def _path(db: apsw.Connection, params: ops.GraphPath) -> ops.Path:
     other = params.target_corpus or params.corpus
     source, target = _start(db, params.corpus, params.source), _start(db, other, params.target)
-    forwards = answers.steps(db, params.direction, params.kinds)
-    backwards = answers.steps(db, _BACK.get(params.direction, params.direction), params.kinds)
-    route = walk.shortest(source, target, forwards, backwards, params.max_length, trio.from_thread.check_cancelled)
+    steps = answers.steps(db, params.direction, params.kinds)
+    route = walk.shortest(source, target, steps, params.max_length, trio.from_thread.check_cancelled)
     degraded = answers.behind(db, (params.corpus, other))
     if route.edges is None:
         return ops.Path(found=False, length=None, nodes=[], edges=[], complete=route.complete, degraded=degraded)

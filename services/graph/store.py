@@ -1,10 +1,9 @@
 """The graph's database, and how the corpora feed it.
 
-Names become small numbers once, so that an edge is three of them: `edge` is a B-tree by source and its index one by
-target, and a step in either direction is one look-up. The database is derived: each corpus states its nodes, and what
-it states replaces what it stated before. Stating the same again changes nothing, so that a feed which does not know how
-far it came repeats itself. A damaged file is begun again under another epoch, which makes the corpora feed it from the
-beginning.
+Names become small numbers once, so that an edge is three of them, and a step in either direction one look-up. What a
+corpus states of a node replaces what it stated before; stating the same again changes nothing, so that a feed which
+does not know how far it came repeats itself. A damaged file is begun again under another epoch, which makes the corpora
+feed it from the beginning.
 """
 
 from __future__ import annotations

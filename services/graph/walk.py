@@ -1,13 +1,10 @@
-"""Following edges: neighbourhoods and shortest paths, on the numbers of nodes.
-
-Steps are bounded and say so: a hub's edges are followed up to a cap, a walk ends at a number of nodes, a search for a
-path at a number of nodes seen.
-"""
+"""Following edges: neighbourhoods and shortest paths, on the numbers of nodes. All of it is bounded, and says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import apsw
 
@@ -37,7 +34,7 @@ class Steps:
     """The edges at a node, of the kinds and in the directions asked for."""
 
     def __init__(self, db: apsw.Connection, *, out: bool, into: bool, kinds: Sequence[int] | None) -> None:
-        self._db = db
+        self._db, self._out, self._into, self._kinds = db, out, into, kinds
         only = "" if kinds is None else f" AND kind IN ({', '.join(map(str, kinds))})"
         self._queries = [
             *([f"SELECT src, kind, dst FROM edge WHERE src=?{only}"] if out else []),
@@ -52,13 +49,16 @@ class Steps:
     def first(self, node: int, count: int) -> list[Step]:
         """At most `count` edges, with a share for each direction."""
         found: list[list[Step]] = [list(self._db.execute(f"{query} LIMIT ?", (node, count))) for query in self._queries]
-        first, *others = found
-        second = others[0] if others else []
+        first, second = (*found, [])[:2]
         first = first[: max(count - count // 2, count - len(second))]
         return first + second[: count - len(first)]
 
     def count(self, node: int) -> int:
         return sum(self._db.execute(query, (node,)).get for query in self._counts)
+
+    def back(self) -> Steps:
+        """The same edges the other way round."""
+        return Steps(self._db, out=self._into, into=self._out, kinds=self._kinds)
 
 
 def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check: Callable[[], None]) -> Walk:
@@ -91,8 +91,7 @@ def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check
     return walk
 
 
-@dataclass(slots=True)
-class Route:
+class Route(NamedTuple):
     """A shortest path as its edges, in order; None where none was found, which `complete` makes sure."""
 
     edges: list[Step] | None
@@ -138,18 +137,15 @@ class _Side:
         return found
 
 
-def shortest(
-    source: int, target: int, forwards: Steps, backwards: Steps, max_length: int, check: Callable[[], None]
-) -> Route:
+def shortest(source: int, target: int, steps: Steps, max_length: int, check: Callable[[], None]) -> Route:
     """A path with the fewest edges, by searching from both ends (Pohl, 1971), the smaller border first.
 
     Args:
-        forwards, backwards: the steps from the source, and the same edges the other way round from the target.
         check: called now and then; may raise to end the search.
     """
     if source == target:
         return Route([], complete=True)
-    one, other = _Side(source, forwards), _Side(target, backwards)
+    one, other = _Side(source, steps), _Side(target, steps.back())
     while one.depth + other.depth < max_length:
         side, far = (one, other) if len(one.border) <= len(other.border) else (other, one)
         if not side.border:

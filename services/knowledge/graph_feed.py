@@ -6,8 +6,7 @@ name, its epoch; under another one than was fed before, both sides are compared 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -23,8 +22,7 @@ BATCH = 256
 _EPOCH = "graph_epoch"
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(NamedTuple):
     """A batch of the outbox, by number; `behind` counts what comes after it, `epoch` names the graph that is fed."""
 
     numbers: tuple[int, ...]
@@ -62,8 +60,7 @@ class GraphFeed:
         return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
 
     async def take(self) -> Due | None:
-        due = await self._database.read(take)
-        return due if due.numbers else None
+        return await self._database.read(take)
 
     async def deliver(self, due: Due) -> bool:
         epochs: set[str] = set()
@@ -75,10 +72,12 @@ class GraphFeed:
         return epochs == {due.epoch}
 
     async def strike(self, due: Due) -> None:
-        await self._database.write(lambda db: strike(db, due.numbers))
+        """A note that changed meanwhile has another number and stays."""
+        numbers = [(number,) for number in due.numbers]
+        await self._database.write(lambda db: db.executemany("DELETE FROM graph_outbox WHERE number=?", numbers))
 
 
-def take(db: apsw.Connection) -> Due:
+def take(db: apsw.Connection) -> Due | None:
     """The next notes of the outbox, as they are now; not those that were never read, whose links nobody knows yet.
 
     The latest first: what is read gets a new number, so that the unread ones are not gone through each time.
@@ -87,7 +86,8 @@ def take(db: apsw.Connection) -> Due:
         "SELECT number, id FROM graph_outbox WHERE NOT EXISTS"
         " (SELECT 1 FROM node WHERE node.id=graph_outbox.id AND hash IS NULL AND title='') ORDER BY number DESC LIMIT ?"
     )
-    rows = list(db.execute(query, (BATCH,)))
+    if not (rows := list(db.execute(query, (BATCH,)))):
+        return None
     states: list[NodeState] = []
     gone: list[str] = []
     for _, id_ in rows:
@@ -104,11 +104,6 @@ def take(db: apsw.Connection) -> Due:
         states.append(NodeState(id=id_, label=node.title[:1024], source=node.place.path[:8192], edges=outgoing))
     numbers = tuple(number for number, _ in rows)
     return Due(numbers, states, gone, waiting(db) - len(rows), nodes.setting(db, _EPOCH))
-
-
-def strike(db: apsw.Connection, numbers: Iterable[int]) -> None:
-    """Remove what the graph has; a note that changed meanwhile has another number and stays."""
-    db.executemany("DELETE FROM graph_outbox WHERE number=?", ((number,) for number in numbers))
 
 
 def waiting(db: apsw.Connection) -> int:

@@ -17,11 +17,10 @@ from proto.ops.completing import NAMES_LIKE
 from proto.ops.graph import Direction
 from proto.ops.retrieve import CollectionStatus, RetrieveSimilar, RetrieveStatus
 from services.knowledge import edges, graph_feed, ids, nodes
-from services.knowledge.finding import Finding
 from services.knowledge.graph_feed import Due, GraphFeed
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
-from services.knowledge.ingest.waiting import wait_for
+from services.knowledge.ingest.waiting import Finding, wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files
 from services.knowledge.notes.dates import rfc3339
@@ -31,6 +30,7 @@ from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.loose_ends import Loose, LooseEnds
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
+from services.knowledge.search.topics import Topics
 from services.knowledge.writing.operations import Writing
 from services.runtime.database import Database
 from services.runtime.follower import Follower
@@ -78,7 +78,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     refiner = Refiner()
     search = Search(database, ingest, refiner)
     discovery = Discovery(database, ingest, refiner, search)
-    yield Handlers(search, discovery, Notes(database, ingest, outbox, finding), writing)
+    topics = Topics(database, ingest)
+    yield Handlers(search, discovery, topics, Notes(database, ingest, outbox, finding), writing)
 
 
 class Notes:

@@ -18,29 +18,29 @@ from services.knowledge.notes.markdown import Note, stem
 
 MAX_DEPARTED = 10_000
 
+_NO_STAMP = Stamp(0, 0, 0, -1)
+"""Of a file whose stamp may hide a further write: the next scan reads it again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """The stored state of a file; without `stamp` its text must be read, without `hash` also be put."""
 
     id: str
-    stamp: Stamp | None
-    hash: str | None
-    lead: int
-    problem: str | None
+    stamp: Stamp | None = None
+    hash: str | None = None
+    lead: int = 0
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """A note's new state after its text was put; `note` is None where only the stamp is new."""
 
-    id: str
     place: Place
-    stamp: Stamp | None
-    hash: str
-    lead: int
-    date: float
-    note: Note | None
+    known: Known
+    date: float = 0.0
+    note: Note | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def arrive(
         db.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
         db.execute("DELETE FROM departed WHERE id=?", (id_,))
     renamed = [place for place, id_ in there.items() if id_ in changed]
-    return {place: Known(wanted[place], None, None, 0, None) for place in (*arrivals, *renamed)}
+    return {place: Known(wanted[place]) for place in (*arrivals, *renamed)}
 
 
 def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
@@ -100,31 +100,21 @@ def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> Non
     )
 
 
-def settle(db: apsw.Connection, updates: Sequence[Update]) -> dict[Place, Known]:
+def settle(db: apsw.Connection, updates: Sequence[Update]) -> None:
     """Record notes that were read and put, with the edges that come and go with them."""
     affected: set[str] = set()
-    known: dict[Place, Known] = {}
     for update in updates:
-        # A stamp that may hide a further write is stored as none: the next scan reads the file again.
-        stamp = update.stamp
-        row = (stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode) if stamp else (0, 0, 0, -1)
-        problem: str | None
-        if update.note is None:
-            db.execute("UPDATE node SET size=?, mtime_ns=?, ctime_ns=?, inode=? WHERE id=?", (*row, update.id))
-            problem = db.execute("SELECT problem FROM node WHERE id=?", (update.id,)).get
-        else:
-            note = update.note
-            problem = note.problem
-            db.execute(
-                "UPDATE node SET hash=?, lead=?, size=?, mtime_ns=?, ctime_ns=?, inode=?, title=?, date=?, tags=?,"
-                " problem=? WHERE id=?",
-                (update.hash, update.lead, *row, note.title, update.date, json.dumps(note.tags), problem, update.id),
-            )  # fmt: skip
-            affected |= edges.store(db, update.id, update.place, note.title, note.references)
-        known[update.place] = Known(update.id, stamp, update.hash, update.lead, problem)
+        now, note = update.known, update.note
+        db.execute(
+            "UPDATE node SET hash=?, lead=?, problem=?, size=?, mtime_ns=?, ctime_ns=?, inode=? WHERE id=?",
+            (now.hash, now.lead, now.problem, *(now.stamp or _NO_STAMP), now.id),
+        )
+        if note is not None:
+            row = note.title, update.date, json.dumps(note.tags), now.id
+            db.execute("UPDATE node SET title=?, date=?, tags=? WHERE id=?", row)
+            affected |= edges.store(db, now.id, update.place, note.title, note.references)
     edges.resolve(db, affected)
-    edges.resolve_of(db, (update.id for update in updates if update.note is not None))
-    return known
+    edges.resolve_of(db, (update.known.id for update in updates if update.note is not None))
 
 
 def give_up(db: apsw.Connection, places: Iterable[Place]) -> None:

@@ -43,39 +43,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_s: Annotated[float, Meta(gt=0, le=25, description="Time that an answer may take, all of it")] = 5.0
 
 
-def wrong(message: str, field: str | None = None) -> InvalidParams:
-    """Why the settings cannot be used."""
-    return InvalidParams(f"settings of llm: {message}", field=field)
-
-
-def read_settings(given: Mapping[str, object]) -> Settings:
-    """Raises InvalidParams."""
-    try:
-        settings = msgspec.convert(given, Settings)
-    except msgspec.ValidationError as error:
-        raise wrong(str(error)) from None
-    for name in ("url", "model"):
-        if not getattr(settings, name):
-            raise wrong(f"`{name}` is missing; both `url` and `model` are needed", name)
-    return settings
+def wrong(message: str) -> InvalidParams:
+    """The settings cannot be used."""
+    return InvalidParams(f"settings of llm: {message}")
 
 
 def read_key(settings: Settings) -> str:
     """The key, from where the settings say; empty where they say nothing.  Raises InvalidParams."""
     if settings.key_env and settings.key_file:
         raise wrong("`key_env` and `key_file` are both set; leave one of them")
+    if not settings.key_env and not settings.key_file:
+        return ""
     if settings.key_env:
         key = os.environ.get(settings.key_env, "").strip()
         if not key:
-            raise wrong(f"the environment variable {settings.key_env} (`key_env`) is empty or not set", "key_env")
-    elif settings.key_file:
+            raise wrong(f"the environment variable {settings.key_env} (`key_env`) is empty or not set")
+    else:
         try:
             with Path(settings.key_file).expanduser().open("rb") as file:
                 key = file.read(_MAX_KEY_BYTES).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise wrong(f"`key_file` cannot be read: {error}", "key_file") from None
-    else:
-        return ""
+            raise wrong(f"`key_file` cannot be read: {error}") from None
     if not key or not key.isprintable() or not key.isascii():
         raise wrong("the key is empty, or holds what no HTTP header can")
     return key
@@ -90,7 +78,7 @@ def address(settings: Settings) -> str:
         parts, valid = urlsplit(""), False
     if not valid or parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         said = f"`url` is {settings.url[:_SHOWN]!r}; it is http://HOST:PORT or https://HOST/v1"
-        raise wrong(f"{said}, without a user name or password", "url")
+        raise wrong(f"{said}, without a user name or password")
     path = parts.path.rstrip("/")
     if settings.protocol == "ollama":
         path = path if path.endswith("/api/chat") else f"{path.removesuffix('/api')}/api/chat"
@@ -113,8 +101,11 @@ class _Answer(msgspec.Struct, frozen=True):
 class Endpoint:
     """The configured endpoint; any number of requests at once."""
 
-    def __init__(self, settings: Settings, key: str) -> None:
-        """Raises InvalidParams where `url` or `proxy` is no URL.  Enter `client` before the first request."""
+    def __init__(self, settings: Settings) -> None:
+        """Raises InvalidParams.  Enter `client` before the first request."""
+        for name in ("url", "model"):
+            if not getattr(settings, name):
+                raise wrong(f"`{name}` is missing; both `url` and `model` are needed")
         self._settings = settings
         self._url = address(settings)
         self.host = urlsplit(self._url).netloc
@@ -123,13 +114,13 @@ class Endpoint:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "linckia"}
         # A compressed answer may be a thousand times as long as the bytes that are counted.
         headers["Accept-Encoding"] = "identity"
-        if key:
+        if key := read_key(settings):
             headers["Authorization"] = f"Bearer {key}"
         proxy = settings.proxy or None
         try:
             self.client = httpx2.AsyncClient(headers=headers, timeout=settings.timeout_s, trust_env=False, proxy=proxy)
         except (ValueError, httpx2.InvalidURL) as error:
-            raise wrong(f"`proxy`: {error}", "proxy") from None
+            raise wrong(f"`proxy`: {error}") from None
 
     async def ask(self, instruction: str, material: str) -> str:
         """The model's answer to `material` under `instruction`; meant to be a JSON object, but unchecked.

@@ -77,29 +77,25 @@ class LlmService:
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready at once; the endpoint is contacted with the first request."""
-    if not env.settings.get("url") and not env.settings.get("model"):
-        env.info(model="none")
-        yield Handlers(LlmService(None, ops.LlmModelResult(configured=False)))
-        return
-    # The imports take a sixth of a second; without a model they are not needed.
-    from services.llm.endpoint import Endpoint, read_key, read_settings
+    endpoint: Endpoint | None = None
+    model = ops.LlmModelResult(configured=False)
+    if env.settings.get("url") or env.settings.get("model"):
+        # The imports take a sixth of a second; without a model they are not needed.
+        from services.llm.endpoint import Endpoint, Settings
 
-    try:
-        settings = read_settings(env.settings)
-        endpoint = Endpoint(settings, read_key(settings))
-    except InvalidParams as error:
-        # Each search reports the problem; ending the process would only restart it with the same settings.
-        reason = error.failure.message
-        env.info(model="none", problem=reason)
-        yield Handlers(LlmService(None, ops.LlmModelResult(configured=True, problem=reason)))
-        return
-    async with endpoint.client:
-        model = ops.LlmModelResult(
-            configured=True,
-            protocol=settings.protocol,
-            model=settings.model,
-            host=endpoint.host,
-            timeout_ms=int(settings.timeout_s * 1000),
-        )
-        env.info(model=model.model, protocol=model.protocol, host=model.host)
+        try:
+            settings = env.settings_as(Settings)
+            endpoint = Endpoint(settings)
+            model = ops.LlmModelResult(
+                configured=True,
+                protocol=settings.protocol,
+                model=settings.model,
+                host=endpoint.host,
+                timeout_ms=int(settings.timeout_s * 1000),
+            )
+        except InvalidParams as error:
+            # Each search reports the problem; ending the process would only restart it with the same settings.
+            model = ops.LlmModelResult(configured=True, problem=error.failure.message)
+    env.info(model=model.model or "none", protocol=model.protocol, host=model.host, problem=model.problem)
+    async with contextlib.nullcontext() if endpoint is None else endpoint.client:
         yield Handlers(LlmService(endpoint, model))

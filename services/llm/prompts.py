@@ -64,13 +64,14 @@ _SCORE = ("score", "relevance", "relevance_score")
 
 def search_material(query: str, candidates: Sequence[Candidate]) -> str:
     """The query and the numbered results."""
-    return _json({"query": query, "results": [{"n": n, **_shown(each)} for n, each in enumerate(candidates, start=1)]})
+    results = [{"n": n, **_shown(each)} for n, each in enumerate(candidates, start=1)]
+    return msgspec.json.encode({"query": query, "results": results}).decode()
 
 
 def link_material(pairs: Sequence[Unlinked]) -> str:
     """The numbered pairs."""
     shown = [{"n": n, "a": _shown(pair.first), "b": _shown(pair.second)} for n, pair in enumerate(pairs, start=1)]
-    return _json({"pairs": shown})
+    return msgspec.json.encode({"pairs": shown}).decode()
 
 
 def _shown(candidate: Candidate) -> dict[str, str]:
@@ -79,10 +80,6 @@ def _shown(candidate: Candidate) -> dict[str, str]:
         "title": candidate.title[:_TITLE_CHARACTERS],
         "text": " ".join(candidate.text.split())[:TEXT_CHARACTERS],
     }
-
-
-def _json(material: object) -> str:
-    return msgspec.json.encode(material).decode()
 
 
 def refinement(answer: str, candidates: Sequence[Candidate], model: str) -> Refinement:
@@ -111,12 +108,12 @@ def links(answer: str, pairs: Sequence[Unlinked]) -> list[SuggestedLink]:
         if not isinstance(entry, Mapping):
             continue
         index = _numbered(entry, {}, len(pairs))
-        kind = _kind(entry.get("type", entry.get("kind")))
-        if index is None or index in found or kind is None:
+        kind = str(entry.get("type", entry.get("kind"))).strip().lower()
+        if index is None or index in found or kind not in LinkKind.__members__.values():
             continue
         reason = _sentence(entry.get("reason"), SENTENCE_CHARACTERS) or ""
         found[index] = SuggestedLink(
-            index=index, kind=kind, reversed=str(entry.get("from", "a")).strip().lower() == "b", reason=reason
+            index=index, kind=LinkKind(kind), reversed=str(entry.get("from", "a")).strip().lower() == "b", reason=reason
         )
     if not found:
         raise Unavailable(_NOTHING)
@@ -137,14 +134,13 @@ def _order(entries: Sequence[object], candidates: Sequence[Candidate]) -> list[P
             context=_sentence(given.get("context"), SENTENCE_CHARACTERS) or "",
         )
     order = list(placed.values())
-    if order and all(each.score is not None for each in order):
-        # It gave scores and listed the texts in another order: the scores count.
+    scored = all(each.score is not None for each in order)
+    if scored:
+        # It may have listed the texts in another order: the scores count.
         order.sort(key=lambda each: -(each.score or 0.0))
-    else:
-        order = [msgspec.structs.replace(each, score=None) for each in order]
     return [
-        each if position < CONTEXTS else msgspec.structs.replace(each, context="")
-        for position, each in enumerate(order)
+        Placed(index=each.index, score=each.score if scored else None, context=each.context if at < CONTEXTS else "")
+        for at, each in enumerate(order)
     ]
 
 
@@ -179,18 +175,11 @@ def _numbered(entry: Mapping[Any, object], by_id: Mapping[str, int], count: int)
 
 
 def _score(value: object) -> float | None:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        score = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
         return None
-    return min(1.0, max(0.0, float(value)))
-
-
-def _kind(value: object) -> LinkKind | None:
-    return next((kind for kind in LinkKind if isinstance(value, str) and kind.value == value.strip().lower()), None)
+    return min(1.0, max(0.0, score)) if math.isfinite(score) else None
 
 
 def _sentence(value: object, longest: int) -> str | None:

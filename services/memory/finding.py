@@ -12,9 +12,9 @@ from proto.ops import memory as ops
 from proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
 from services.memory import scopes, store
 from services.memory.comparing import fold
-from services.memory.feed import MemoryFeed
-from services.memory.store import Place, Row, Saying
+from services.memory.store import Place, Row
 from services.runtime.database import Database
+from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Context, handles
 from services.runtime.times import NS, between
 
@@ -30,7 +30,7 @@ PAGE = 500
 class Finding:
     """The handlers that read, and those of `linckia export` and `import`."""
 
-    def __init__(self, database: Database, feed: MemoryFeed) -> None:
+    def __init__(self, database: Database, feed: ForgettingFeed) -> None:
         self._database = database
         self._feed = feed
 
@@ -144,13 +144,9 @@ def arranged(
 
 def _carried(db: apsw.Connection, row: Row) -> ops.CarriedMemory:
     query = "SELECT memory.id FROM conflict JOIN memory ON number=other WHERE one=? ORDER BY other"
-    said = [
-        ops.CarriedSaid(at_ns=one.at_ns, text=one.text, source=one.source, session=one.session, client=one.client)
-        for one in reversed(store.sayings(db, row.number))
-    ]
     return ops.CarriedMemory(
-        id=row.id, scope=row.scope, owner=row.owner, text=row.text, tags=row.tags, expires_ns=row.expires_ns, said=said,
-        conflicts_with=[id_ for (id_,) in db.execute(query, (row.number,))],
+        id=row.id, scope=row.scope, owner=row.owner, text=row.text, tags=row.tags, expires_ns=row.expires_ns,
+        said=store.sayings(db, row.number)[::-1], conflicts_with=[id_ for (id_,) in db.execute(query, (row.number,))],
     )  # fmt: skip
 
 
@@ -158,9 +154,5 @@ def _put(db: apsw.Connection, one: ops.CarriedMemory) -> bool:
     place = Place(one.scope, one.owner)
     if store.select(db, "id=? OR (place=? AND folded=?)", (one.id, place.key, fold(one.text))):
         return False
-    said = [Saying(each.text, each.at_ns, each.source, each.session, each.client) for each in one.said]
-    row = store.insert(db, place, Saying(one.text, max(each.at_ns for each in said)), one.tags, one.expires_ns, one.id)
-    db.execute("DELETE FROM said WHERE memory=?", (row.number,))
-    for each in said:
-        store.note_said(db, row.number, each)
+    store.insert(db, place, one.text, one.said, one.tags, one.expires_ns, one.id)
     return True

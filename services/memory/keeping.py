@@ -8,17 +8,17 @@ import time
 from collections.abc import Mapping
 
 import apsw
+from msgspec.structs import replace
 
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops import memory as ops
 from proto.ops.retrieve import Filter, RetrieveSearch
 from services.memory import scopes, store
 from services.memory.comparing import Relation, fold, relation
-from services.memory.feed import MemoryFeed
-from services.memory.store import Place, Row, Saying
+from services.memory.store import Place, Row
 from services.runtime import times
 from services.runtime.database import Database
-from services.runtime.forgetting import owe_scrub
+from services.runtime.forgetting import ForgettingFeed, owe_scrub
 from services.runtime.handlers import Context, handles
 
 COMPARED = 20
@@ -45,7 +45,7 @@ _UNITS = {"m": 60 * times.NS, "h": 3600 * times.NS, "d": times.DAY_NS, "w": 7 * 
 class Keeping:
     """The handlers that write."""
 
-    def __init__(self, database: Database, feed: MemoryFeed, kept_ns: int) -> None:
+    def __init__(self, database: Database, feed: ForgettingFeed, kept_ns: int) -> None:
         """`kept_ns`: how long what has expired is still listed."""
         self._database = database
         self._feed = feed
@@ -61,19 +61,18 @@ class Keeping:
         if params.expires is None and params.scope.startswith(ops.SESSION):
             expires_ns = now_ns + SESSION_KEPT_NS
         near = await self._near(params.text, place, ctx, degraded)
-        client = "" if ctx.grant is None else ctx.grant.name
-        saying = Saying(params.text.strip(), now_ns, params.source, label, client)
+        said = _said(params.text.strip(), now_ns, params.source, label, ctx)
 
         def change(db: apsw.Connection) -> ops.Remembered:
             store.purge(db, now_ns - self._kept_ns)
-            same, conflicts = compared(db, saying.text, place, near, now_ns)
+            same, conflicts = compared(db, said.text, place, near, now_ns)
             if same is None:
-                row = store.insert(db, place, saying, params.tags, expires_ns)
+                row = store.insert(db, place, said.text, [said], params.tags, expires_ns)
                 store.set_conflicts(db, row.number, [other.number for other in conflicts])
                 return answer(db, row, None, now_ns, degraded)
-            merged = None if repeats(db, same, saying) else same.other
+            merged = None if repeats(db, same, said) else same.other
             if merged is not None:
-                store.note_said(db, same.number, saying)
+                store.note_said(db, same.number, said)
             stated = same.expires_ns if params.expires is None and not same.has_expired(now_ns) else expires_ns
             tags = list(dict.fromkeys([*same.tags, *params.tags]))
             db.execute(
@@ -94,7 +93,6 @@ class Keeping:
         text = before.text if params.text is None else params.text.strip()
         near = {} if text == before.text else await self._near(text, place, ctx, degraded)
         label = "" if text == before.text else await scopes.label(ctx, degraded)
-        client = "" if ctx.grant is None else ctx.grant.name
 
         def change(db: apsw.Connection) -> ops.Remembered:
             row = _there(db, params.id, ctx)
@@ -102,7 +100,7 @@ class Keeping:
                 twin = store.select(db, "place=? AND folded=? AND number<>?", (row.place, fold(text), row.number))
                 if twin:
                     raise OperationError(f"memory {twin[0].id} says that already; forget one of the two", field="text")
-                store.note_said(db, row.number, Saying(text, now_ns, "", label, client))
+                store.note_said(db, row.number, _said(text, now_ns, "", label, ctx))
                 _, conflicts = compared(db, text, place, near, now_ns, but=row.number)
                 store.set_conflicts(db, row.number, [other.number for other in conflicts])
             db.execute(
@@ -185,12 +183,15 @@ def compared(
     return next(iter(found[Relation.SAME]), None), found[Relation.CONFLICT]
 
 
-def repeats(db: apsw.Connection, row: Row, saying: Saying) -> bool:
-    """Whether this is the last saying once more, by a call that was repeated."""
+def repeats(db: apsw.Connection, row: Row, said: ops.CarriedSaid) -> bool:
+    """Whether this is what was said last once more, by a call that was repeated."""
     (last,) = store.sayings(db, row.number, 1)
-    told = (last.text, last.source, last.session, last.client)
-    is_same = told == (saying.text, saying.source, saying.session, saying.client)
-    return is_same and saying.at_ns - last.at_ns < REPEATED_NS
+    return replace(last, at_ns=said.at_ns) == said and said.at_ns - last.at_ns < REPEATED_NS
+
+
+def _said(text: str, at_ns: int, source: str, label: str, ctx: Context) -> ops.CarriedSaid:
+    client = "" if ctx.grant is None else ctx.grant.name
+    return ops.CarriedSaid(at_ns=at_ns, text=text, source=source, session=label, client=client)
 
 
 def answer(db: apsw.Connection, row: Row, merged: ops.Other | None, now_ns: int, degraded: list[str]) -> ops.Remembered:

@@ -7,16 +7,27 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
+import apsw
 import msgspec
 from msgspec import Meta
 
 from proto.errors import LinckiaError
+from proto.ops.memory import COLLECTION, SESSION
+from proto.ops.retrieve import Group, Item
 from services.memory import store
-from services.memory.feed import MemoryFeed
 from services.memory.finding import Finding
 from services.memory.keeping import Keeping
+from services.memory.store import Row
+from services.runtime.database import Database, Kind
+from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment, Handlers
-from services.runtime.times import DAY_NS
+from services.runtime.search_feed import Due
+from services.runtime.times import DAY_NS, NS
+
+BATCH = 500
+
+NEVER = 1e11
+"""Unix seconds at which what does not expire does."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,9 +40,46 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open, also a damaged one."""
     kept_ns = env.settings_as(Settings).expired_days * DAY_NS
-    database = await env.opened(store.open_database, env.data_dir / "memory.db", env.damaged)
+    database = await env.opened(
+        Database, env.data_dir / "memory.db", store.SCHEMA, kind=Kind.SOURCE, readers=4, pragmas={"secure_delete": 1},
+        on_damage=env.damaged,
+    )  # fmt: skip
     with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
         await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
-    feed = MemoryFeed(env, database)
+    feed = MemoryFeed(env, database, COLLECTION)
     env.background.start_soon(feed.run)
     yield Handlers(Keeping(database, feed, kept_ns), Finding(database, feed))
+
+
+class MemoryFeed(ForgettingFeed):
+    """Tells the search what is remembered."""
+
+    def due(self, db: apsw.Connection) -> Due | None:
+        rows = list(db.execute("SELECT number, id FROM outbox ORDER BY number LIMIT ?", (BATCH,)))
+        there = store.of_ids(db, [id_ for _, id_ in rows])
+        put = [group_of(db, row) for row in there.values()]
+        return Due(tuple(n for n, _ in rows), put, [id_ for _, id_ in rows if id_ not in there]) if rows else None
+
+    def put_right(self, db: apsw.Connection, theirs: set[str]) -> list[str]:
+        mine = {id_ for (id_,) in db.execute("SELECT id FROM memory")}
+        db.executemany("INSERT OR IGNORE INTO outbox(id) VALUES(?)", ((id_,) for id_ in mine - theirs))
+        return sorted(theirs - mine)
+
+
+def group_of(db: apsw.Connection, row: Row) -> Group:
+    """A memory as the search has it: `in` names all scopes that it is found in, `of` the one MCP session that may see
+    it."""
+    labels = {f"{SESSION}:{said.session}" for said in store.sayings(db, row.number) if said.session}
+    own = {f"{SESSION} {row.owner}"} if row.owner else set()
+    return Group(
+        id=row.id,
+        items=[Item(key="0", text=row.text)],
+        names=" ".join(row.tags),
+        metadata={
+            "in": sorted({row.place} | labels | own),
+            "of": row.owner,
+            "scope": row.scope,
+            "at": row.at_ns / NS,
+            "expires": NEVER if row.expires_ns is None else row.expires_ns / NS,
+        },
+    )

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import apsw
+from msgspec.structs import astuple
 
 from proto.ops import memory as ops
+from proto.ops.memory import CarriedSaid as Said
 from services.memory.comparing import fold
 from services.runtime import times
-from services.runtime.database import Database, Kind, Schema
+from services.runtime.database import Schema
 
 SHOWN_SAYINGS = 20
 
@@ -65,7 +66,7 @@ CREATE INDEX conflict_other ON conflict(other);
 
 SCHEMA = Schema(version=1, tables=_TABLES)
 
-_COLUMNS = "number, id, scope, owner, place, text, tags, at_ns, expires_ns"
+_COLUMNS = "tags, number, id, scope, owner, place, text, at_ns, expires_ns"
 
 
 def instant(at_ns: int) -> str:
@@ -77,13 +78,13 @@ def instant(at_ns: int) -> str:
 class Row:
     """A memory as it is kept."""
 
+    tags: list[str]
     number: int
     id: str
     scope: str
     owner: str
     place: str
     text: str
-    tags: list[str]
     at_ns: int
     expires_ns: int | None
 
@@ -107,36 +108,10 @@ class Place:
         return f"{self.scope} {self.owner}" if self.scope == ops.SESSION else self.scope
 
 
-@dataclass(frozen=True, slots=True)
-class Saying:
-    """Once that something is said."""
-
-    text: str
-    at_ns: int
-    source: str = ""
-    session: str = ""
-    client: str = ""
-
-
-def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:
-    """Open `path`, or begin it; blocks. A damaged file is opened all the same, and what can be read of it is served."""
-    return Database(
-        path,
-        SCHEMA,
-        kind=Kind.SOURCE,
-        readers=4,
-        pragmas={"secure_delete": 1},
-        on_damage=on_damage,
-    )
-
-
 def select(db: apsw.Connection, condition: str, arguments: Sequence[apsw.SQLiteValue] = ()) -> list[Row]:
     """The memories that fit `condition`, which may go on with an order and a limit."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM memory WHERE {condition}", tuple(arguments))
-    return [
-        Row(number, id_, scope, owner, place, text, json.loads(tags), at_ns, expires_ns)
-        for number, id_, scope, owner, place, text, tags, at_ns, expires_ns in rows
-    ]
+    return [Row(json.loads(tags), *rest) for tags, *rest in rows]
 
 
 def of_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Row]:
@@ -145,33 +120,34 @@ def of_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Row]:
 
 
 def insert(
-    db: apsw.Connection, place: Place, saying: Saying, tags: Sequence[str], expires_ns: int | None, id_: str = ""
-) -> Row:
+    db: apsw.Connection, place: Place, text: str, said: Sequence[Said], tags: Sequence[str], expires_ns: int | None,
+    id_: str = "",
+) -> Row:  # fmt: skip
     """A new memory."""
     id_ = id_ or secrets.token_hex(6)
-    tagged = json.dumps(list(dict.fromkeys(tags)))
+    tagged, at_ns = json.dumps(list(dict.fromkeys(tags))), max(one.at_ns for one in said)
     db.execute(
         "INSERT INTO memory(id, scope, owner, place, text, folded, tags, at_ns, expires_ns)"
         " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (id_, place.scope, place.owner, place.key, saying.text, fold(saying.text), tagged, saying.at_ns, expires_ns),
-    )  # fmt: skip
-    note_said(db, db.last_insert_rowid(), saying)
+        (id_, place.scope, place.owner, place.key, text, fold(text), tagged, at_ns, expires_ns),
+    )
+    number = db.last_insert_rowid()
+    for one in said:
+        note_said(db, number, one)
     return of_ids(db, [id_])[id_]
 
 
-def note_said(db: apsw.Connection, number: int, saying: Saying) -> None:
-    db.execute(
-        "INSERT INTO said(memory, at_ns, text, source, session, client) VALUES(?, ?, ?, ?, ?, ?)",
-        (number, saying.at_ns, saying.text, saying.source, saying.session, saying.client),
-    )
+def note_said(db: apsw.Connection, number: int, said: Said) -> None:
+    db.execute("INSERT INTO said VALUES(?, ?, ?, ?, ?, ?)", (number, *astuple(said)))
 
 
-def sayings(db: apsw.Connection, number: int, most: int = -1) -> list[Saying]:
+def sayings(db: apsw.Connection, number: int, most: int = -1) -> list[Said]:
     """The last ones first."""
     query = (
-        "SELECT text, at_ns, source, session, client FROM said WHERE memory=? ORDER BY at_ns DESC, rowid DESC LIMIT ?"
+        "SELECT at_ns, text, source, session, client FROM said WHERE memory=? ORDER BY at_ns DESC, rowid DESC LIMIT ?"
     )
-    return [Saying(*row) for row in db.execute(query, (number, most))]
+    names = Said.__struct_fields__
+    return [Said(**dict(zip(names, row, strict=True))) for row in db.execute(query, (number, most))]
 
 
 def conflicting(db: apsw.Connection, number: int, *, now_ns: int) -> list[Row]:
@@ -195,16 +171,15 @@ def purge(db: apsw.Connection, before_ns: int) -> None:
 
 def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
     """As it is answered."""
-    told = sayings(db, row.number, SHOWN_SAYINGS)
     said = [
         ops.Said(
             at=instant(one.at_ns), text="" if one.text == row.text else one.text, source=one.source,
             session=one.session, client=one.client,
         )
-        for one in told
+        for one in sayings(db, row.number, SHOWN_SAYINGS)
     ]  # fmt: skip
     # Once, and nothing is known of it but its time, which is told anyway.
-    is_bare = len(told) == 1 and not (told[0].source or told[0].session or told[0].client)
+    is_bare = len(said) == 1 and not (said[0].source or said[0].session or said[0].client)
     return ops.Memory(
         id=row.id,
         text=row.text,

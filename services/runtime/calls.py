@@ -46,7 +46,7 @@ class Outgoing:
         self._service = service
         self._generation = generation
         self._ids = itertools.count(1)
-        self._pending: dict[int, _Pending] = {}
+        self.waiting: dict[int, _Pending] = {}
         self._questions: dict[int, trio.CancelScope] = {}
 
     async def call(
@@ -100,7 +100,7 @@ class Outgoing:
             raise InvalidParams(f"{op}: parameters of more than {frames.MAX_MESSAGE_BYTES} bytes")
         left_ms = max(1, int(min(limit_s * 1000, frames.MAX_LEFT_MS)))
         call_id = next(self._ids)
-        pending = self._pending[call_id] = _Pending(client_requests)
+        pending = self.waiting[call_id] = _Pending(client_requests)
         try:
             self.channel.post(
                 Call(
@@ -125,14 +125,14 @@ class Outgoing:
         except LinkClosed:
             raise Unavailable(f"{op}: the link to the kernel is closed") from None
         finally:
-            del self._pending[call_id]
+            del self.waiting[call_id]
         if isinstance(pending.answer, Fault):
             raise from_failure(pending.answer.failure)
         return pending.answer.body
 
     def answer(self, frame: Return | Fault) -> None:
         """An answer arrived; one for a call given up is dropped."""
-        pending = self._pending.get(frame.id)
+        pending = self.waiting.get(frame.id)
         if pending is not None:
             pending.answer = frame
             pending.done.set()
@@ -140,7 +140,7 @@ class Outgoing:
     def report(self, frame: Progress | Log) -> None:
         """A call reports its progress, or has a line for the client's log."""
         call_id = frame.call if isinstance(frame, Log) else frame.id
-        pending = self._pending.get(call_id) if call_id is not None else None
+        pending = self.waiting.get(call_id) if call_id is not None else None
         if pending is None or pending.client_requests is None:
             return
         if isinstance(frame, Log):
@@ -150,7 +150,7 @@ class Outgoing:
 
     async def ask(self, question: Call) -> None:
         """Put a question of a call that was made for a client to that client, and send what it answers."""
-        pending = self._pending.get(question.parent) if question.parent is not None else None
+        pending = self.waiting.get(question.parent) if question.parent is not None else None
         scope = self._questions[question.id] = trio.CancelScope()
         with scope:
             try:
@@ -168,11 +168,6 @@ class Outgoing:
         """The call that asks wants no answer any more."""
         if (scope := self._questions.get(question_id)) is not None:
             scope.cancel()
-
-    def fail_all(self, error: LinckiaError) -> None:
-        """Answer every waiting call with `error` (the link is gone)."""
-        for call_id in self._pending:
-            self.answer(Fault(call_id, error.failure))
 
 
 class Undecodable(OperationError):

@@ -110,8 +110,6 @@ def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
 def _answer(packet: bytes, fds: list[int], parent_pid: int, library: Library) -> Forked:
     request = _decoder.decode(packet)
     library.load_next(request.birth.module)
-    if len(fds) not in (2, 3):
-        return Forked(id=request.id, error=f"{len(fds)} descriptors came with the request instead of 2 or 3")
     if (running := threads()) != 1:
         return Forked(id=request.id, error=f"the zygote has {running} threads, so a fork would not be safe")
     try:

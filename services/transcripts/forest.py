@@ -89,10 +89,12 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
     start, nodes = _known(db, prepared, hashes)
     placed = Placed(nodes)
     at = nodes[-1] if nodes else parent
+    # While each parent has the expected name, these are the names of the nodes, and none of them exists.
+    expected = at is None or not nodes or at.hash == hashes[start - 1]
     prompt: int | None = None
-    for step in prepared.steps[start:]:
-        hash_ = _hash(turn, step, b"" if at is None else at.hash)
-        known = place(db, hash_)
+    for step, name in zip(prepared.steps[start:], hashes[start:], strict=True):
+        hash_ = name if expected else _hash(turn, step, b"" if at is None else at.hash)
+        known = None if expected else place(db, hash_)
         if known is None and step.message.reply:
             # The reply whose echo came first.
             after = None if at is None else at.node_id
@@ -101,6 +103,7 @@ def add(db: apsw.Connection, prepared: Prepared, parent: Place | None, found: Ca
             prompt = prompt or keep_prompt(db, turn.system)
             known = _new(db, turn, step, hash_, at, prompt, found)
             placed.new += 1
+        expected = expected and known.hash == hash_
         at = known
         placed.nodes.append(at)
     for step, node in zip(prepared.steps, placed.nodes, strict=True):

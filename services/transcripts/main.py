@@ -29,7 +29,7 @@ from services.transcripts.ingest import Ingest
 from services.transcripts.listing import Listing
 from services.transcripts.messages import Stripper
 from services.transcripts.prices import Price, Prices
-from services.transcripts.redaction import RULES, Redactor, make_rule
+from services.transcripts.redaction import RULES, Redactor, Rule
 from services.transcripts.search import Searching
 
 HISTORIES_BYTES = 32 * 1024 * 1024
@@ -93,7 +93,7 @@ def _made(skip: tuple[str, ...], more: tuple[RedactRule, ...]) -> Redactor:
     rules = []
     for index, rule in enumerate(more):
         try:
-            rules.append(make_rule(rule.name, rule.pattern))
+            rules.append(Rule(rule.name, rule.pattern))
         except BadPattern as error:
             where = f"settings of transcripts: redact_rules[{index}].pattern"
             raise InvalidParams(f"{where} is no regular expression (RE2): {error}") from None

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,44 +19,23 @@ from proto.ops.transcripts import Block
 from services.runtime import linear
 from services.transcripts.messages import Turn
 
-Pattern: TypeAlias = Any
-"""Of RE2, which ships no types."""
-
-Span = tuple[int, int]
-"""Of a secret in the bytes of a text."""
-
-Spans = Callable[[bytes], Iterator[Span]]
-"""The secrets of one kind in a text, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """`pattern`, of RE2, matches wherever `spans` finds a secret: all of its match, or what its group `secret` is."""
-
-    name: str
-    pattern: str
-    spans: Spans
-    parted: bool
-
-
-def make_rule(name: str, pattern: str, spans: Callable[[Pattern], Spans] | None = None) -> Rule:
-    """Raises BadPattern."""
-    compiled: Pattern = linear.compiled(pattern)
-    return Rule(name, pattern, (spans or _matches)(compiled), "secret" in compiled.groupindex)
-
-
-def _matches(pattern: Pattern) -> Spans:
-    groups = [index for name, index in pattern.groupindex.items() if name in _SECRET] or [0]
-
-    def spans(data: bytes) -> Iterator[Span]:
-        for match in pattern.finditer(data):
-            yield from (span for span in map(match.span, groups) if span[1] > span[0])
-
-    return spans
-
-
 _SECRET = ("secret", "secret_2", "secret_3")
 """Groups of one pattern, of which one at most matches."""
+
+
+class Rule:
+    """A kind of secret. `pattern` (RE2) matches wherever `spans` finds one: all of its match, or its group `secret`."""
+
+    def __init__(self, name: str, pattern: str) -> None:
+        """Raises BadPattern."""
+        self.name, self.pattern = name, pattern
+        self._compiled = linear.compiled(pattern)
+        self.groups = [index for group, index in self._compiled.groupindex.items() if group in _SECRET]
+
+    def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Where the secrets are in the bytes of a text, in their order."""
+        for match in self._compiled.finditer(data):
+            yield from (span for span in map(match.span, self.groups or [0]) if span[1] > span[0])
 
 
 _KEY_CHARS = 16_384
@@ -65,13 +43,13 @@ _KEY_END = linear.compiled(r"-----END (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----
 _KEY_BODY = re.compile(rb"[\s\\A-Za-z0-9+/=:,.\-]*")
 
 
-def _private_keys(beginning: Pattern) -> Spans:
-    """To its end; where that is far or was cut off, as far as it looks like a key."""
+class _PrivateKey(Rule):
+    """From the pattern to the key's end; where that is far or was cut off, as far as it looks like a key."""
 
-    def spans(data: bytes) -> Iterator[Span]:
+    def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
         position = 0
         ending = _KEY_END.search(data)
-        while match := beginning.search(data, position):
+        while match := self._compiled.search(data, position):
             position = match.end()
             # One that is beyond this key may be the next one's.
             if ending is not None and ending.start() < position:
@@ -82,48 +60,43 @@ def _private_keys(beginning: Pattern) -> Spans:
                 position = body.end()
             yield match.start(), position
 
-    return spans
-
 
 _SPACE = re.compile(rb"\s")
 _KINDS = bytes(48 if 48 <= code < 58 else 97 if chr(code).isalpha() and code < 128 else 32 for code in range(256))
 """To the digit 0, the letter a and the rest."""
 _WORD = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 _LONGEST_NAME = 128
-"""What stands before a secret in the patterns of `_mixed`, but for spaces."""
+"""What stands before a secret in the patterns of `_Mixed`, but for spaces."""
 
 
-def _mixed(signs: bytes, least: int, *, code: bool = False) -> Callable[[Pattern], Spans]:
+class _Mixed(Rule):
     """Secrets of `least` characters that have one of each kind of `signs` before the next space.
 
     Of `code`, none is followed by an opening bracket: there it ends before its last punctuation mark.
     """
 
-    def of(pattern: Pattern) -> Spans:
-        group = pattern.groupindex["secret"]
+    def __init__(self, name: str, pattern: str, signs: bytes, least: int, *, code: bool = False) -> None:
+        super().__init__(name, pattern)
+        self._signs, self._least, self._code = signs, least, code
 
-        def spans(data: bytes) -> Iterator[Span]:
-            position = space = last = 0
-            while match := pattern.search(data, position):
-                start, end = match.span(group)
-                position = max(start, match.end() - _LONGEST_NAME)
-                if start >= space:
-                    found = _SPACE.search(data, start)
-                    space = len(data) if found is None else found.start()
-                    kinds = data[start:space].translate(_KINDS)
-                    last = min(start + kinds.rfind(sign) if sign in kinds else -1 for sign in signs)
-                if last < start:
+    def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
+        position = space = last = 0
+        while match := self._compiled.search(data, position):
+            start, end = match.span(self.groups[0])
+            position = max(start, match.end() - _LONGEST_NAME)
+            if start >= space:
+                found = _SPACE.search(data, start)
+                space = len(data) if found is None else found.start()
+                kinds = data[start:space].translate(_KINDS)
+                last = min(start + kinds.rfind(sign) if sign in kinds else -1 for sign in self._signs)
+            if last < start:
+                continue
+            if self._code and data[end : end + 1] in (b"(", b"["):
+                end = start + len(data[start:end].rstrip(_WORD)) - 1
+                if end - start < self._least:
                     continue
-                if code and data[end : end + 1] in (b"(", b"["):
-                    end = start + len(data[start:end].rstrip(_WORD)) - 1
-                    if end - start < least:
-                        continue
-                position = max(end, match.start() + 1)
-                yield start, end
-
-        return spans
-
-    return of
+            position = max(end, match.start() + 1)
+            yield start, end
 
 
 _SECRET_WORDS = (
@@ -139,62 +112,62 @@ _PLACEHOLDER = re.compile(
 
 RULES = (
     # Also as it stands inside JSON, its line ends escaped; and one whose end was cut off.
-    make_rule("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", _private_keys),
-    make_rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
-    make_rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
-    make_rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
-    make_rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}"),
-    make_rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}"),
-    make_rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}"),
-    make_rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}"),
-    make_rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}"),
-    make_rule("google-oauth-secret", r"\bGOCSPX-[0-9A-Za-z_\-]{20,}"),
-    make_rule("slack-token", r"\bxox[abeoprs]-[0-9A-Za-z\-]{10,}|\bxapp-[0-9]-[0-9A-Za-z\-]{10,}"),
-    make_rule("slack-webhook", r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{20,}"),
-    make_rule("discord-webhook", r"https://discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,}"),
-    make_rule("discord-token", r"\b[MNO][A-Za-z\d]{23,25}\.[\w\-]{6}\.[\w\-]{27,}"),
-    make_rule("telegram-token", r"\b\d{8,10}:AA[A-Za-z0-9_\-]{33}\b"),
-    make_rule("stripe-key", r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|\bwhsec_[0-9A-Za-z+/=]{24,}"),
-    make_rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}"),
-    make_rule("pypi-token", r"\bpypi-[A-Za-z0-9_\-]{50,}"),
-    make_rule("huggingface-token", r"\bhf_[A-Za-z0-9]{30,}"),
-    make_rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{32,}"),
-    make_rule("twilio-key", r"\b(?:SK|AC)[0-9a-f]{32}\b"),
-    make_rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b"),
-    make_rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}"),
-    make_rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-\d)?\b"),
-    make_rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
-    make_rule("linear-key", r"\blin_api_[A-Za-z0-9]{32,}"),
-    make_rule("notion-token", r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})"),
-    make_rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_\-]{24,}"),
-    make_rule("groq-key", r"\bgsk_[A-Za-z0-9]{40,}"),
-    make_rule("xai-key", r"\bxai-[A-Za-z0-9]{60,}"),
-    make_rule("azure-key", r"(?i)(?:AccountKey|SharedAccessKey)=(?P<secret>[A-Za-z0-9+/]{32,}={0,2})"),
-    make_rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}"),
-    make_rule(
-        "authorization", r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>[A-Za-z0-9._~+/\-]{20,}={0,2})", _mixed(b"0", 20)
+    _PrivateKey("private-key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----"),
+    Rule("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{58}"),
+    Rule("aws-access-key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
+    Rule("github-token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})"),
+    Rule("gitlab-token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat)-[A-Za-z0-9_\-]{20,}"),
+    Rule("anthropic-key", r"\bsk-ant-[A-Za-z0-9_\-]{20,}"),
+    Rule("openai-key", r"\bsk-(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_\-]{20,}"),
+    Rule("google-api-key", r"\bAIza[0-9A-Za-z_\-]{35}"),
+    Rule("google-oauth-token", r"\bya29\.[0-9A-Za-z_\-]{20,}"),
+    Rule("google-oauth-secret", r"\bGOCSPX-[0-9A-Za-z_\-]{20,}"),
+    Rule("slack-token", r"\bxox[abeoprs]-[0-9A-Za-z\-]{10,}|\bxapp-[0-9]-[0-9A-Za-z\-]{10,}"),
+    Rule("slack-webhook", r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{20,}"),
+    Rule("discord-webhook", r"https://discord(?:app)?\.com/api/webhooks/\d+/[A-Za-z0-9_\-]{20,}"),
+    Rule("discord-token", r"\b[MNO][A-Za-z\d]{23,25}\.[\w\-]{6}\.[\w\-]{27,}"),
+    Rule("telegram-token", r"\b\d{8,10}:AA[A-Za-z0-9_\-]{33}\b"),
+    Rule("stripe-key", r"\b(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|\bwhsec_[0-9A-Za-z+/=]{24,}"),
+    Rule("npm-token", r"\bnpm_[A-Za-z0-9]{36}"),
+    Rule("pypi-token", r"\bpypi-[A-Za-z0-9_\-]{50,}"),
+    Rule("huggingface-token", r"\bhf_[A-Za-z0-9]{30,}"),
+    Rule("sendgrid-key", r"\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{32,}"),
+    Rule("twilio-key", r"\b(?:SK|AC)[0-9a-f]{32}\b"),
+    Rule("mailgun-key", r"\bkey-[0-9a-f]{32}\b"),
+    Rule("digitalocean-token", r"\bdo[opr]_v1_[0-9a-f]{64}"),
+    Rule("databricks-token", r"\bdapi[0-9a-f]{32}(?:-\d)?\b"),
+    Rule("shopify-token", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),
+    Rule("linear-key", r"\blin_api_[A-Za-z0-9]{32,}"),
+    Rule("notion-token", r"\b(?:ntn_[A-Za-z0-9]{40,}|secret_[A-Za-z0-9]{43})"),
+    Rule("vault-token", r"\bhv[sbr]\.[A-Za-z0-9_\-]{24,}"),
+    Rule("groq-key", r"\bgsk_[A-Za-z0-9]{40,}"),
+    Rule("xai-key", r"\bxai-[A-Za-z0-9]{60,}"),
+    Rule("azure-key", r"(?i)(?:AccountKey|SharedAccessKey)=(?P<secret>[A-Za-z0-9+/]{32,}={0,2})"),
+    Rule("jwt", r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}"),
+    _Mixed(
+        "authorization", r"(?i)\b(?:bearer|basic|token)\s+(?P<secret>[A-Za-z0-9._~+/\-]{20,}={0,2})", b"0", 20
     ),
-    make_rule(
+    Rule(
         "api-key-header",
         r"(?i)\b(?:x-api-key|api-key|x-auth-token|x-goog-api-key|cookie|set-cookie)[\"']?\s*:\s*[\"']?"
         r"(?P<secret>[^\s\"',;]{8,})",
     ),
-    make_rule("url-password", r"\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/:@\"'<>]*:(?P<secret>[^\s/@\"'<>]{3,})@"),
-    make_rule(
+    Rule("url-password", r"\b[a-zA-Z][a-zA-Z0-9+.\-]*://[^\s/:@\"'<>]*:(?P<secret>[^\s/@\"'<>]{3,})@"),
+    Rule(
         "url-key",
         r"(?i)[?&](?:key|api_?key|access_token|token|sig|signature|secret)=(?P<secret>[A-Za-z0-9._~%+/\-]{12,})",
     ),
-    make_rule(
+    Rule(
         "quoted-secret",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}\\?[\"']?\]?\s*(?:[:=]|=>|:=)\s*\\?"
         r"(?:\"(?P<secret>[^\"'`\s\\]{6,})\\?\"|'(?P<secret_2>[^\"'`\s\\]{6,})\\?'|`(?P<secret_3>[^\"'`\s\\]{6,})\\?`)",
     ),
-    make_rule(
+    _Mixed(
         "assigned-secret",
         rf"(?i)(?:{_SECRET_WORDS})[\w\-]{{0,16}}[\"']?\s*[:=]\s*(?P<secret>[A-Za-z0-9_+/=@#!%^&*~.\-]{{8,}})",
-        _mixed(b"0a", 8, code=True),
+        b"0a", 8, code=True,
     ),
-    make_rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
+    Rule("netrc-password", r"(?i)\blogin\s+\S+\s+password\s+(?P<secret>\S{4,})"),
 )  # fmt: skip
 """In the order in which they are applied; what one has masked no later one sees."""
 
@@ -240,7 +213,7 @@ class Redactor:
             pieces: list[bytes] = []
             kept = 0
             for start, end in rule.spans(data):
-                if not (rule.parted and _is_harmless(data[start:end].decode("utf-8", "replace"))):
+                if not (rule.groups and _is_harmless(data[start:end].decode("utf-8", "replace"))):
                     pieces += (data[kept:start], _mask(rule.name).encode())
                     kept = end
             data = b"".join((*pieces, data[kept:]))

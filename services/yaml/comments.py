@@ -1,7 +1,5 @@
 """Comments of a node: those on the lines straight above it and the one beside it, read and written."""
 
-from typing import NamedTuple
-
 from services.yaml.check import Expected, Splice, first_right
 from services.yaml.errors import NotApplicable
 from services.yaml.layout import Style, find_slot
@@ -10,19 +8,13 @@ from services.yaml.syntax.tokens import BREAK
 from services.yaml.tree import Place, Tree
 
 
-class Comments(NamedTuple):
-    """The comments of one node, without their # and the space after it; several lines are joined by LF. None: none."""
-
-    above: str | None
-    beside: str | None
-
-
-def read_comments(tree: Tree, document: Document, place: Place) -> Comments:
-    """The comments of the node at `place`."""
+def read_comments(tree: Tree, document: Document, place: Place) -> tuple[str | None, str | None]:
+    """The comments above the node at `place` (several lines joined by LF) and beside it, without their # and the space
+    after it; None where there is none."""
     above = _above(tree, _first_line(tree, place))
     beside = _beside(tree, document, place)
     comments = tree.stream.comment_texts()
-    return Comments(
+    return (
         "\n".join(_plain(comments[index]) for index in above) if above else None,
         _plain(comments[beside]) if beside is not None else None,
     )

@@ -1,7 +1,6 @@
 """Creating what a path names and the file does not have yet: new keys, with the mappings between, and new items."""
 
 import json
-import re
 from typing import Final
 
 from services.yaml.check import Expected, Splice, first_right
@@ -10,22 +9,19 @@ from services.yaml.fragment import Fragment, read_fragment
 from services.yaml.layout import Style, enclosing
 from services.yaml.path import Key, show_path
 from services.yaml.replacement import replace_value
+from services.yaml.schema import resolve_scalar
 from services.yaml.syntax.events import CLOSING, MAPPING, SCALAR, Document, Event
 from services.yaml.syntax.parser import parse
 from services.yaml.tree import Place, Tree
 
 _SAMPLE: Final = 2000  # events looked at to find out how a file writes its keys
 
-_NOT_A_STRING: Final = re.compile(
-    r"~|null|Null|NULL|true|True|TRUE|false|False|FALSE|[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
-    r"|[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)|<<"
-)
-
 
 def key_source(key: Key, *, flow: bool, quoted: bool) -> str:
     """How a new key is written: plain where that means the same, else in double quotes."""
     name = key.name
-    if not quoted and not (key.quoted and _NOT_A_STRING.fullmatch(name)) and _is_plain(name, flow):
+    is_string = name != "<<" and isinstance(resolve_scalar(":", name, None), str)
+    if not quoted and (is_string or not key.quoted) and _is_plain(name, flow):
         return name
     return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\x7f")
 

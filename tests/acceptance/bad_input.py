@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from proto.errors import InvalidParams
 from proto.operation import Operation
 
-HUGE = "x" * (1 << 20)
+HUGE = "x" * (1 << 16)
+
+LARGEST = 4 << 20
+"""Of a text that is one character too long; each is sent through a real kernel."""
 
 WRONG_TYPES: tuple[Any, ...] = (None, True, 7, -1.5, "text", [], ["x"], {}, {"a": 1}, [{"a": [None]}])
 
@@ -108,6 +111,13 @@ def good_arguments(operation: Operation[Any]) -> dict[str, Any]:
     return required | ONE_OF.get(operation.name, {})
 
 
+def _too_long(operation: Operation[Any], name: str) -> list[str]:
+    """A text that is longer than the parameter may be."""
+    schema = operation.input_schema["properties"][name]
+    lengths = [each["maxLength"] for each in (schema, *schema.get("anyOf", ())) if "maxLength" in each]
+    return ["x" * (length + 1) for length in lengths if length < LARGEST]
+
+
 def bad_arguments(operation: Operation[Any]) -> Iterator[tuple[str, dict[str, Any], InvalidParams]]:
     """What parameter is wrong, the arguments, and the error that the declaration gives."""
     good = good_arguments(operation)
@@ -119,7 +129,7 @@ def bad_arguments(operation: Operation[Any]) -> Iterator[tuple[str, dict[str, An
         name = field.encode_name
         if field.required:
             candidates.append((name, {key: value for key, value in good.items() if key != name}))
-        candidates += [(name, {**good, name: value}) for value in (*WRONG_TYPES, *EDGES)]
+        candidates += [(name, {**good, name: value}) for value in (*WRONG_TYPES, *EDGES, *_too_long(operation, name))]
     for name, arguments in candidates:
         try:
             operation.parse(arguments)

@@ -63,9 +63,8 @@ def test_arguments_that_are_no_object_are_refused(client: StdioClient, operation
         assert answer["error"]["code"] == -32602
 
 
-@pytest.mark.parametrize("operation", TOOLS, ids=named)
-def test_arguments_that_are_not_utf_8_are_refused(client: StdioClient, operation: Operation[Any]) -> None:
-    params = {"name": operation.name, "arguments": {"a": "@"}}
+def test_arguments_that_are_not_utf_8_are_refused(client: StdioClient) -> None:
+    params = {"name": "mcp.echo", "arguments": {"message": "@"}}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     assert client.process.stdin is not None
     assert client.process.stdout is not None

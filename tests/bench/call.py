@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench._wire import Caller, Http, Stdio
-from tests.system.running import running
+from tests.system.running import HTTP, free_port, running
 
 IN_FLIGHT = 8
 ONE_BY_ONE_CALLS = 300
@@ -32,9 +32,7 @@ SETTLED_S = 8
 
 @contextlib.contextmanager
 def peer_http() -> Iterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, "-m", "tests.bench._peer", "http", str(port)])
     try:
         give_up = time.monotonic() + 30
@@ -57,7 +55,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # Services and standbys that are still starting would take the processors from what is measured.
-        kernel = stack.enter_context(running(folder, options=("--http", "127.0.0.1:0")))
+        kernel = stack.enter_context(running(folder, options=HTTP))
         while (url := kernel.status()["http_url"]) is None:
             time.sleep(0.05)
         time.sleep(SETTLED_S)

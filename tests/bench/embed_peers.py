@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -27,11 +28,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -43,13 +46,31 @@ from services.embed.main import Settings, load
 from services.embed.serving import Loaded
 from services.embed.weights import resolve
 from tests.bench._peer_venv import environment
-from tests.bench.embed_bench import corpus, mixed
-from tests.system.running import RunningKernel, running
+from tests.system.running import HTTP, RunningKernel, running
 
 AT_ONCE, CALLS = 64, 4
 """Texts of one call, and calls in flight."""
 
 SETTLED_S = 6
+
+
+def corpus(path: Path | None, count: int) -> list[str]:
+    """Long passages: abstracts, or, where there is no corpus, words of this project's manual drawn by Zipf's law (of
+    words that are made up, the tokenizer would make two or three tokens each)."""
+    if path is not None:
+        documents = [msgspec.json.decode(line) for line in path.open()]
+        return [f"{each.get('title', '')} {each['text']}" for each in documents[:count]]
+    source = random.Random(0)
+    manual = Path(__file__).parents[2] / "README.md"
+    vocabulary = [word for word, _ in Counter(manual.read_text(encoding="utf-8").split()).most_common()]
+    weights = [1 / (n + 1) for n in range(len(vocabulary))]
+    return [" ".join(source.choices(vocabulary, weights, k=160)) for _ in range(count)]
+
+
+def mixed(texts: Sequence[str]) -> list[str]:
+    """The texts cut to lengths as notes have them: log-normal, median 40 words."""
+    source = random.Random(1)
+    return [" ".join(text.split()[: max(3, int(source.lognormvariate(3.7, 0.9)))]) for text in texts]
 
 
 class SentenceTransformers:
@@ -112,7 +133,7 @@ def kernel_with(backend: Backend, precision: str) -> Iterator[RunningKernel]:
         tempfile.TemporaryDirectory() as data,
         running(
             Path(data),
-            options=("--http", "127.0.0.1:0"),
+            options=HTTP,
             environment={
                 "LINCKIA_SERVICES__EMBED__BACKEND": backend.value,
                 "LINCKIA_SERVICES__EMBED__PRECISION": f'"{precision}"',

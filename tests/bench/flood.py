@@ -24,7 +24,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from tests.bench._wire import Http, call_body, checked, whole
-from tests.system.running import running
+from tests.system.running import HTTP, running
 
 MIB = 1024 * 1024
 
@@ -140,8 +140,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=64, help="of the flood (default: 64)")
     parser.add_argument("--floods", nargs="*", default=list(FLOODS), help="which of them")
     given = parser.parse_args()
-    options = ("--http", "127.0.0.1:0")
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder), options=options, services=["echo"]) as kernel:
+    with tempfile.TemporaryDirectory() as folder, running(Path(folder), options=HTTP, services=["echo"]) as kernel:
         port = urlsplit(kernel.status()["http_url"]).port
         assert port is not None
         print(f"{'':18}{'/health':>8}{'p50 ms':>9}{'p99 ms':>9}{'':7}{'echo':>8}{'p50 ms':>9}{'p99 ms':>9}")

@@ -44,7 +44,7 @@ from services.retrieve.lexical import Fts5
 from services.retrieve.vectors import Matrix
 from tests.bench._collections import DIMENSIONS, Corpus, fill_knowledge, fill_retrieve, notes_of
 from tests.bench._wire import Http
-from tests.system.running import RunningKernel, running
+from tests.system.running import HTTP, RunningKernel, running
 
 CANDIDATES = 50
 
@@ -134,16 +134,15 @@ def measure(folder: Path, size: int, queries: list[str], model: Loaded, rerank: 
     if not root.exists():
         make(folder, size, model)
     made_s = time.monotonic() - began
-    options = ("--http", "127.0.0.1:0")
     environment = {"LINCKIA_SERVICES__RETRIEVE__RERANK": rerank}
-    with running(data, [root], options=options, environment=environment) as kernel:
+    with running(data, [root], options=HTTP, environment=environment) as kernel:
         # Once: segments and the large word index are derived, and kept.
         began = time.monotonic()
         until_whole(kernel, queries[:1], began)
         wait_for_tantivy(kernel, size)
         derived_s = time.monotonic() - began
     began = time.monotonic()
-    with running(data, [root], options=options, environment=environment, all_ready=False) as kernel:
+    with running(data, [root], options=HTTP, environment=environment, all_ready=False) as kernel:
         start = until_whole(kernel, queries[:5], began)
         kernel.wait_ready()
         wait_for_tantivy(kernel, size)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.browser import chromium
-from tests.system.running import running
+from tests.system.running import HTTP, running
 from tests.unit.front.wire import META, MODERN
 
 pytestmark = pytest.mark.skipif(chromium.executable() is None, reason="no Chromium is installed here")
@@ -74,9 +74,8 @@ def test_a_page_of_another_origin_calls_nothing_unless_it_is_allowed(tmp_path: P
     names = "--host-resolver-rules=MAP evil.example 127.0.0.1, MAP friend.example 127.0.0.1"
     with served() as port:
         environment = {"CORS_ORIGINS": f"http://friend.example:{port}"}
-        options = ("--http", "127.0.0.1:0")
         with (
-            running(tmp_path / "data", [root], options=options, environment=environment, all_ready=False) as kernel,
+            running(tmp_path / "data", [root], options=HTTP, environment=environment, all_ready=False) as kernel,
             chromium.browser(tmp_path / "profile", names) as page,
         ):
             kernel.wait_ready("files")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import chromium
-from tests.system.running import running
+from tests.system.running import HTTP, running
 
 pytestmark = pytest.mark.skipif(chromium.executable() is None, reason="no Chromium is installed here")
 
@@ -18,9 +18,8 @@ ROW = "[...document.querySelectorAll('#services tbody tr')].find(row => row.cell
 
 
 def test_the_page_shows_what_runs_lives_and_restarts_a_service(tmp_path: Path) -> None:
-    options = ("--http", "127.0.0.1:0")
     with (
-        running(tmp_path / "data", options=options, services=["echo"], all_ready=False, token=True) as kernel,
+        running(tmp_path / "data", options=HTTP, services=["echo"], all_ready=False, token=True) as kernel,
         chromium.browser(tmp_path / "p") as page,
     ):
         kernel.wait_ready("echo")

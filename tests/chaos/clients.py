@@ -46,10 +46,6 @@ class Said:
         return self.kind == "ok"
 
     @property
-    def done_for_sure(self) -> bool:
-        return self.ok
-
-    @property
     def not_done_for_sure(self) -> bool:
         return not self.ok and self.executed == "no"
 

@@ -20,7 +20,7 @@ import trio
 
 from tests.chaos.clients import Client, HttpClient, Said
 from tests.chaos.record import Record
-from tests.system.ingesting import turn
+from tests.system.workloads import turn
 
 NOTES = 60
 REFUSED = 20

@@ -20,7 +20,7 @@ from tests.chaos.load import Worker, compare_turns, make_folder
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm
 from tests.chaos.system import System
-from tests.system.ingesting import free_port
+from tests.system.running import free_port
 
 STDIO_CLIENTS, HTTP_CLIENTS, WORKERS_EACH = 3, 2, 2
 QUIET_S = 120.0

@@ -49,12 +49,11 @@ def make_place(place: Path) -> None:
 class Place:
     """What a client does in its folder, by the tools' names, and the disk that it must agree with."""
 
-    def __init__(self, client: Client, folder: str, prefix: str) -> None:
+    def __init__(self, client: Client, folder: str) -> None:
         self._client = client
         self.folder = folder
         self.checkout = f"{folder}/checkout"
         self.photos = f"{folder}/photos"
-        self.prefix = prefix
         self.called: set[str] = set()
 
     async def __call__(self, tool: str, **arguments: Any) -> Any:

@@ -10,7 +10,6 @@ import hashlib
 import os
 import random
 import re
-import signal
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import trio
 from mcp import StdioServerParameters, stdio_client
 from mcp.client import Client
 
-from tests.system.running import REPOSITORY, RunningKernel, connection
+from tests.system.running import REPOSITORY, RunningKernel
 
 SERVICES = ("knowledge", "retrieve", "yaml")
 WRITERS, LINKING, LINES = 3, 4, 300
@@ -62,16 +61,16 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
 
 
-async def torment(kernel: RunningKernel, root: Path, kills: int, *, seed: int = 0) -> Seen:
+async def torment(kernel: RunningKernel, root: Path, kills: int) -> Seen:
     """Kill `knowledge` so often while notes below `root` are written."""
-    seen, dice, done = Seen(), random.Random(seed), trio.Event()
+    seen, dice, done = Seen(), random.Random(0), trio.Event()
     arguments = ["-P", "-m", "kernel.cli", "stdio", "--surface", "all", "--data", str(kernel.data_dir)]
     server = StdioServerParameters(command=sys.executable, args=arguments, cwd=REPOSITORY, env=dict(os.environ))
     for number in range(LINKING):
         (root / f"linking{number}.md").write_text(f"# {number}\n\n[[named0]] and [it](named0.md).\n")
     (root / "named0.md").write_text("# The one that is renamed\n")
-    async with Client(stdio_client(server)) as client, connection(kernel.data_dir) as control:
-        await control.call("knowledge_ingest", {"vectors": False})
+    async with Client(stdio_client(server)) as client:
+        await trio.to_thread.run_sync(kernel.call, "knowledge_ingest", {"vectors": False})
 
         async def tool(name: str, **arguments: object) -> dict[str, Any] | None:
             answer = await client.call_tool(name, arguments)
@@ -87,20 +86,15 @@ async def torment(kernel: RunningKernel, root: Path, kills: int, *, seed: int = 
             for writer in range(WRITERS):
                 nursery.start_soon(_write, tool, root / f"written{writer}.md", seen, done)
             nursery.start_soon(_rename, tool, root, seen, done)
-            last = None
-            while seen.kills < kills:
+            for _ in range(kills):
                 before = seen.acknowledged
                 await trio.sleep(dice.uniform(0, PAUSE_S))
-                answer = await control.call("kernel_status", {})
-                found = next(each for each in answer.result["services"] if each["name"] == "knowledge")
-                # The kernel may not know of the last death yet.
-                if found["state"] == "ready" and found["pid"] != last:
-                    last = found["pid"]
-                    os.kill(last, signal.SIGKILL)
-                    seen.kills += 1
-                    with trio.fail_after(60):
-                        while seen.acknowledged == before:  # noqa: ASYNC110  # calls of clients have no event here
-                            await trio.sleep(0.002)
+                await trio.to_thread.run_sync(kernel.wait_ready, "knowledge")
+                await trio.to_thread.run_sync(kernel.kill, "knowledge")
+                seen.kills += 1
+                with trio.fail_after(60):
+                    while seen.acknowledged == before:  # noqa: ASYNC110  # calls of clients have no event here
+                        await trio.sleep(0.002)
             done.set()
     return seen
 

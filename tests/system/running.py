@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -21,9 +22,14 @@ from kernel import users
 from kernel.control.address import socket_path
 from kernel.control.client import Client, ControlError
 
+T = TypeVar("T")
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 START_TIMEOUT_S = 60.0
+
+HTTP = ("--http", "127.0.0.1:0")
+"""Options for a port that nobody has."""
 
 LONGEST_PAUSE_S = 0.2
 
@@ -85,13 +91,19 @@ class RunningKernel:
         """Send a signal to a service's process, which one that rests is given first; answers its pid."""
         if self.service(name)["state"] == "resting":
             self.call("kernel_start", {"service": name})
-        # Between two processes it has none.
-        found = (self.service(name)["pid"] for _ in polls(START_TIMEOUT_S))
-        pid: int = next(each for each in found if each is not None)
-        os.kill(pid, number)
+        pid = wait_until(lambda: self._struck(name, number), START_TIMEOUT_S)
         if number in DEADLY:
             self._killed.add(pid)
         return pid
+
+    def _struck(self, name: str, number: int) -> int | None:
+        """The pid of the process that the signal was sent to; between two processes there is none."""
+        pid: int | None = self.service(name)["pid"]
+        with contextlib.suppress(ProcessLookupError):
+            if pid is not None and pid not in self._killed:
+                os.kill(pid, number)
+                return pid
+        return None
 
     def wait_ready(self, *names: str, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until the services (all where none is named) are READY, in processes that were not killed here, or rest."""
@@ -107,6 +119,14 @@ class RunningKernel:
         return path.read_text(errors="replace") if path.exists() else ""
 
 
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def polls(timeout_s: float) -> Iterator[None]:
     """Times at which to ask for another process's state: often at first, then seldom, since the kernel's costs 3 ms."""
     give_up = time.monotonic() + timeout_s
@@ -117,6 +137,16 @@ def polls(timeout_s: float) -> Iterator[None]:
             return
         time.sleep(pause_s)
         pause_s = min(1.4 * pause_s, LONGEST_PAUSE_S)
+
+
+def wait_until(
+    condition: Callable[[], T | None], timeout_s: float = 30, *, said: Callable[[], object] | None = None
+) -> T:
+    """What the condition answers once that is true. Raises AssertionError with what is `said` then, or was answered."""
+    for _ in polls(timeout_s):
+        if found := condition():
+            return found
+    raise AssertionError(f"not within {timeout_s} s: {said() if said is not None else found}")
 
 
 @contextlib.contextmanager

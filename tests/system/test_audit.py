@@ -12,7 +12,7 @@ import pytest
 
 from kernel.audit import Entry, entries, files_of, path_of
 from tests.system.cli.clients import command, data_directory, stdio_client
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import RunningKernel, running, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,7 @@ def recorded(kernel: RunningKernel, **wanted: object) -> list[Entry]:
 
 
 def wait_for(kernel: RunningKernel, **wanted: object) -> Entry:
-    for _ in polls(10):
-        if found := recorded(kernel, **wanted):
-            return found[-1]
-    raise AssertionError(f"no line with {wanted}: {recorded(kernel)}")
+    return wait_until(lambda: recorded(kernel, **wanted), said=lambda: recorded(kernel))[-1]
 
 
 TRACE = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
@@ -96,21 +93,16 @@ def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (path_of(kernel.data_dir).stat().st_size + 10, hard))
     try:
         kernel.call("noyalib_set", {"file": file, "path": "during", "value": "1"})
-        for _ in polls(10):
-            state: dict[str, Any] = kernel.status()["audit"]
-            if state["problem"]:
-                break
+        wait_until(lambda: kernel.status()["audit"]["problem"])
+        state: dict[str, Any] = kernel.status()["audit"]
         assert state["problem"].endswith("audit.jsonl: File too large")
         assert state["waiting"] >= 1
         assert "audit.jsonl: File too large" in command(kernel.data_dir, "status").stdout
         kernel.call("noyalib_set", {"file": file, "path": "during", "value": "2"})
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
-    for _ in polls(10):
-        lines = recorded(kernel, target=f"file={file} path=during")
-        if len(lines) == 2 and kernel.status()["audit"]["problem"] == "":
-            return
-    raise AssertionError((lines, kernel.status()["audit"]))
+    wait_until(lambda: len(recorded(kernel, target=f"file={file} path=during")) == 2)
+    wait_until(lambda: kernel.status()["audit"]["problem"] == "", said=lambda: kernel.status()["audit"])
 
 
 def test_it_is_read_when_no_kernel_runs_and_says_where_none_is(tmp_path: Path) -> None:

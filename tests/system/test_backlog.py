@@ -15,7 +15,7 @@ import pytest
 
 from kernel.cli import status
 from services.embed import weights
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
 
@@ -24,22 +24,26 @@ PROSE = "A note is embedded where it says enough to have a meaning; so this one 
 SERVICES = ("embed", "graph", "knowledge", "llm", "rerank", "retrieve", "watch")
 
 
+def await_counts(kernel: RunningKernel, **wanted: int) -> None:
+    """Until `knowledge_status` says so."""
+    wait_until(
+        lambda: {name: kernel.call("knowledge_status")[name] for name in wanted} == wanted,
+        120,
+        said=lambda: kernel.call("knowledge_status"),
+    )
+
+
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     """With notes of which none has a vector, and its embedder stopped."""
     folder = tmp_path_factory.mktemp("backlog")
     root = folder / "notes"
     root.mkdir()
-    with running(folder / "data", [root], options=("--http", "127.0.0.1:0"), services=SERVICES) as started:
+    with running(folder / "data", [root], options=HTTP, services=SERVICES) as started:
         started.call("kernel_stop", {"service": "embed"})
         for n in range(NOTES):
             (root / f"note-{n:03}.md").write_text(f"# Note {n:03}\n\nOnly this one tells of mark{n:03}. {PROSE}\n")
-        for _ in polls(60):
-            told = started.call("knowledge_status")
-            if (told["notes"], told["pending"], told["vectors_waiting"]) == (NOTES, 0, NOTES):
-                break
-        else:
-            raise AssertionError(told)
+        await_counts(started, notes=NOTES, pending=0, vectors_waiting=NOTES)
         yield started
 
 
@@ -52,11 +56,9 @@ def test_the_backlog_is_told_everywhere_and_what_was_searched_is_embedded_first(
     assert kernel.call("knowledge_status")["vectors_backlog"] == {
         "done": 0, "total": NOTES, "per_s": None, "left_s": None
     }  # fmt: skip
-    for _ in polls(30):
-        told = kernel.service("retrieve")
-        # It is told with the next pong.
-        if told["backlogs"].get("vectors of notes", {}).get("total") == NOTES:
-            break
+    # It is told with the next pong.
+    wait_until(lambda: kernel.service("retrieve")["backlogs"].get("vectors of notes", {}).get("total") == NOTES)
+    told = kernel.service("retrieve")
     assert f"vectors of notes: 0 of {NOTES}" in str(status.row(told)[-1])
     url = kernel.status()["http_url"].rsplit("/", 1)[0]
     with urllib.request.urlopen(f"{url}/metrics") as answer:
@@ -66,19 +68,14 @@ def test_the_backlog_is_told_everywhere_and_what_was_searched_is_embedded_first(
     # In the order of arrival, or in the reverse, no batch would begin with all of these.
     searched = [search(kernel, f"mark{n:03}")["results"][0]["id"] for n in (0, NOTES // 2, NOTES - 1)]
     kernel.call("kernel_start", {"service": "embed"})
-    for _ in polls(90):
-        if kernel.call("retrieve_status", {"collection": "notes"})["vectors"]:
-            break
+    wait_until(lambda: kernel.call("retrieve_status", {"collection": "notes"})["vectors"], 90)
     for note in searched:
         assert kernel.call("retrieve_similar", {"collection": "notes", "group": note})["has_vector"], note
 
 
 def test_a_search_waits_a_moment_for_an_embedder_that_has_not_answered_it_yet(kernel: RunningKernel) -> None:
-    for _ in polls(120):
-        told = kernel.call("knowledge_status")
-        if told["vectors_waiting"] == 0:
-            break
-    assert told["vectors_backlog"] is None
+    await_counts(kernel, vectors_waiting=0)
+    assert kernel.call("knowledge_status")["vectors_backlog"] is None
     kernel.wait_ready("embed", "rerank")
     stages: list[list[str]] = []
     for n in range(3):

@@ -23,8 +23,8 @@ import trio
 from kernel.backup.stores import walk
 from kernel.control.client import CallFailed
 from tests.system.cli.clients import command as in_this_process
-from tests.system.ingesting import turn
-from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, polls, running
+from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, running, wait_until
+from tests.system.workloads import turn
 
 SERVICES = ["transcripts", "documents", "files"]
 WRITERS = 10
@@ -262,10 +262,8 @@ def test_a_kernel_that_is_killed_during_a_backup(tmp_path: Path) -> None:
 
 
 def test_backups_on_a_schedule(kernel: RunningKernel, place: Path) -> None:
-    for _ in polls(60):
-        backup = kernel.status()["backup"]
-        if backup["snapshot"]:
-            break
+    wait_until(lambda: kernel.status()["backup"]["snapshot"], 60)
+    backup = kernel.status()["backup"]
     assert (backup["to"], backup["every_s"], backup["error"]) == (str(place / "scheduled"), 86400, "")
     for _ in range(2):
         kernel.call("kernel_backup")

@@ -9,7 +9,7 @@ import pytest
 from kernel.cli.__main__ import main
 from kernel.control.client import CallFailed
 from tests.chaos.clock import Clock
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import RunningKernel, running, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,7 @@ def test_call_that_comes_late_is_answered_once(kernel: RunningKernel) -> None:
 def test_service_whose_pongs_are_lost_is_replaced_as_one_that_hangs(kernel: RunningKernel) -> None:
     before = kernel.service("echo")
     assert chaos(kernel, "drop", "from", "echo", "--frame", "pong", "--count", "1000") == 0
-    for _ in polls(30):
-        if kernel.service("echo")["deaths"].get("hang", 0) > before["deaths"].get("hang", 0):
-            break
+    wait_until(lambda: kernel.service("echo")["deaths"].get("hang", 0) > before["deaths"].get("hang", 0))
     assert chaos(kernel, "clear", "from", "echo") == 0
     kernel.wait_ready("echo")
 

@@ -13,7 +13,7 @@ import trio
 from mcp import StdioServerParameters, stdio_client
 from mcp.client import Client
 
-from tests.system.running import REPOSITORY, RunningKernel, connection, polls, running
+from tests.system.running import HTTP, REPOSITORY, RunningKernel, connection, running, wait_until
 from tests.system.tokens import HttpClient, create
 
 SERVICES = ["retrieve"]
@@ -25,9 +25,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("collections")
     (folder / "root").mkdir()
     environment = {"LINCKIA_SERVICES__RETRIEVE__COLLECTION_DOCUMENTS": "2000"}
-    options = ("--http", "127.0.0.1:0")
     with running(
-        folder / "data", [folder / "root"], options=options, services=SERVICES, environment=environment, token=True
+        folder / "data", [folder / "root"], options=HTTP, services=SERVICES, environment=environment, token=True
     ) as started:
         yield started
 
@@ -160,9 +159,7 @@ def test_a_restored_backup_has_clients_collections(kernel: RunningKernel, own: H
         ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
     with running(tmp_path / "again", services=SERVICES) as restored:
-        for _ in polls(30):
-            if "kept" in restored.service("retrieve")["info"].get("collections of clients", ""):
-                break
+        wait_until(lambda: "kept" in restored.service("retrieve")["info"].get("collections of clients", ""))
         found = restored.call("collection_search", {"collection": "kept", "vector": [1, 0]})
         (hit,) = found["hits"]
         assert (hit["id"], hit["text"], hit["payload"]) == ("a", "red apples", {"colour": "red"})

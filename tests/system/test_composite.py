@@ -15,7 +15,7 @@ import pytest
 import trio
 from mcp.client import Client
 
-from tests.system.running import RunningKernel, connection, running
+from tests.system.running import HTTP, RunningKernel, connection, running
 from tests.system.workloads import make_folder, wait_for_folder
 
 BODY = b"A sea star that regrows an arm.\n" * 100_000
@@ -61,11 +61,10 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     make_folder(folder)
     (folder / "prompts").mkdir()
     (folder / "prompts" / "PROMPT-look-around.md").write_text("# Look around\n\nSay what is here.\n")
-    options = ("--http", "127.0.0.1:0")
     environment = {"LINCKIA_FETCH_ALLOW": "127.0.0.1"}
     data = tmp_path_factory.mktemp("data")
     services = ("echo", "yaml", "graph", "knowledge", "retrieve", "documents", "fetch", "watch")
-    with running(data, [folder], options=options, environment=environment, services=services) as started:
+    with running(data, [folder], options=HTTP, environment=environment, services=services) as started:
         wait_for_folder(started)
         yield started
 

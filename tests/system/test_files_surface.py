@@ -17,7 +17,7 @@ from mcp import StdioServerParameters, stdio_client
 from mcp.client import Client
 from PIL import Image
 
-from tests.system.running import RunningKernel, running
+from tests.system.running import HTTP, RunningKernel, running
 
 STATIC = (
     "nodes", "resource-sets", "jobs", "jobs/pending", "jobs/running", "jobs/completed", "jobs/failed", "metadata",
@@ -41,8 +41,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     (root / "folder").mkdir()
     (root / "folder/metadata").write_text("a file that is called so")
     (root / "note.txt").write_text("text")
-    options = ("--http", "127.0.0.1:0")
-    with running(tmp_path_factory.mktemp("data"), [root], options=options, services=SERVICES) as started:
+    with running(tmp_path_factory.mktemp("data"), [root], options=HTTP, services=SERVICES) as started:
         yield started
 
 

@@ -1,5 +1,5 @@
-"""Every tool of the surface `files`, over HTTP and over stdio, on a checkout of source code and a folder of photos and
-a film: what is answered is what is on the disk, and what is asked for is done there."""
+"""Every tool of the surface `files` on a checkout of source code and a folder of photos and a film: what is answered is
+what is on the disk, and what is asked for is done there.  Over HTTP; that stdio answers the same is `test_ways`'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcp.client import Client
 from PIL import Image
 
 from tests.system.files_place import DAY_S, PHOTOS, Place, exists, fetch, make_place, paths_of, picture, size_of, write
-from tests.system.running import RunningKernel, running
+from tests.system.running import HTTP, RunningKernel, running
 from tests.system.test_files_surface import SERVICES, target_of
 
 NAMES: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
@@ -36,9 +36,8 @@ NAMES: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     root, data = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("data")
     (data / "linckia.toml").write_text("[services.files]\ntrash = true\n")
-    for transport in ("http", "stdio"):
-        make_place(root / transport)
-    with running(data, [root], options=("--http", "127.0.0.1:0"), services=SERVICES) as started:
+    make_place(root / "place")
+    with running(data, [root], options=HTTP, services=SERVICES) as started:
         yield started
 
 
@@ -102,13 +101,13 @@ async def reading(at: Place) -> None:
     diagnosis = await at("db-diagnose")
     assert diagnosis["integrity_check"] == "ok"
     assert (diagnosis["orphaned_entries"], diagnosis["wrong_sums"]) == (0, 0)
-    await at("session-set-preferences", preferences={"sort": at.prefix})
+    await at("session-set-preferences", preferences={"sort": "name"})
     session = await at("session-info")
-    assert (session["preferences"]["sort"], session["entry_count"]) == (at.prefix, diagnosis["entry_count"])
+    assert (session["preferences"]["sort"], session["entry_count"]) == ("name", diagnosis["entry_count"])
 
 
 async def sets(at: Place) -> None:
-    code, media, both = (f"{at.prefix} {name}" for name in ("code", "media", "both"))
+    code, media, both = "code", "media", "both"
     for name in (code, media, both):
         assert (await at("resource-set-create", name=name, description="d"))["entry_count"] == 0
     sources = [path for path in at.files(at.checkout) if path.endswith(".py")]
@@ -168,7 +167,7 @@ async def sets(at: Place) -> None:
 
 
 async def queries(at: Place) -> None:
-    name = f"{at.prefix} large"
+    name = "large"
     wanted = {"extension": "py", "path_contains": f"{at.checkout}/", "min_size": 12_000}
     await at("query-create", name=name, query=wanted, description="what is large")
     await at.refused("query-create", name=name, query=wanted)
@@ -190,7 +189,7 @@ async def queries(at: Place) -> None:
 
 
 async def sources_and_plans(at: Place) -> None:
-    live, manual = f"{at.prefix} live", f"{at.prefix} manual"
+    live, manual = "live", "manual"
     await at("source-create", name=live, type="live", path=at.photos, debounce_ms=0)
     await at("source-create", name=manual, type="manual", path=at.checkout, enabled=False)
 
@@ -198,7 +197,7 @@ async def sources_and_plans(at: Place) -> None:
         return bool((await at("source-get", name=live))["status"] == "running")
 
     await at.until(runs)
-    plan, chosen = f"{at.prefix} pick", f"{at.prefix} picked"
+    plan, chosen = "pick", "picked"
     await at(
         "plan-create", name=plan, description="p",
         sources=[{"type": "filesystem.index", "config": {"path": at.photos}}],
@@ -374,25 +373,15 @@ def content_of(path: str) -> bytes:
         return file.read()
 
 
-@pytest.mark.parametrize("transport", ["http", "stdio"])
-def test_every_tool_agrees_with_the_disk(kernel: RunningKernel, transport: str) -> None:
-    folder = f"{kernel.status()['roots'][0]}/{transport}"
+FAMILIES = (indexing, reading, sets, queries, sources_and_plans, classifying, space, changing, texts)
 
+
+def test_every_tool_agrees_with_the_disk(kernel: RunningKernel) -> None:
     async def main() -> None:
         with anyio.fail_after(120):
-            async with Client(target_of(kernel, transport), mode="legacy") as client:
-                at = Place(client, folder, transport)
-                for family in (
-                    indexing,
-                    reading,
-                    sets,
-                    queries,
-                    sources_and_plans,
-                    classifying,
-                    space,
-                    changing,
-                    texts,
-                ):
+            async with Client(target_of(kernel, "http"), mode="legacy") as client:
+                at = Place(client, f"{kernel.status()['roots'][0]}/place")
+                for family in FAMILIES:
                     await family(at)
                 listed = {tool.name for tool in (await client.list_tools()).tools}
                 assert listed - at.called == set()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.system.running import RunningKernel, polls, running
-
-PATIENCE_S = 30.0
+from tests.system.running import RunningKernel, running, wait_until
 
 
 def record(session: str, number: int, words: str = "") -> str:
@@ -27,13 +24,8 @@ def record(session: str, number: int, words: str = "") -> str:
     ) + "\n"  # fmt: skip
 
 
-def until(found: Callable[[], object], wanted: object) -> None:
-    got = None
-    for _ in polls(PATIENCE_S):
-        got = found()
-        if got == wanted:
-            return
-    raise AssertionError(f"{got}, not {wanted}, after {PATIENCE_S} s")
+def until_turns(kernel: RunningKernel, wanted: dict[str, int]) -> None:
+    wait_until(lambda: turns(kernel) == wanted, said=lambda: turns(kernel))
 
 
 def turns(kernel: RunningKernel) -> dict[str, int]:
@@ -55,26 +47,26 @@ def test_what_agents_write_is_kept_as_they_write_it_once_through_kills(tmp_path:
     data.mkdir()
     (data / "linckia.toml").write_text('[transcripts]\nfollow = ["claude", "codex"]\n')
     with running(data, services=["transcripts", "watch"], environment=environment) as kernel:
-        until(lambda: turns(kernel), {"a says 0": 4})
+        until_turns(kernel, {"a says 0": 4})
         # It grows, the last line by halves, with a kill between.
         line = record("a", 5)
         with first.open("a") as file:
             file.write(record("a", 4) + line[:40])
-        until(lambda: turns(kernel), {"a says 0": 5})
+        until_turns(kernel, {"a says 0": 5})
         kernel.kill("transcripts")
         with first.open("a") as file:
             file.write(line[40:])
         second = first.with_name("b.jsonl")
         second.write_text(record("b", 0))
-        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1})
+        until_turns(kernel, {"a says 0": 6, "b says 0": 1})
         kernel.kill("watch")
         # Written again from its beginning and then truncated: nothing is there twice, and nothing is lost.
         first.write_text("".join(record("a", n) for n in range(6)) + record("c", 0))
-        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1, "c says 0": 1})
+        until_turns(kernel, {"a says 0": 6, "b says 0": 1, "c says 0": 1})
         first.write_text(record("d", 0))
-        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1, "c says 0": 1, "d says 0": 1})
+        until_turns(kernel, {"a says 0": 6, "b says 0": 1, "c says 0": 1, "d says 0": 1})
         # A folder that was not there when all started.
         later.mkdir(parents=True)
         (later / "rollout-1.jsonl").write_text(record("e", 0))
-        until(lambda: turns(kernel), {"a says 0": 6, "b says 0": 1, "c says 0": 1, "d says 0": 1, "e says 0": 1})
+        until_turns(kernel, {"a says 0": 6, "b says 0": 1, "c says 0": 1, "d says 0": 1, "e says 0": 1})
         assert kernel.service("transcripts")["state"] == "ready"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.system.cli.clients import StdioClient, data_directory, stdio_client
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,10 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("fronts")
     (folder / "root").mkdir()
     (folder / "root" / "settings.yaml").write_text("retries: 3\n")
-    options, services = ("--http", "127.0.0.1:0"), ("front", "echo", "yaml")
+    services = ("front", "echo", "yaml")
     with (
         data_directory(folder / "data") as data,
-        running(data, [folder / "root"], options=options, services=services, all_ready=False) as kernel,
+        running(data, [folder / "root"], options=HTTP, services=services, all_ready=False) as kernel,
     ):
         yield kernel
 
@@ -61,10 +61,7 @@ def test_local_sessions_go_on_through_the_deaths_of_fronts(kernel: RunningKernel
                 assert sorted(answers) == list(numbers)
                 assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}
         # The kernel sees a moment later that those of the test before have gone.
-        for _ in polls(10):
-            if (clients := kernel.status()["clients"]) == 2:
-                break
-        assert clients == 2
+        wait_until(lambda: kernel.status()["clients"] == 2)
         assert one.leave() == 0
         assert other.leave() == 0
     assert kernel.service("front")["deaths"]["signal"] == deaths + 8

@@ -21,7 +21,7 @@ from kernel.audit import path_of
 from kernel.control.address import socket_path
 from kernel.control.client import CallFailed
 from kernel.control.peers import ancestry
-from tests.system.running import ORDINARY, RunningKernel, command_for_others, polls, reachable_interpreter, running
+from tests.system.running import ORDINARY, RunningKernel, command_for_others, reachable_interpreter, running, wait_until
 
 SECRET = "sk-of-another-program"
 
@@ -131,10 +131,9 @@ def test_service_that_holds_too_much_of_the_disk_is_ended_and_its_temporary_file
     megabytes = 1 if how == "a deep folder" else 2 * DISK_LIMIT >> 20
     with contextlib.suppress(CallFailed):
         assert attack(kernel, "fill", how=how, megabytes=megabytes)["got"] == "taken"
-    give_up = time.monotonic() + 30
-    while kernel.service("hostile")["deaths"].get("disk", 0) == deaths:
-        assert time.monotonic() < give_up, kernel.service("hostile")
-        time.sleep(0.05)
+    wait_until(
+        lambda: kernel.service("hostile")["deaths"].get("disk", 0) != deaths, said=lambda: kernel.service("hostile")
+    )
     kernel.wait_ready("hostile")
     assert list((kernel.data_dir / "services" / "hostile" / "tmp").iterdir()) == []
     assert kernel.service("hostile")["deaths"]["disk"] == deaths + 1
@@ -190,9 +189,7 @@ def test_no_service_reads_changes_or_removes_the_record_of_changes(kernel: Runni
     with pytest.raises(CallFailed):
         kernel.call("kernel_stop", {"service": "none"})
     path = path_of(kernel.data_dir)
-    for _ in polls(10):
-        if path.exists() and b"service=none" in path.read_bytes():
-            break
+    wait_until(lambda: path.exists() and b"service=none" in path.read_bytes())
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_TRUNC):
         assert_refused(attack(kernel, "open_file", path=str(path), flags=flags))
     assert_refused(attack(kernel, "remove", path=str(path)))

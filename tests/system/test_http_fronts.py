@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import http.client
 import json
 import multiprocessing
 import stat
@@ -23,9 +22,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.bench.flood import flood
 from tests.system.cli.clients import data_directory
-from tests.system.running import RunningKernel, polls, running
-
-HTTP = ("--http", "127.0.0.1:0")
+from tests.system.running import HTTP, RunningKernel, running, wait_until
+from tests.system.tokens import Answer, HttpClient
 
 
 @pytest.fixture(scope="module")
@@ -173,52 +171,33 @@ def test_fronts_that_are_restarted_in_order_cut_no_request(one_front: RunningKer
     assert one_front.service("front")["deaths"] == {**before, "stopped": before.get("stopped", 0) + restarts}
 
 
-class Wire:
-    """Raw requests, each on a connection of its own, which the system hands to any front."""
+class Wire(HttpClient):
+    """A session; each request on a connection of its own, which the system hands to any front."""
 
     def __init__(self, kernel: RunningKernel, surface: str = "all") -> None:
-        parts = urlsplit(url_of(kernel, surface))
-        self.where, self.path = parts.netloc, parts.path
-        self.session: dict[str, str] = {}
+        super().__init__(kernel, None)
+        self.surface = surface
+        self.session = self.initialize(surface)
 
-    def request(self, method: str, message: dict[str, Any] | None = None) -> tuple[int, Any, dict[str, str]]:
-        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream", **self.session}
-        with contextlib.closing(http.client.HTTPConnection(self.where, timeout=20)) as connection:
-            body = None if message is None else json.dumps({"jsonrpc": "2.0", **message})
-            connection.request(method, self.path, body, headers)
-            response = connection.getresponse()
-            text = response.read().decode()
-            lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
-            read = json.loads(lines[-1] if lines else text) if (lines or text[:1] == "{") else None
-            return response.status, read, {name.lower(): value for name, value in response.getheaders()}
+    def call(self, name: str, **arguments: object) -> Answer:
+        params = {"name": name, "arguments": arguments}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        return self.in_session(self.session, message, self.surface)
 
-    def initialize(self) -> None:
-        client = {"name": "raw", "version": "1"}
-        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
-        _, answer, headers = self.request("POST", {"id": 0, "method": "initialize", "params": params})
-        assert answer["result"]["serverInfo"]["name"] == "linckia"
-        self.session = {"mcp-session-id": headers["mcp-session-id"]}
+    def echo(self) -> int:
+        """The status."""
+        return self.call("mcp.echo", message="a").status
 
-    def call(self, name: str, **arguments: object) -> tuple[int, Any]:
-        status, answer, _ = self.request(
-            "POST", {"id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-        )
-        return status, answer
+    def end(self) -> int:
+        return self.request("DELETE", f"/mcp/{self.surface}", mcp_session_id=self.session).status
 
 
 def test_what_a_client_has_set_holds_after_a_death_and_an_end_is_an_end(one_front: RunningKernel) -> None:
-    one, other = Wire(one_front), Wire(one_front)
-    for wire in (one, other):
-        wire.initialize()
-        assert wire.call("mcp.echo", message="a")[0] == 200
-    assert other.request("DELETE")[0] == 200
-    altered = Wire(one_front)
-    text = one.session["mcp-session-id"]
-    altered.session = {"mcp-session-id": text[:-1] + ("A" if text[-1] != "A" else "B")}
+    one, other, altered = Wire(one_front), Wire(one_front), Wire(one_front)
+    assert (one.echo(), other.echo(), other.end()) == (200, 200, 200)
+    altered.session = one.session[:-1] + ("A" if one.session[-1] != "A" else "B")
     for _ in range(2):
-        assert one.call("mcp.echo", message="a")[0] == 200
-        assert other.call("mcp.echo", message="a")[0] == 404
-        assert altered.call("mcp.echo", message="a")[0] == 404
+        assert (one.echo(), other.echo(), altered.echo()) == (200, 404, 404)
         one_front.kill("front")
         one_front.wait_ready("front")
     key = one_front.data_dir / "session.key"
@@ -254,41 +233,32 @@ def test_twenty_clients_of_two_fronts_find_their_session_at_both(two_fronts: Run
 def test_what_one_front_is_told_the_other_knows(two_fronts: RunningKernel) -> None:
     """The scratchpad's entries, a session's end: each request on a connection of its own."""
     wire = Wire(two_fronts, "knowledge")
-    wire.initialize()
     cached = 0
     for number in range(12):
-        _, answer = wire.call("read_node_content", id=f"note-{number}")
-        result = answer["result"]
+        result = wire.call("read_node_content", id=f"note-{number}").json["result"]
         assert result["isError"] is False
         if "cached" in result["structuredContent"]:
             cached += 1
             for _ in range(3):
-                _, read = wire.call("scratchpad_read", id=result["structuredContent"]["cached"]["id"])
-                assert read["result"]["isError"] is False, read
+                read = wire.call("scratchpad_read", id=result["structuredContent"]["cached"]["id"])
+                assert read.json["result"]["isError"] is False, read.text
     assert cached == 12
-    assert wire.request("DELETE")[0] == 200
+    assert wire.end() == 200
     # The other front hears of it a moment later.
-    for _ in polls(10):
-        if {wire.call("mcp.echo", message="a")[0] for _ in range(12)} == {404}:
-            return
-    raise AssertionError("the session goes on at a front")
+    wait_until(lambda: {wire.echo() for _ in range(12)} == {404})
 
 
 def test_one_front_dies_and_the_other_goes_on_with_its_sessions(two_fronts: RunningKernel) -> None:
     wires = [Wire(two_fronts) for _ in range(8)]
-    for wire in wires:
-        wire.initialize()
-        assert wire.call("mcp.echo", message="a")[0] == 200
+    assert {wire.echo() for wire in wires} == {200}
     two_fronts.kill("front-2")
-    for wire in wires:
-        assert wire.call("mcp.echo", message="a")[0] == 200
+    assert {wire.echo() for wire in wires} == {200}
 
 
 def test_a_flood_of_long_bodies_costs_neither_the_front_nor_anothers_answers(one_front: RunningKernel) -> None:
     """A hundred megabytes and more at once, by one client, again and again; `tests.bench.flood` has the times."""
     before = one_front.service("front")
     victim = Wire(one_front)
-    victim.initialize()
     port = urlsplit(url_of(one_front)).port
     spawning = multiprocessing.get_context("spawn")
     ready, stop = spawning.Event(), spawning.Event()
@@ -297,11 +267,9 @@ def test_a_flood_of_long_bodies_costs_neither_the_front_nor_anothers_answers(one
     flooding.start()
     try:
         assert ready.wait(30)
-        for number in range(6):
-            assert victim.call("mcp.echo", message=str(number))[0] == 200
-            with contextlib.closing(http.client.HTTPConnection(victim.where, timeout=20)) as connection:
-                connection.request("GET", "/health")
-                assert connection.getresponse().status == 200
+        for _ in range(6):
+            assert victim.echo() == 200
+            assert victim.request("GET", "/health").status == 200
     finally:
         stop.set()
         flooding.join(10)
@@ -324,10 +292,9 @@ def test_a_key_that_is_no_key_is_made_again(tmp_path: Path) -> None:
 def test_a_session_goes_on_in_another_kernel_of_the_same_data(one_front: RunningKernel) -> None:
     """The last of this kernel."""
     wire = Wire(one_front)
-    wire.initialize()
-    assert wire.call("mcp.echo", message="a")[0] == 200
+    assert wire.echo() == 200
     one_front.process.kill()
     one_front.process.wait()
     with running(one_front.data_dir, options=HTTP, services=["echo"]) as second:
-        wire.where = Wire(second).where
-        assert wire.call("mcp.echo", message="a")[0] == 200
+        wire.address = HttpClient(second, None).address
+        assert wire.echo() == 200

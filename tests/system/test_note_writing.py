@@ -10,10 +10,10 @@ import pytest
 
 from tests.system.cli.clients import command
 from tests.system.note_writing import SERVICES, audit, torment
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import HttpClient, create
 
-KILLS = 25
+KILLS = 10
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +21,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("writing")
     for name in ("notes", "other"):
         (folder / name).mkdir()
-    options = ("--http", "127.0.0.1:0")
     roots = [folder / "notes", folder / "other"]
-    with running(folder / "data", roots, options=options, services=SERVICES, token=True) as started:
+    with running(folder / "data", roots, options=HTTP, services=SERVICES, token=True) as started:
         yield started
 
 
@@ -67,10 +66,9 @@ def test_a_note_is_written_in_steps_and_each_is_audited(kernel: RunningKernel) -
     answer = own.tool("execute", {"operations": steps})
     path = kernel.data_dir.parent / "notes/stride.md"
     assert path.read_text() == "---\nn: 1\n---\n# S\n\none\ntwo\n", answer.text
-    for _ in polls(10):
+
+    def audited() -> set[tuple[str, str]]:
         shown = command(kernel.data_dir, "audit", "--operation", "*_note", "--json").stdout.splitlines()
-        seen = {(line.get("operation"), line.get("outcome", "ok")) for line in map(json.loads, shown)}
-        if {(step["op"], "ok") for step in steps} <= seen:
-            break
-    else:
-        raise AssertionError(f"the audit log has {seen}")
+        return {(line.get("operation"), line.get("outcome", "ok")) for line in map(json.loads, shown)}
+
+    wait_until(lambda: {(step["op"], "ok") for step in steps} <= audited(), said=audited)

@@ -10,7 +10,7 @@ import trio
 from tests.system.note_kills import VICTIMS, audit, torment
 from tests.system.running import running
 
-NOTES = 120
+NOTES = 60
 
 
 def test_services_killed_during_ingest_and_search_lose_no_note_and_mix_up_none(

@@ -21,7 +21,7 @@ from pydantic import AnyUrl
 from kernel.audit import Entry, entries, files_of
 from tests.issuer import AUDIENCE, Issuer
 from tests.system.cli.clients import command, data_directory
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 SETTINGS = """
 [http]
@@ -37,7 +37,7 @@ read_only = true
 [http.oauth.scopes.all]
 """
 
-HTTP = httpx2.Client(timeout=30, trust_env=False)
+WEB = httpx2.Client(timeout=30, trust_env=False)
 """One, since each would load the machine's certificates."""
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -59,21 +59,15 @@ def kernel(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator
     with data_directory(folder / "data") as data:
         data.mkdir(exist_ok=True)
         (data / "linckia.toml").write_text(SETTINGS.format(issuer=issuer.url, audience=AUDIENCE))
-        options = ("--http", "127.0.0.1:0")
-        with running(
-            data, [folder / "root"], options=options, services=["yaml", "echo", "fetch"], token=True
-        ) as kernel:
+        with running(data, [folder / "root"], options=HTTP, services=["yaml", "echo", "fetch"], token=True) as kernel:
             yield kernel
 
 
 def restart_front(kernel: RunningKernel) -> None:
     before = kernel.service("front")["generation"]
     kernel.call("kernel_restart", {"service": "front"})
-    for _ in polls(20):
-        now = kernel.service("front")
-        if now["generation"] > before and now["state"] == "ready":
-            return
-    raise AssertionError("the front did not come back")
+    wait_until(lambda: kernel.service("front")["generation"] > before)
+    kernel.wait_ready("front")
 
 
 @functools.cache
@@ -96,7 +90,7 @@ def ask(kernel: RunningKernel, token: str | None, at: str = "/mcp/yaml", **argum
         "mcp-method": "tools/call", "mcp-name": name, **({"authorization": f"Bearer {token}"} if token else {}),
     }  # fmt: skip
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-    return HTTP.post(base(kernel) + at, json=body, headers=headers)
+    return WEB.post(base(kernel) + at, json=body, headers=headers)
 
 
 def is_done(answer: httpx2.Response) -> bool:
@@ -121,10 +115,8 @@ def test_a_scope_gives_what_the_settings_say_and_the_audit_log_names_the_subject
     assert is_done(ask(kernel, looking, **file))
     refused = ask(kernel, looking, **file, value="5")
     assert "may only read" in refused.text
-    for _ in polls(10):
-        if refusals(kernel, who="oauth:bob", outcome="forbidden") and refusals(kernel, who="oauth:ann", outcome="ok"):
-            return
-    raise AssertionError(refusals(kernel))
+    wait_until(lambda: refusals(kernel, who="oauth:bob", outcome="forbidden"), said=lambda: refusals(kernel))
+    wait_until(lambda: refusals(kernel, who="oauth:ann", outcome="ok"), said=lambda: refusals(kernel))
 
 
 def test_a_client_without_a_token_is_led_to_the_issuer(kernel: RunningKernel, issuer: Issuer) -> None:
@@ -134,13 +126,13 @@ def test_a_client_without_a_token_is_led_to_the_issuer(kernel: RunningKernel, is
         challenge = answer.headers["www-authenticate"]
         assert f'resource_metadata="{base(kernel)}{WELL_KNOWN}{path}"' in challenge
         assert "error=" not in challenge
-        metadata = HTTP.get(base(kernel) + WELL_KNOWN + path)
+        metadata = WEB.get(base(kernel) + WELL_KNOWN + path)
         assert metadata.status_code == 200
         assert metadata.json()["resource"] == base(kernel) + path
         assert metadata.json()["authorization_servers"] == [issuer.url]
         assert metadata.json()["scopes_supported"] == ["edit", "look", "all"]
-    assert HTTP.get(base(kernel) + WELL_KNOWN).json()["resource"] == base(kernel)
-    assert HTTP.get(base(kernel) + WELL_KNOWN + "/nowhere").status_code == 404
+    assert WEB.get(base(kernel) + WELL_KNOWN).json()["resource"] == base(kernel)
+    assert WEB.get(base(kernel) + WELL_KNOWN + "/nowhere").status_code == 404
 
 
 def test_a_token_of_another_making_is_refused_with_the_reason(kernel: RunningKernel, issuer: Issuer) -> None:
@@ -175,7 +167,7 @@ def test_what_a_token_does_not_allow_is_answered_with_the_scopes_that_would(
         assert challenge.startswith(f'Bearer resource_metadata="{base(kernel)}{WELL_KNOWN}{path}"')
         assert 'error="insufficient_scope"' in challenge
         assert f'scope="{scopes}"' in challenge
-    refused = HTTP.get(base(kernel) + "/status", headers={"authorization": f"Bearer {token}"})
+    refused = WEB.get(base(kernel) + "/status", headers={"authorization": f"Bearer {token}"})
     assert refused.status_code == 403
     assert 'error="insufficient_scope"' in refused.headers["www-authenticate"]
 
@@ -191,9 +183,7 @@ def test_a_new_key_is_found_and_unknown_ones_do_not_reach_the_issuer(
     for number in range(30):
         assert ask(kernel, issuer.token("second", {"kid": f"none-{number}"})).status_code == 401
     assert issuer.read == before
-    for _ in polls(10):
-        if refusals(kernel, outcome="invalid_token"):
-            break
+    wait_until(lambda: refusals(kernel, outcome="invalid_token"))
     assert len(refusals(kernel, outcome="invalid_token")) < 10
 
 
@@ -206,10 +196,7 @@ def test_a_front_that_does_not_know_the_keys_says_to_come_again_while_the_issuer
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) > 0
     issuer.down = False
-    for _ in polls(20):
-        if is_done(answer := ask(kernel, issuer.token("first", scope="look"), **file)):
-            return
-    raise AssertionError(answer.text)
+    wait_until(lambda: is_done(ask(kernel, issuer.token("first", scope="look"), **file)))
 
 
 class Storage:
@@ -281,11 +268,11 @@ def test_the_flood_of_one_subject_leaves_another_ones_calls_alone(
         assert sum(outcomes.values()) < 1000
     assert outcomes["overloaded"] > 0
     assert is_done(ask(kernel, modest, **file))
-    assert HTTP.get(base(kernel) + "/health").status_code == 200
-    for _ in polls(10):
-        if {entry.outcome for entry in refusals(kernel, who="oauth:greedy")} == {"overloaded", "rate_limited"}:
-            return
-    raise AssertionError(refusals(kernel, who="oauth:greedy"))
+    assert WEB.get(base(kernel) + "/health").status_code == 200
+    wait_until(
+        lambda: {entry.outcome for entry in refusals(kernel, who="oauth:greedy")} == {"overloaded", "rate_limited"},
+        said=lambda: refusals(kernel, who="oauth:greedy"),
+    )
 
 
 def test_a_token_has_a_rate_of_its_own_and_the_kernels_own_has_none(

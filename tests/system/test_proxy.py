@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import signal
 import stat
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +20,7 @@ import brotli  # type: ignore[import-untyped]  # it ships neither types nor stub
 import pytest
 import zstandard
 
-from tests.system.running import REPOSITORY, RunningKernel, running
+from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 if TYPE_CHECKING:
     import openai
@@ -173,30 +171,9 @@ def ask(client: openai.OpenAI, said: list[Any], text: str, *, stream: bool) -> s
     return answer
 
 
-def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
-
-
 def turns(kernel: RunningKernel) -> int:
     count: int = kernel.call("transcript_stats")["total_nodes"]
     return count
-
-
-def is_killed(kernel: RunningKernel) -> bool:
-    """Kills the service; False where it has just died and there is nobody to kill yet."""
-    # A death before it is ready would be its own defect to the kernel, which then waits ever longer.
-    kernel.wait_ready("transcripts")
-    pid: int | None = kernel.service("transcripts")["pid"]
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path) -> None:
@@ -208,14 +185,14 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
         # No kernel runs, and the client does not notice.
         assert ask(client, said, "one", stream=True) == "I have read 1 messages."
         assert ask(client, said, "two", stream=False) == "I have read 3 messages."
-        until(lambda: len(list(spool.glob("*.json"))) == 2)
+        wait_until(lambda: len(list(spool.glob("*.json"))) == 2)
         for file in spool.glob("*.json"):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             held = json.loads(file.read_bytes())
             assert KEY.encode() not in base64.b64decode(held["request"]) + file.read_bytes()
         with running(data_dir, services=["transcripts"]) as kernel:
-            until(lambda: turns(kernel) == 4)
-            until(lambda: not list(spool.glob("*")))
+            wait_until(lambda: turns(kernel) == 4)
+            wait_until(lambda: not list(spool.glob("*")))
             import openai
 
             with pytest.raises(openai.InternalServerError, match="no"):
@@ -223,10 +200,12 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
             # The service dies under it, and every turn repeats what went before.
             for number in range(6):
                 if number % 2:
-                    until(lambda: is_killed(kernel))
+                    # A death before it is ready would be its own defect to the kernel, which then waits ever longer.
+                    kernel.wait_ready("transcripts")
+                    kernel.kill("transcripts")
                 expected = f"I have read {2 * number + 5} messages."
                 assert ask(client, said, f"turn {number}", stream=bool(number % 3)) == expected
-            until(lambda: turns(kernel) == len(said))
+            wait_until(lambda: turns(kernel) == len(said))
             # What its HTTP library does not decode.
             said.append({"role": "user", "content": "zstd, please"})
             raw = client.chat.completions.with_raw_response
@@ -234,7 +213,7 @@ def test_turns_are_kept_once_whoever_is_away_and_no_credential_is(tmp_path: Path
             assert got.headers["Content-Encoding"] == "zstd"
             reply = json.loads(zstandard.ZstdDecompressor().stream_reader(got.content).read())
             said.append(reply["choices"][0]["message"])
-            until(lambda: turns(kernel) == len(said))
+            wait_until(lambda: turns(kernel) == len(said))
             assert Model.used == {name for name, _ in ENCODINGS}
             found = kernel.call("transcript_histories")
             assert found["total"] == 1
@@ -251,4 +230,4 @@ def test_what_could_not_be_recorded_is_by_the_next_proxy(tmp_path: Path) -> None
         with proxy(data_dir, upstream) as client:
             ask(client, [], "one", stream=True)
         with running(data_dir, services=["transcripts"]) as kernel, proxy(data_dir, upstream):
-            until(lambda: turns(kernel) == 2)
+            wait_until(lambda: turns(kernel) == 2)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from kernel.control.client import CallFailed
-from tests.system.running import REPOSITORY, RunningKernel, polls, running
+from tests.system.cli.clients import stdio_client
+from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 
 SETTINGS = 'deny = ["{home}/vault", "*.pem"]\n\n[services.files]\ntrash = true\n'
 BROWSER = "server:\n  host: 127.0.0.1\n"
@@ -153,10 +154,7 @@ def test_what_comes_later_is_not_found_either(kernel: RunningKernel, home: Path)
 
 
 def until_notes(kernel: RunningKernel, count: int) -> None:
-    for _ in polls(30):
-        if kernel.call("knowledge_status")["notes"] == count:
-            return
-    raise AssertionError(kernel.call("knowledge_status"))
+    wait_until(lambda: kernel.call("knowledge_status")["notes"] == count, said=lambda: kernel.call("knowledge_status"))
 
 
 def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_root_that_is_only_read_is_not_written(tmp_path: Path) -> None:
         (folder / "note.md").write_text("# Note\n")
         (folder / "f.yaml").write_text("a: 1\n")
     (data / "linckia.toml").write_text(f'roots = [{{path = "{read}", mode = "read"}}, "{write}"]\n')
-    with running(data, services=("documents", "files", "knowledge", "yaml")) as kernel:
+    with running(data, services=("documents", "files", "knowledge", "retrieve", "yaml")) as kernel:
         assert kernel.status()["read_only_roots"] == [str(read)]
         kernel.call("documents_add", {"content": "x", "name": "x", "collection": "all"})
         for name, params in (
@@ -198,42 +196,15 @@ def test_read_only_kernel_refuses_clients_whatever_would_change_something(tmp_pa
     root = tmp_path / "root"
     root.mkdir()
     (root / "f.yaml").write_text("a: 1\n")
-    calls = [
+    calls: list[tuple[str, dict[str, Any]]] = [
         ("noyalib_get", {"file": "f.yaml", "path": "a"}),
         ("noyalib_set", {"file": "f.yaml", "path": "a", "value": "2"}),
         ("execute", {"operations": [{"op": "add", "params": {"content": "x", "name": "x"}}]}),
-    ]  # fmt: skip
-    lines: list[dict[str, Any]] = [
-        {"id": 0, "method": "initialize", "params": {
-            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}},
-        {"method": "notifications/initialized"},
-        *({"id": n, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-          for n, (name, arguments) in enumerate(calls, 1)),
-    ]  # fmt: skip
-    command = [
-        sys.executable,
-        "-m",
-        "tests.system.subset",
-        "documents,yaml",
-        "stdio",
-        str(root),
-        "--data",
-        str(tmp_path / "data"),
     ]
-    process = subprocess.Popen(
-        [*command, "--read-only"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process:
-        for line in lines:
-            print(json.dumps({"jsonrpc": "2.0", **line}), file=process.stdin, flush=True)
-        answers: dict[int, Any] = {}
-        while len(answers) < 4:
-            message = json.loads(process.stdout.readline())
-            if "id" in message:
-                answers[message["id"]] = message
-        process.stdin.close()
-    assert not answers[1]["result"].get("isError")
-    assert all("read-only" in json.dumps(answers[n]) for n in (2, 3)), (answers[2], answers[3])
+    with stdio_client(tmp_path / "data", str(root), "--read-only", services="documents,yaml") as client:
+        client.initialize()
+        answers = [client.request(1, "tools/call", name=name, arguments=arguments) for name, arguments in calls]
+        assert client.leave() == 0
+    assert not answers[0]["result"].get("isError")
+    assert all("read-only" in json.dumps(answer) for answer in answers[1:]), answers
     assert (root / "f.yaml").read_text() == "a: 1\n"

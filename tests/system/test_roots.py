@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 from kernel.control.client import CallFailed
-from tests.system.running import RunningKernel, running
+from tests.system.running import RunningKernel, running, wait_until
 
 SERVICES = ("knowledge", "retrieve", "watch", "files", "yaml", "documents")
 
@@ -31,13 +30,8 @@ def test_root_made_anew_is_read_by_services_that_knew_the_old_one(tmp_path: Path
         shutil.rmtree(root)
         root.mkdir()
         (root / "new.md").write_text("# New\n\nokapi\n")
-        give_up = time.monotonic() + 30
-        while not reads(kernel, "new"):
-            assert time.monotonic() < give_up, kernel.log("kernel")
-            time.sleep(0.02)
-        while kernel.service("watch")["generation"] == before["watch"]:
-            assert time.monotonic() < give_up, kernel.log("kernel")
-            time.sleep(0.02)
+        wait_until(lambda: reads(kernel, "new"), said=lambda: kernel.log("kernel"))
+        wait_until(lambda: kernel.service("watch")["generation"] != before["watch"], said=lambda: kernel.log("kernel"))
         kernel.wait_ready("knowledge", "watch", "files", "yaml")
         assert kernel.service("retrieve")["generation"] == before["retrieve"]
         assert kernel.service("documents")["state"] == "stopped"

@@ -3,22 +3,19 @@ rights."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.system.running import REPOSITORY, RunningKernel, running
+from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 from tests.unit.files.rig import differences
 
-PATIENCE_S = 30.0
 """After which a test fails; nothing waits that long where all is well."""
 
 
@@ -37,14 +34,6 @@ def root(kernel: RunningKernel, tmp_path: Path) -> Path:
     return folder
 
 
-def until(check: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Ask again and again."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not check():
-        assert time.monotonic() < give_up, what()
-        time.sleep(0.02)
-
-
 def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
     kernel: RunningKernel, root: Path, tmp_path: Path
 ) -> None:
@@ -58,18 +47,20 @@ def test_storm_while_files_and_watcher_are_killed_is_in_the_index_at_its_end(
         while storm.poll() is None:
             await trio.sleep(chance.uniform(0.05, 0.15))
             name = min(kills, key=kills.__getitem__)
-            with contextlib.suppress(ProcessLookupError, TypeError):
-                # Between two generations there is no process.
-                await trio.to_thread.run_sync(kernel.kill, name)
-                kills[name] += 1
+            await trio.to_thread.run_sync(kernel.kill, name)
+            kills[name] += 1
         assert storm.returncode == 0
 
     trio.run(run)
     assert min(kills.values()) >= 1
     data = kernel.data_dir / "services"
-    until(
+    wait_until(
         lambda: not differences(data, root),
-        lambda: (kernel.call("source-get", {"name": "storm"}), kernel.call("watch_status"), differences(data, root)),
+        said=lambda: (
+            kernel.call("source-get", {"name": "storm"}),
+            kernel.call("watch_status"),
+            differences(data, root),
+        ),
     )
     kernel.wait_ready("files")
     assert kernel.call("db-diagnose")["wrong_sums"] == 0
@@ -82,9 +73,9 @@ def test_plan_calls_operations_with_the_rights_of_a_client(kernel: RunningKernel
 
     def executed(plan: str) -> dict[str, Any]:
         kernel.call("plan-execute", {"name": plan})
-        until(
+        wait_until(
             lambda: kernel.call("plan-get", {"name": plan})["executions"][0]["status"] != "running",
-            lambda: json.dumps(kernel.call("plan-get", {"name": plan})),
+            said=lambda: json.dumps(kernel.call("plan-get", {"name": plan})),
         )
         execution: dict[str, Any] = kernel.call("plan-get", {"name": plan})["executions"][0]
         return execution

@@ -15,7 +15,7 @@ from proto.front import SERVICE as FRONT
 from proto.grants import Grant
 from proto.operation import CLIENT, Operation, Role
 from tests.system import token_walk
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 from tests.system.tokens import Answer, HttpClient, create, token_command
 
 SERVICES = (
@@ -51,8 +51,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory, roots: tuple[Path, Path]) -> Iterator[RunningKernel]:
     data = tmp_path_factory.mktemp("data")
-    options = ("--http", "127.0.0.1:0")
-    with running(data, roots, options=options, services=SERVICES, token=True) as started:
+    with running(data, roots, options=HTTP, services=SERVICES, token=True) as started:
         for root in roots:
             started.call("index", {"root": str(root), "async": False, "force": True}, timeout_s=60)
             started.call("documents_add", {"path": str(root), "recursive": True, "snapshot_label": "all"}, timeout_s=60)
@@ -135,11 +134,7 @@ def test_revoked_token_is_worth_nothing_at_once_in_open_sessions_and_streams_too
         with pytest.raises(IncompleteRead):
             stream.read()
     log = kernel.data_dir / "audit" / "audit.jsonl"
-    for _ in polls(10):
-        if "action=revoke name=leaving" in log.read_text():
-            break
-    else:
-        raise AssertionError("the audit log does not say what was revoked")
+    wait_until(lambda: "action=revoke name=leaving" in log.read_text())
     # Another of the same name does not take over what that one had.
     again = HttpClient(kernel, create(kernel, "leaving"))
     assert again.in_session(session, ping).status == 404

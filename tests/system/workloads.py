@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.system.kills import Workload
-from tests.system.running import RunningKernel
+from tests.system.running import RunningKernel, wait_until
 
 NOTES = 50
+TURNS = 500
 
 
 def make_folder(folder: Path) -> None:
@@ -26,24 +26,28 @@ def make_folder(folder: Path) -> None:
 
 def wait_for_folder(kernel: RunningKernel, timeout_s: float = 60.0) -> None:
     """Until every note of `make_folder` is found and every link is in the graph."""
-    give_up = time.monotonic() + timeout_s
-    while kernel.call("knowledge_status")["notes"] < NOTES or kernel.call("graph_stats")["edges"] < NOTES:
-        if time.monotonic() > give_up:
-            raise AssertionError(f"notes and links are not in after {timeout_s} s: {kernel.call('graph_stats')}")
-        time.sleep(0.05)
+    wait_until(lambda: kernel.call("knowledge_status")["notes"] >= NOTES, timeout_s)
+    wait_until(lambda: kernel.call("graph_stats")["edges"] >= NOTES, timeout_s, said=lambda: kernel.call("graph_stats"))
 
 
 def _vectors_have_shape(result: Any, shape: list[int]) -> bool:
     return bool(result["vectors"][1] == shape and not result["truncated"])
 
 
-def _turn(n: int) -> str:
-    turn = {
-        "provider": "openai",
-        "request": {"model": "m", "messages": [{"role": "user", "content": f"question {n}"}]},
-        "response": {"model": "m", "choices": [{"message": {"role": "assistant", "content": f"answer {n}"}}]},
-    }
-    return base64.b64encode(json.dumps(turn).encode()).decode()
+def turn(messages: list[Any], answer: str) -> bytes:
+    """A turn of chat completions, as it is posted."""
+    reply = {"role": "assistant", "content": answer}
+    return json.dumps(
+        {
+            "provider": "openai",
+            "request": {"model": "m", "messages": messages},
+            "response": {"model": "m", "choices": [{"index": 0, "message": reply, "finish_reason": "stop"}]},
+        }
+    ).encode()
+
+
+def _numbered_turn(n: int) -> str:
+    return base64.b64encode(turn([{"role": "user", "content": f"question {n}"}], f"answer {n}")).decode()
 
 
 WORKLOADS = {
@@ -118,7 +122,7 @@ WORKLOADS = {
         Workload(
             "transcripts",
             # The same turn again is nothing new, so that a repeated call has the same answer.
-            lambda n: ("transcript_ingest", {"body": _turn(n % 500)}),
+            lambda n: ("transcript_ingest", {"body": _numbered_turn(n % TURNS)}),
             lambda n, result: result["accepted"] == 1 and len(result["head_hash"]) == 64,
         ),
         Workload(

@@ -84,11 +84,12 @@ class Defective:
                 text = arguments["operations"][0]["params"]["content"]
                 return Said("ok", hashlib.sha256(text.encode()).hexdigest())
             case "query":
-                found = self._documents.get(arguments["steps"][0]["params"]["hash"])
+                (step,) = arguments["steps"]
+                if step["op"] == "query_by_tags":
+                    (tag,) = step["params"]["tags"]
+                    return Said("ok", [path.stem for path in self._root.glob("tagged-*") if tag in path.read_text()])
+                found = self._documents.get(step["params"]["hash"])
                 return REFUSED if found is None else Said("ok", {"content": found})
-            case "query_by_tags":
-                holds = [path.stem for path in self._root.glob("tagged-*") if arguments["tags"][0] in path.read_text()]
-                return Said("ok", holds)
         return Said("ok", {"failed": 0})
 
 

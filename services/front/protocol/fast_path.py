@@ -23,7 +23,7 @@ from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.operation import Operation
 from proto.surfaces.steps import NAMES
-from services.front.protocol.calls import as_error, bounded, encoded_tool_result, may_be_written, perform
+from services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
 from services.front.protocol.client_requests import CallRequests, Client
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
@@ -129,8 +129,8 @@ class FastPath:
                 call.traceparent,
                 written=may_be_written(operation),
             )
-            value = bounded(self._server.surface, operation, params, value)
-            result = encoded_tool_result(operation, value, self._modern_tail if call.modern else b"")
+            tail = self._modern_tail if call.modern else b""
+            result = encoded_tool_result(self._server.surface, operation, params, value, tail)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             return self.failed(call, error)
         return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))

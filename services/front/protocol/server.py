@@ -162,12 +162,12 @@ class SurfaceServer:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.tools.get(params.name)
         if operation is None:
-            raise calls.unknown_tool(params.name, self.surface.tools)
+            raise calls.unknown_tool(params.name, self.surface)
 
         async def call() -> JsonObject:
             parsed = operation.parse(params.arguments or {})
             value = await self._perform(ctx, operation, parsed, params.request_state)
-            return calls.tool_result(operation, calls.bounded(self.surface, operation, parsed, value))
+            return calls.tool_result(self.surface, operation, parsed, value)
 
         return await _answered(ctx, operation, call())
 

@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import apsw
 import trio
@@ -208,7 +208,7 @@ class Index:
 
         await self._database.write(change)
         self.cut_after = last
-        self.known |= {place: Known(id_, None, None, 0, None) for id_, place in there}
+        self.known |= {place: Known(id_) for id_, place in there}
         self.pending |= dict.fromkeys(place for _, place in there)
         return True
 
@@ -226,7 +226,7 @@ class Index:
         await self._database.write(change)
         for id_ in missing:
             place = ours[id_]
-            self.known[place] = Known(id_, None, None, 0, None)
+            self.known[place] = Known(id_)
             self.pending[place] = None
         self.leaving = True
         self.reconciled = True
@@ -253,7 +253,8 @@ class Index:
         put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged
         if updates:
-            self.known.update(await self._database.write(lambda db: nodes.settle(db, updates)))
+            await self._database.write(lambda db: nodes.settle(db, updates))
+            self.known |= {update.place: update.known for update in updates}
         if batch.failed:
             await self._database.write(lambda db: nodes.give_up(db, batch.failed))
         for place, reason in batch.failed.items():
@@ -262,7 +263,7 @@ class Index:
         for place in batch.read:
             self.pending.pop(place, None)
             self._pauses.pop(place, None)
-        unsure = (update for update in (*batch.updates.values(), *batch.unchanged) if update.stamp is None)
+        unsure = (update for update in (*batch.updates.values(), *batch.unchanged) if update.known.stamp is None)
         self._look_again(update.place.absolute for update in unsure)
 
     async def _put(self, groups: list[Group], batch: _Batch) -> list[str]:
@@ -354,7 +355,7 @@ class _Batch:
         lead = text[: len(text) - len(text.lstrip())].count("\n")
         stamp = content.stamp if content.settled else None
         if hash_ == known.hash and lead == known.lead:
-            self.unchanged.append(Update(known.id, place, stamp, hash_, lead, 0.0, None))
+            self.unchanged.append(Update(place, replace(known, stamp=stamp)))
             return
         try:
             note = markdown.parse(text, place, self.measure)
@@ -363,7 +364,7 @@ class _Batch:
             self.failed[place] = f"cannot be parsed: {type(error).__name__}: {error}"
             return
         date = note.date if note.date is not None else content.stamp.mtime_ns / 1e9
-        self.updates[known.id] = Update(known.id, place, stamp, hash_, lead, date, note)
+        self.updates[known.id] = Update(place, Known(known.id, stamp, hash_, lead, note.problem), date, note)
         self.groups[known.id] = group_of(known.id, place, date, note)
 
 

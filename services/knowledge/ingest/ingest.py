@@ -2,9 +2,8 @@
 
 One task walks the roots at the start, and from then on looks at what the watcher of folders reports; all roots are
 walked again now and then, and every second (less often where a walk is dear) while there is no watcher. It compares the
-files' stamps with the stored ones, and works off the difference in steps of `Index`. At the start, and whenever the
-search was away, both sides are compared id by id, so that no note is lost and none is there twice. While the search is
-away the work waits, with growing pauses; on a full disk it waits with short ones. The service goes on answering.
+files' stamps with the stored ones, and works off the difference in steps of `Index`. While the search is away the work
+waits, with growing pauses; on a full disk it waits with short ones. The service goes on answering.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from proto.errors import LinckiaError, OperationError
 from proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
 from proto.ops.watch import Change, ChangeKind, EntryKind
 from services.knowledge.ingest.index import COLLECTION, Index
-from services.knowledge.ingest.walking import MARKER, Changes, Walk, Walker, compare, within
+from services.knowledge.ingest.walking import MARKER, Changes, Walk, compare, look, place_of, within
 from services.knowledge.notes.files import Place
 from services.runtime.database import Database
 from services.runtime.handlers import Environment
@@ -65,19 +64,14 @@ class Ingest:
     """The task, and how far the index is in step. It is the `Listener` of the follower."""
 
     def __init__(self, env: Environment, database: Database, on_step: Callable[[], None]) -> None:
-        """
-        Args:
-            on_step: called after each step, which may have changed notes and links.
-        """
+        """`on_step` is called after each step, which may have changed notes and links."""
         self._env = env
         self._database = database
-        self._walker = Walker(env.roots)
         self._on_step = on_step
         self._least_interval_s = msgspec.convert(env.settings, Settings).scan_interval_s
+        # To be looked at, and to be looked through.
         self._files: dict[str, None] = {}
-        """To be looked at."""
         self._folders: dict[str, None] = {}
-        """To be looked through."""
         self._changing_since = 0.0
         self._look_at = math.inf
         self._next_scan = 0.0
@@ -87,7 +81,7 @@ class Ingest:
         self._wake = trio.Event()
         self._turn = trio.CapacityLimiter(1)
         self._started = trio.current_time()
-        self.roots = self._walker.roots
+        self.roots = env.roots
         self.index = Index(env, database, self.roots, self._turn, self.invalidate)
         self.passed = trio.Condition()
         """Notified after each step."""
@@ -106,15 +100,22 @@ class Ingest:
         """Whether every file of the folders has an id by now."""
         return self.scanned and self.index.is_loaded
 
+    async def until(self, condition: Callable[[], bool], patience_s: float = math.inf) -> bool:
+        """Wait until `condition` holds, looked at after each step, but no longer than that; answers whether it does."""
+        with trio.move_on_after(max(0.0, patience_s)):
+            async with self.passed:
+                while not condition():
+                    await self.passed.wait()
+                return True
+        return condition()
+
     async def caught_up(self) -> None:
         """Until everything there is has been indexed, but no longer than `STARTUP_PATIENCE_S` after the start.
 
         A caller right after the first start wants the folder's notes, not the news that there are none yet.
         """
-        with trio.move_on_at(self._started + STARTUP_PATIENCE_S):
-            async with self.passed:
-                while self.index.pending or not (self.index.known or self.scanned):
-                    await self.passed.wait()
+        patience_s = self._started + STARTUP_PATIENCE_S - trio.current_time()
+        await self.until(lambda: not self.index.pending and bool(self.index.known or self.scanned), patience_s)
 
     def wake(self) -> None:
         """Look whether there is work."""
@@ -161,23 +162,21 @@ class Ingest:
         """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`.
 
         Answers its id; an empty text where it is not indexed by then, or never is."""
-        place = self._walker.place_of(path)
-        if place is None or place not in (await trio.to_thread.run_sync(self._walker.look, (path,), ())).notes:
+        place = place_of(path, self.roots)
+        if place is None or place not in (await trio.to_thread.run_sync(look, self.roots, (path,), ())).notes:
             return ""
+
+        def is_indexed() -> bool:
+            known = self.index.known.get(place)
+            return known is not None and known.hash == hash_
+
         self.invalidate([path], wait=False)
-        with trio.move_on_after(WRITER_PATIENCE_S):
-            async with self.passed:
-                while (known := self.index.known.get(place)) is None or known.hash != hash_:
-                    await self.passed.wait()
-            return known.id
-        return ""
+        return self.index.known[place].id if await self.until(is_indexed, WRITER_PATIENCE_S) else ""
 
     async def follow_renaming(self, old: Place, new: Place) -> None:
         """Look at a file under its new name, until the note is known there and nowhere else."""
         self.invalidate([old.absolute, new.absolute], wait=False)
-        async with self.passed:
-            while old in self.index.known or new not in self.index.known:
-                await self.passed.wait()
+        await self.until(lambda: old not in self.index.known and new in self.index.known)
 
     def degraded(self) -> list[str]:
         """How an answer from the index may fall short of the files at this moment."""
@@ -232,9 +231,7 @@ class Ingest:
             if filled:
                 self.index.reconciled = False
                 self._wake.set()
-            async with self.passed:
-                while self.index.has_work or not self.scanned:
-                    await self.passed.wait()
+            await self.until(lambda: self.scanned and not self.index.has_work)
             filled = found
 
     async def _work(self) -> bool:
@@ -299,15 +296,15 @@ class Ingest:
             # A walk that is asked for from here on is another one.
             self._next_scan = math.inf
 
-        def look() -> tuple[Walk, Changes, float]:
+        def work() -> tuple[Walk, Changes, float]:
             began = time.perf_counter()
-            walk = self._walker.walk() if everywhere else self._walker.look(files, folders)
+            walk = look(self.roots, (), self.roots) if everywhere else look(self.roots, files, folders)
             known = self.index.known
-            changes = compare(known if everywhere else within(known, self._walker, files, folders), walk)
+            changes = compare(known if everywhere else within(known, self.roots, files, folders), walk)
             return walk, changes, time.perf_counter() - began
 
         try:
-            walk, changes, took_s = await trio.to_thread.run_sync(look, limiter=self._turn)
+            walk, changes, took_s = await trio.to_thread.run_sync(work, limiter=self._turn)
             await self.index.follow(changes, walk, first=not self.scanned)
         except BaseException:
             self.invalidate(files, folders)

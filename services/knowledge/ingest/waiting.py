@@ -1,4 +1,4 @@
-"""Waiting for the ingest, with progress.
+"""Waiting for the ingest: until it is known which note an id means, or until all is indexed, with progress.
 
 The ingest runs by itself: a caller that stops waiting stops nothing, and one that calls again waits for the rest.
 """
@@ -11,18 +11,69 @@ from collections.abc import Sequence
 
 import trio
 
-from proto.errors import InvalidParams, Kind, LinckiaError
+from proto import grants
+from proto.errors import InvalidParams, Kind, LinckiaError, OperationError, Unavailable
+from proto.near import did_you_mean
 from proto.ops.knowledge import KnowledgeIngest, KnowledgeIngestResult, Problem
 from proto.ops.retrieve import RetrieveStatus
+from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
-from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
 from services.knowledge.notes.files import Place
+from services.runtime.database import Database
 from services.runtime.handlers import Context
 from services.runtime.roots import Roots, is_below, printable
 
 MAX_FAILED = 100
 POLL_S = 0.25
 """Between two looks at how many vectors are still to come."""
+
+
+class Finding:
+    """Looks notes up by their ids: after a start, some are not listed yet."""
+
+    def __init__(self, database: Database, ingest: Ingest) -> None:
+        self._database = database
+        self._ingest = ingest
+
+    async def sought(self, id_: str, *, with_links: bool = False) -> nodes.Node | None:
+        """The note that has or had this id, as soon as it is known whether there is one, and which links it has.
+
+        Raises:
+            Unavailable: that takes longer than a moment.
+        """
+        known, node = await self._look(id_, with_links)
+        if known:
+            return node
+        with trio.move_on_after(STARTUP_PATIENCE_S):
+            async with self._ingest.passed:
+                while True:
+                    known, node = await self._look(id_, with_links)
+                    if known:
+                        return node
+                    await self._ingest.passed.wait()
+        reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
+        raise Unavailable(f"what is known of note {id_} is not whole yet: {reason}", retry_after_ms=1000)
+
+    async def _look(self, id_: str, with_links: bool) -> tuple[bool, nodes.Node | None]:
+        """Whether what is known is all, and the note."""
+        listed = self._ingest.is_listed
+        node = await self._database.read(lambda db: nodes.sought(db, id_))
+        return (listed if node is None else bool(node.title) or not with_links), node
+
+    async def found(self, id_: str) -> nodes.Node:
+        """The same.  Raises OperationError where there is none, with what may have been meant."""
+        node = await self.sought(id_)
+        if node is not None and (not grants.roots() or self._ingest.roots.holds(node.place.absolute)):
+            return node
+        if grants.roots():
+            # Nothing is told of notes that the client may not reach.
+            raise OperationError("Node not found.", field="id")
+        path = await self._database.read(lambda db: nodes.departed_path(db, id_))
+        if path is not None:
+            raise OperationError(f"File not found: {path}", field="id")
+        known = await self._database.read(lambda db: nodes.ids_like(db, id_))
+        raise OperationError(f"Node not found.{did_you_mean(id_, known).replace('; d', ' D', 1)}", field="id")
 
 
 async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> KnowledgeIngestResult:
@@ -62,18 +113,18 @@ def _seat(path: str, index: int, roots: Roots) -> str:
 async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
     """Until a scan that began after this call has left nothing pending."""
     began = time.time()
-    ingest.hurry()
     touched: set[Place] = set()
-    async with ingest.passed:
-        while True:
-            pending = {place for place in ingest.index.pending if is_below(place.absolute, seats)}
-            touched |= pending
-            if touched:
-                why = f"notes: waits, {ingest.waiting}" if ingest.waiting else "notes"
-                ctx.progress(len(touched) - len(pending), len(touched), why)
-            if ingest.scanned and ingest.scan_began_at >= began and not pending:
-                return
-            await ingest.passed.wait()
+
+    def is_indexed() -> bool:
+        pending = {place for place in ingest.index.pending if is_below(place.absolute, seats)}
+        touched.update(pending)
+        if touched:
+            why = f"notes: waits, {ingest.waiting}" if ingest.waiting else "notes"
+            ctx.progress(len(touched) - len(pending), len(touched), why)
+        return ingest.scanned and ingest.scan_began_at >= began and not pending
+
+    ingest.hurry()
+    await ingest.until(is_indexed)
 
 
 async def _vectors_waiting(ctx: Context, *, wait: bool) -> int:

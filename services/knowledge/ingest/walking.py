@@ -1,9 +1,9 @@
 """Which files below the roots are notes, and which of them came, changed and went since.
 
-`Walker.walk` finds every `.md` file below the roots with the stamp that tells one version from the next. It prunes
-hidden folders and those of package installers, and honours ignore files. An entry that cannot be read is reported and
-skipped; an unreadable folder is never taken for a deleted one. `Walker.look` finds the same of some files and folders
-only, at a cost that does not grow with the roots.
+A `Walk` has every `.md` file with the stamp that tells one version from the next. It prunes hidden folders and those of
+package installers, and honours ignore files. An entry that cannot be read is reported and skipped; an unreadable folder
+is never taken for a deleted one. To `look` at some files and folders finds what a walk of all roots finds there, at a
+cost that does not grow with the roots.
 """
 
 from __future__ import annotations
@@ -129,34 +129,22 @@ class Walk:
         self.problems[printable(path)] = problem
 
 
-class Walker:
-    """Walks the roots; a root inside another one is a root of its own."""
+def look(roots: Roots, files: Iterable[str], folders: Iterable[str]) -> Walk:
+    """The notes at `files` and anywhere below `folders` (real, absolute paths); blocks. A root inside another one is a
+    root of its own."""
+    walk = Walk(roots)
+    seats = [(path, False) for path in files] + [(path, True) for path in folders]
+    seats += [(root, True) for path, deep in seats if deep for root in roots if is_below(root, (path,))]
+    for path, deep in dict.fromkeys(seats):
+        if (root := roots.root_of(path)) is not None:
+            walk.look_at(root, path, deep=deep)
+    return walk
 
-    def __init__(self, roots: Roots) -> None:
-        self.roots = roots
 
-    def walk(self) -> Walk:
-        """Every note below the roots."""
-        return self.look((), self.roots)
-
-    def look(self, files: Iterable[str], folders: Iterable[str]) -> Walk:
-        """What `walk` finds at `files` and anywhere below `folders` (real, absolute paths)."""
-        walk = Walk(self.roots)
-        seats = [(path, False) for path in files] + [(path, True) for path in folders]
-        seats += [(root, True) for path, deep in seats if deep for root in self.roots if is_below(root, (path,))]
-        for path, deep in dict.fromkeys(seats):
-            if (root := self.root_of(path)) is not None:
-                walk.look_at(root, path, deep=deep)
-        return walk
-
-    def root_of(self, path: str) -> str | None:
-        """The root that a path belongs to: of two inside each other, the inner one."""
-        return self.roots.root_of(path)
-
-    def place_of(self, path: str) -> Place | None:
-        """The place of a file with that path."""
-        root = self.root_of(path)
-        return None if root is None or path == root else Place(root, path[len(root.rstrip(os.sep)) + 1 :])
+def place_of(path: str, roots: Roots) -> Place | None:
+    """The place of a file with that path."""
+    root = roots.root_of(path)
+    return None if root is None or path == root else Place(root, path[len(root.rstrip(os.sep)) + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +165,10 @@ def compare(known: Mapping[Place, Known], walk: Walk) -> Changes:
 
 
 def within(
-    known: Mapping[Place, Known], walker: Walker, files: Iterable[str], folders: Iterable[str]
+    known: Mapping[Place, Known], roots: Roots, files: Iterable[str], folders: Iterable[str]
 ) -> dict[Place, Known]:
     """Those of the known notes that are at `files`, or anywhere below `folders`."""
-    places = [place for path in files if (place := walker.place_of(path)) is not None]
+    places = [place for path in files if (place := place_of(path, roots)) is not None]
     below = tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
     if below:
         places += (place for place in known if place.absolute.startswith(below))

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d{1,2})")
 _LAST = re.compile(r"(?:the )?(?:last|past) (\d{1,5} )?(hour|day|week|month|year)")
+_CALENDAR = re.compile(r"(this|last) (week|month|quarter|year)")
+_DAYS_BACK = {"today": 0, "yesterday": 1, "day before yesterday": 2, "vorgestern": 2}
 _AGO = re.compile(r"(\d{1,5}) (hour|day|week|month|year) ago")
 _NAMED = re.compile(r"(?:(last|this) )?(?:(\d{1,2}) )?([a-z]+)(?: (\d{1,2}))?(?: (\d{4}))?")
 _QUARTER = re.compile(r"q([1-4]) (\d{4})|(\d{4})-q([1-4])")
@@ -61,7 +63,7 @@ def instant(text: str, *, end_of_day: bool = False) -> float:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     if end_of_day and not re.search(r"[T ]\d", stripped):
-        moment += datetime.timedelta(days=1) - datetime.timedelta(microseconds=1)
+        moment += _DAY - _TICK
     return moment.timestamp()
 
 
@@ -145,29 +147,17 @@ def _range(text: str, now: datetime.datetime) -> Range:
 
 def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
     """The first and the last moment of a year, a month, a day, a moment, or of `today` and its like."""
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    monday = -midnight.weekday()
-    spans = {
-        "today": (0, 1),
-        "yesterday": (-1, 0),
-        "day before yesterday": (-2, -1),
-        "vorgestern": (-2, -1),
-        "this week": (monday, monday + 7),
-        "last week": (monday - 7, monday),
-    }
-    if text in spans:
-        begin, end = (midnight + offset * _DAY for offset in spans[text])
-        return _ends(begin, end)
-    if text in ("this month", "last month"):
-        return _months(now.year, now.month - (text == "last month"))
-    if text in ("this quarter", "last quarter"):
-        return _months(now.year, now.month - (now.month - 1) % 3 - 3 * (text == "last quarter"), 3)
-    if text in ("this year", "last year"):
-        return _months(now.year - (text == "last year"), 1, 12)
+    if text in _DAYS_BACK:
+        return _calendar("day", now, _DAYS_BACK[text])
+    if match := _CALENDAR.fullmatch(text):
+        return _calendar(match[2], now, int(match[1] == "last"))
     if match := _LAST.fullmatch(text):
         return (now - _length(match[2], int(match[1] or 1))).timestamp(), now.timestamp()
     if match := _AGO.fullmatch(text):
-        return _around(now - _length(match[2], int(match[1])), match[2])
+        moment = now - _length(match[2], int(match[1]))
+        if match[2] == "hour":
+            return (moment - _length("hour", 1)).timestamp(), moment.timestamp()
+        return _calendar(match[2], moment)
     if _YEAR.fullmatch(text):
         return _months(int(text), 1, 12)
     if match := _QUARTER.fullmatch(text):
@@ -180,38 +170,37 @@ def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
     if match := _GERMAN_DAY.fullmatch(text):
         return _day(int(match[3]), int(match[2]), int(match[1]))
     if (match := _NAMED.fullmatch(text)) and match[3] in (*_MONTHS, *_WEEKDAYS):
-        return _named(match, midnight)
+        return _named(match, now)
     try:
         return instant(text.upper()), instant(text.upper(), end_of_day=True)
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no date and no range of dates") from None
 
 
-def _named(match: re.Match[str], midnight: datetime.datetime) -> tuple[float, float]:
+def _named(match: re.Match[str], now: datetime.datetime) -> tuple[float, float]:
     """A month, a day of one, or a day of the week, by name; without a year the latest that has begun."""
     which, before, name, after, year = match.groups()
     if name in _WEEKDAYS:
         if before or after or year:
             raise ValueError(f"{match[0]!r} is no date")
-        back = (midnight.weekday() - _WEEKDAYS.index(name)) % 7
-        begin = midnight - (7 if which == "last" and not back else back) * _DAY
-        return _ends(begin, begin + _DAY)
+        back = (now.weekday() - _WEEKDAYS.index(name)) % 7
+        return _calendar("day", now, 7 if which == "last" and not back else back)
     month = _MONTHS.index(name) + 1
-    latest = midnight.year - (month > midnight.month or (which == "last" and month == midnight.month))
+    latest = now.year - (month > now.month or (which == "last" and month == now.month))
     if before or after:
         return _day(int(year or latest), month, int(before or after))
     return _months(int(year or latest), month)
 
 
-def _around(moment: datetime.datetime, unit: str) -> tuple[float, float]:
-    """The day, week, month or year that a moment is in, as `3 weeks ago` means it; the hour before it."""
-    if unit == "hour":
-        return (moment - _length("hour", 1)).timestamp(), moment.timestamp()
-    if unit in ("month", "year"):
-        return _months(moment.year, moment.month if unit == "month" else 1, 1 if unit == "month" else 12)
-    begin = moment.replace(hour=0, minute=0, second=0, microsecond=0)
-    begin -= (begin.weekday() if unit == "week" else 0) * _DAY
-    return _ends(begin, begin + (7 if unit == "week" else 1) * _DAY)
+def _calendar(unit: str, moment: datetime.datetime, back: int = 0) -> tuple[float, float]:
+    """The day, week, month, quarter or year that a moment is in, or so many of them before."""
+    if unit in ("day", "week"):
+        days = 1 if unit == "day" else 7
+        begin = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        begin -= (back * days + (begin.weekday() if unit == "week" else 0)) * _DAY
+        return _ends(begin, begin + days * _DAY)
+    months = {"month": 1, "quarter": 3, "year": 12}[unit]
+    return _months(moment.year, moment.month - (moment.month - 1) % months - back * months, months)
 
 
 def _length(unit: str, count: int) -> datetime.timedelta:

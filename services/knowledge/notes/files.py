@@ -1,7 +1,4 @@
-"""Notes on disk: their places, the stamps of their versions, and how they are read.
-
-`read` opens a file without following a link out of the roots, never blocks on a pipe, and decodes it.
-"""
+"""Notes on disk: their places, the stamps of their versions, and how they are read."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from services.runtime import rewrite
 from services.runtime.roots import OutsideRoots, Roots
 
 TooLarge = rewrite.TooLarge
-MAX_READ_BYTES = rewrite.MAX_BYTES
 _MAX_INT = 2**63 - 1
 RACY_NS = 20_000_000
 """Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
@@ -67,17 +63,17 @@ class Content:
 
 
 def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
-    """Read a regular file below `roots` (real paths); `now_ns` is the wall clock where it is not the system's.
+    """Read a regular file below `roots`, never blocking on a pipe; `now_ns` is the wall clock if not the system's.
 
     Raises OSError, TooLarge, and OutsideRoots where a link leads out of the roots, it is denied, or no regular file.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     descriptor, status = roots.open(path)
     with open(descriptor, "rb") as file:
-        data = rewrite.bounded(file, status.st_size, MAX_READ_BYTES)
+        data = rewrite.bounded(file, status.st_size, rewrite.MAX_BYTES)
         stamp = Stamp.of(status)
-        after = Stamp.of(os.fstat(descriptor))
-        return Content(data, stamp, stamp == after and now_ns - stamp.ctime_ns > RACY_NS)
+        settled = stamp == Stamp.of(os.fstat(descriptor)) and now_ns - stamp.ctime_ns > RACY_NS
+        return Content(data, stamp, settled)
 
 
 def locate(path: str, roots: Roots, field: str) -> str:

@@ -41,6 +41,11 @@ class FrontMatter:
         return next((value.strip() for value in self.values.get(key, ()) if value.strip()), None)
 
 
+def normal(text: str) -> str:
+    """Without a byte order mark, line breaks `\\n`."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
 def split(text: str) -> tuple[FrontMatter, str]:
     """The front matter of `text` (line breaks are `\\n`) and what follows it."""
     match = _FENCE.match(text[: MAX_CHARS + 8])

@@ -189,28 +189,24 @@ def without_code(body: str, code: Sequence[tuple[int, int]]) -> str:
     if code:
         lines = body.split("\n")
         for first, end in code:
-            for number in range(first, min(end, len(lines))):
-                lines[number] = " " * len(lines[number])
+            lines[first:end] = [" " * len(line) for line in lines[first:end]]
         body = "\n".join(lines)
     runs = [match.span() for match in _BACKTICKS.finditer(body)]
-    if not runs:
-        return body
-    paragraphs = [match.start() for match in _BLANK_LINE.finditer(body)]
-    following: dict[int, int] = {}
+    paragraphs = [match.start() for match in _BLANK_LINE.finditer(body)] if runs else []
+    # A span ends with the next run of as many backticks in its paragraph.
+    following: dict[tuple[int, int], int] = {}
     closing: dict[int, int | None] = {}
     for index, (start, end) in reversed(list(enumerate(runs))):
-        closing[index] = following.get(end - start)
-        following[end - start] = index
+        kind = bisect_right(paragraphs, start), end - start
+        closing[index] = following.get(kind)
+        following[kind] = index
     kept: list[str] = []
     position = index = 0
     while index < len(runs):
         partner = closing[index]
-        start = runs[index][0]
-        if partner is None or bisect_right(paragraphs, start) != bisect_right(paragraphs, runs[partner][0]):
-            index += 1
-            continue
-        end = runs[partner][1]
-        kept += (body[position:start], re.sub(r"[^\n]", " ", body[start:end]))
-        position, index = end, partner + 1
-    kept.append(body[position:])
-    return "".join(kept)
+        if partner is not None:
+            start, end = runs[index][0], runs[partner][1]
+            kept += (body[position:start], re.sub(r"[^\n]", " ", body[start:end]))
+            position, index = end, partner
+        index += 1
+    return "".join((*kept, body[position:]))

@@ -45,7 +45,7 @@ class Note:
 def parse(text: str, place: Place, measure: Measure) -> Note:
     """The note at `place` with the contents `text`, cut so that a model of that `measure` reads all of it."""
     problem = None
-    normal = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    normal = frontmatter.normal(text)
     if len(normal) > MAX_INDEXED_CHARS:
         problem = f"only the first {MAX_INDEXED_CHARS} of {len(normal)} characters are searched"
         normal = normal[:MAX_INDEXED_CHARS]
@@ -89,7 +89,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
 
 def own_title(text: str) -> str:
     """The title that a note gives itself; empty where its file name is its title."""
-    front, body = frontmatter.split(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+    front, body = frontmatter.split(frontmatter.normal(text))
     return _title(front, outline(body))
 
 

@@ -26,7 +26,11 @@ def part(text: str, lines: str, section: str) -> NodeContent:
     if not lines and not section:
         return NodeContent(text=text)
     every = LINE.findall(text)
-    first, last = _under(text, section) if section else (1, len(every))
+    first, last = 1, len(every)
+    if section:
+        under = section_lines(text, section)
+        assert under is not None, "it is there, or that was said"
+        first, last = under.heading + 1, under.end
     if lines:
         begin, end = span(lines, first, last)
         first, last = max(first, begin), min(last, end)
@@ -44,19 +48,13 @@ class Lines(NamedTuple):
     level: int
 
 
-def _under(text: str, section: str) -> tuple[int, int]:
-    """The lines under a heading, to the next one of its level; of `A > B`, those under B within A."""
-    found = section_lines(text, section)
-    assert found is not None, "it is there, or that was said"
-    return found.heading + 1, found.end
-
-
 def section_lines(text: str, section: str, *, field: str = "", must_be: bool = True) -> Lines | None:
-    """The lines of a heading and of all under it; with a `field`, of a heading that is the only one of its name there.
+    """The lines of a heading and of all under it, to the next one of its level; of `A > B`, those of B within A; with a
+    `field`, of a heading that is the only one of its name there.
 
     Raises OperationError: there is none and `must_be`; or there are several.
     """
-    front, body = frontmatter.split(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+    front, body = frontmatter.split(frontmatter.normal(text))
     headings = [block for block in outline(body).blocks if block.level]
     found, end = None, len(LINE.findall(text)) - front.lines
     within = (0, end)

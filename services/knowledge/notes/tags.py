@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from proto.errors import InvalidParams
 from services.knowledge.notes.links import entries, tag_comments
-from services.runtime.rewrite import rewrite
+from services.runtime.rewrite import Rewritten, rewrite
 from services.runtime.roots import Roots
 from services.runtime.text.markdown import outline
 
@@ -91,13 +91,7 @@ def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
     return end - first > 1 and _FENCE.match(lines[end - 1].lstrip(" >\t")) is not None
 
 
-def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, bool]:
-    """Add `tags` to a file; its text with them, and whether it changed. Blocks. Raises as `rewrite` and `tagged`."""
-    results: list[Tagged] = []
-
-    def change(data: bytes) -> bytes:
-        results.append(tagged(data, tags))
-        return results[-1].data
-
-    done = rewrite(path, roots, change, field="file_path")
-    return results[-1], done.after != done.before
+def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, Rewritten]:
+    """Add `tags` to a file. Blocks. Raises as `rewrite` and `tagged`."""
+    done = rewrite(path, roots, lambda data: tagged(data, tags).data, field="file_path")
+    return tagged(done.before, tags), done

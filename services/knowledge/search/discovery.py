@@ -1,4 +1,4 @@
-"""The operations that look at the notes as a whole: gaps, near-duplicates, topics, and what to read next."""
+"""The operations that compare notes: gaps, near-duplicates, and what to read next."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import trio
 from proto.errors import InvalidParams, LinckiaError, Unavailable
 from proto.ops import knowledge as ops
 from proto.ops.embed import EmbedTexts
-from proto.ops.retrieve import UNLIKELY, Clustering, Pair, RetrieveClusters, RetrievePairs, RetrieveStatus
+from proto.ops.retrieve import UNLIKELY, Pair, RetrievePairs, RetrieveStatus
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
-from services.knowledge.notes.files import text_if_readable
-from services.knowledge.notes.frontmatter import split
-from services.knowledge.search import communities, duplicates, gaps, labels, reading, sentences
+from services.knowledge.search import duplicates, gaps, reading, sentences
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
+from services.knowledge.search.topics import MOST_PAIRS
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 
-FIRST_PAIRS, MOST_PAIRS = 2000, 100_000
-"""Pairs that the search is asked for, at first and at most: the most similar notes are the likeliest to be linked."""
+FIRST_PAIRS = 2000
+"""Pairs that the search is asked for at first: the most similar notes are the likeliest to be linked."""
 
 READ_PAIRS = 200
 """Pairs whose notes are read and compared at a time."""
@@ -45,9 +44,6 @@ QUOTES_WAIT_S = 5.0
 
 SEARCHED_CHARS = 8192
 READING_HITS = 20
-
-LABEL_NOTES, LABEL_NOTES_EACH = 300, 10
-"""Files that are read to label all clusters, and one; the titles and tags of all notes are in the database."""
 
 Contents = dict[str, gaps.Content | None]
 Known = dict[str, duplicates.Runs]
@@ -79,10 +75,10 @@ class Discovery:
         await self._check_whole(ctx, bool(pairs), compared.vectors_waiting, complete)
         ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second))
         there = await self._database.read(lambda db: {id_: nodes.find(db, id_) for id_ in ids})
-        contents, said = await trio.to_thread.run_sync(self._contents, pairs, there, limiter=self._working)
-        pairs = pairs[: params.limit]
-        plain = await self._explained(pairs, contents, said[: params.limit], ctx)
-        return await self._refiner.linked(pairs, plain, contents, ctx)
+        shown = pairs[: params.limit]
+        contents, said = await trio.to_thread.run_sync(self._contents, shown, there, limiter=self._working)
+        plain = await self._explained(shown, contents, said, ctx)
+        return await self._refiner.linked(shown, plain, contents, ctx)
 
     async def _distinct(self, pairs: Sequence[Pair], limit: int, known: Known) -> list[Pair]:
         """The first of `pairs` of which one note does not say what the other says."""
@@ -116,7 +112,7 @@ class Discovery:
     def _contents(
         self, pairs: Sequence[Pair], there: Mapping[str, nodes.Node | None]
     ) -> tuple[Contents, list[gaps.Compared]]:
-        """The notes of these pairs, and of the first pairs the sentences to be compared. Blocks on the disk."""
+        """The notes that are there, and of the first pairs the sentences to be compared. Blocks on the disk."""
         contents: Contents = {}
         for id_, node in there.items():
             trio.from_thread.check_cancelled()
@@ -229,86 +225,3 @@ class Discovery:
         return ops.ReadingList(
             results=results, stages=[*found.metadata.stages, "links"], degraded=found.metadata.degraded
         )
-
-    @handles(ops.ClusterDocuments)
-    async def cluster_documents(self, params: ops.ClusterDocuments, ctx: Context) -> ops.ClusterDocumentsResult:
-        topics, kmeans = ops.ClusterMethod.TOPICS, ops.ClusterMethod.KMEANS
-        method = params.method or (topics if params.count is None else kmeans)
-        if params.count is not None and method is not kmeans:
-            raise InvalidParams(
-                f"parameter `count` is of `kmeans` alone; `{method}` finds how many there are", field="count"
-            )
-        degraded = self._ingest.degraded()
-        clusters = await self._clusters(method, params, degraded, ctx)
-        notes = await self._database.read(nodes.every)
-        there = [[id_ for id_ in ids if id_ in notes] for ids in clusters]
-        least = params.min_size or (1 if method is kmeans else 2)
-        there = [ids for ids in there if len(ids) >= least]
-        made = await trio.to_thread.run_sync(self._labelled, there, notes, params.notes_each, limiter=self._working)
-        held = sum(map(len, there))
-        return ops.ClusterDocumentsResult(
-            method=method, clusters=made, notes=held, left_out=len(notes) - held, degraded=degraded
-        )
-
-    async def _clusters(
-        self, method: ops.ClusterMethod, params: ops.ClusterDocuments, degraded: list[str], ctx: Context
-    ) -> list[list[str]]:
-        """Ids by cluster; what may be lacking is added to `degraded`."""
-        ids, linked = await self._database.read(communities.links)
-        if method is ops.ClusterMethod.LINKS:
-            return await trio.to_thread.run_sync(communities.by_links, ids, linked, limiter=self._working)
-        if method is ops.ClusterMethod.TOPICS:
-            near = await ctx.call(
-                RetrievePairs(
-                    collection=COLLECTION,
-                    threshold=communities.LEAST_COSINE,
-                    limit=MOST_PAIRS,
-                    nearest=communities.NEAREST,
-                )
-            )
-            groups, waiting = near.groups, near.vectors_waiting
-            weights = communities.joined(near.pairs, linked)
-            check = trio.from_thread.check_cancelled
-            clusters = await trio.to_thread.run_sync(communities.by_both, ids, weights, check, limiter=self._working)
-        else:
-            found = await ctx.call(
-                RetrieveClusters(
-                    collection=COLLECTION,
-                    method=Clustering(method.value),
-                    count=params.count,
-                    threshold=params.threshold,
-                )
-            )
-            groups, waiting, clusters = found.groups, found.vectors_waiting, found.clusters
-        if not groups and waiting:
-            raise Unavailable(
-                f"notes are put together by their vectors, and all {waiting} are still to be made", retry_after_ms=1000
-            )
-        if waiting:
-            degraded.append(f"vector: {waiting} pieces still wait for their vectors")
-        return clusters
-
-    def _labelled(
-        self, clusters: Sequence[Sequence[str]], notes: dict[str, nodes.Node], notes_each: int
-    ) -> list[ops.Cluster]:
-        """The clusters with their labels. Blocks on the disk, in a thread of trio's."""
-        each = max(1, min(LABEL_NOTES_EACH, LABEL_NOTES // max(1, len(clusters))))
-
-        def said(place: int, id_: str) -> labels.Said:
-            note = notes[id_]
-            read = place < each and len(clusters) <= LABEL_NOTES
-            # Of a file that is gone at this moment nothing is used: the label is made of the others.
-            text = text_if_readable(note.place, self._ingest.roots) if read else None
-            return labels.Said(note.title, note.tags, split((text or "")[: labels.READ_CHARS])[1])
-
-        made = labels.labels(
-            [(said(place, id_) for place, id_ in enumerate(ids)) for ids in clusters], trio.from_thread.check_cancelled
-        )
-        return [
-            ops.Cluster(
-                label=label or notes[ids[0]].title,
-                size=len(ids),
-                notes=[ops.ClusteredNote(id=id_, title=notes[id_].title) for id_ in ids[:notes_each]],
-            )
-            for ids, label in zip(clusters, made, strict=True)
-        ]

@@ -1,7 +1,4 @@
-"""Loose ends: links whose target is no note, with what may have been meant, and notes that no link joins to any other.
-
-Both are found in the database; where a link stands is read from its file, for those that are listed.
-"""
+"""Loose ends: links whose target is no note, with what may have been meant, and notes without any link."""
 
 from __future__ import annotations
 

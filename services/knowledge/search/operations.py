@@ -13,7 +13,6 @@ from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
 from services.knowledge.notes.dates import date_range, range_in, rfc3339
-from services.knowledge.notes.links import clean_tags
 from services.knowledge.search import passages
 from services.knowledge.search.refinement import Refiner
 from services.runtime.database import Database
@@ -77,10 +76,8 @@ class Search:
 
     @handles(ops.QueryByTags)
     async def query_by_tags(self, params: ops.QueryByTags, ctx: Context) -> list[ops.TaggedNote]:
-        if any(not clean_tags([tag]) for tag in params.tags):
-            raise InvalidParams("parameter `tags`: a tag is blank", field="tags")
-        wanted = clean_tags(params.tags)
-        least = 1 if params.match is ops.TagMatch.ANY else len(wanted)
+        wanted = passages.tags_of(params.tags)
+        least = 1 if params.match == "any" else len(wanted)
         found = await self._database.read(lambda db: nodes.tagged(db, wanted, least, params.limit))
         return [
             ops.TaggedNote(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,12 +36,7 @@ _STOP_WORDS = frozenset(
 
 def filters(params: SearchDocuments) -> list[Filter]:
     """The conditions that `params` states.  Raises InvalidParams: a time that cannot be read, a tag that is blank."""
-    found: list[Filter] = []
-    for tag in params.tags:
-        cleaned = clean_tags([tag])
-        if not cleaned:
-            raise InvalidParams("parameter `tags`: a tag is blank", field="tags")
-        found.append(Filter(field="tags", any_of=list(cleaned)))
+    found = [Filter(field="tags", any_of=[tag]) for tag in tags_of(params.tags)]
     if path := params.path.removeprefix("./").lstrip("/"):
         found.append(Filter(field="path", prefix=path))
     if params.since is not None:
@@ -48,6 +44,13 @@ def filters(params: SearchDocuments) -> list[Filter]:
     if params.until is not None:
         found.append(Filter(field="date", at_most=_seconds(params.until, "until")))
     return found
+
+
+def tags_of(given: Sequence[str]) -> tuple[str, ...]:
+    """Tags as notes have them.  Raises InvalidParams: one is blank."""
+    if not all(clean_tags([tag]) for tag in given):
+        raise InvalidParams("parameter `tags`: a tag is blank", field="tags")
+    return clean_tags(given)
 
 
 def _seconds(value: Instant, name: str) -> float:
@@ -75,41 +78,41 @@ def within(hits: Sequence[SearchHit], max_tokens: int) -> list[SearchHit]:
     return kept
 
 
+class _Where(msgspec.Struct):
+    """Of an item: its lines in the file, and of one that is several sections `FIRST:LAST:HEADINGS` of each."""
+
+    first: int
+    last: int
+    parts: list[str] = []
+
+
 def hit(found: Hit, query: str, source: str) -> SearchHit:
     """A hit of the search as the answer has it: the passage of its text that says most, and where that stands."""
-    passage, heading, begin, end = best_passage(found.text, query), found.heading, 1, 1
-    first, last = found.item_metadata.get("first"), found.item_metadata.get("last")
-    numbered = isinstance(first, int) and isinstance(last, int)
-    if isinstance(first, int) and isinstance(last, int):
-        begin, end = first, last
-        parts = found.item_metadata.get("parts")
-        if passage.matched and isinstance(parts, list):
-            # A text has as many line breaks as its lines say.
-            line = first + found.text.count("\n", 0, passage.at)
-            begin, end, heading = next(
-                (part for part in map(_part, parts) if part[0] <= line <= part[1]), (begin, end, heading)
-            )
-        passage = passage.within(found.text, begin - first, end - first)
-        begin_of = first + found.text.count("\n", 0, passage.start)
-    path = found.group_metadata.get("path")
+    where = msgspec.convert(found.item_metadata, _Where)
+    passage, heading, begin, end = best_passage(found.text, query), found.heading, where.first, where.last
+    if passage.matched:
+        # A text has as many line breaks as its lines say.
+        line = where.first + found.text.count("\n", 0, passage.at)
+        for first, last, path in (part.split(":", 2) for part in where.parts):
+            if int(first) <= line <= int(last):
+                begin, end, heading = int(first), int(last), path
+                break
+    passage = passage.within(found.text, begin - where.first, end - where.first)
+    first_line = where.first + found.text.count("\n", 0, passage.start)
+    lines = f"lines {begin}-{end}" if end > begin else f"line {begin}"
     return SearchHit(
         id=found.group,
         score=found.score,
         preview=found.title,
         source=source,
         snippet=passage.text,
-        context=_stated(heading, begin, end) if numbered else heading,
-        path=path if isinstance(path, str) else "",
-        first_line=begin_of if numbered else None,
-        last_line=begin_of + found.text.count("\n", passage.start, passage.end) if numbered else None,
+        context=f"{heading} ({lines})",
+        path=str(found.group_metadata["path"]),
+        first_line=first_line,
+        last_line=first_line + found.text.count("\n", passage.start, passage.end),
         similarity=None if found.vector is None else round(found.vector, 6),
         matched=found.matched,
     )
-
-
-def _part(stated: str) -> tuple[int, int, str]:
-    first, last, path = stated.split(":", 2)
-    return int(first), int(last), path
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +145,15 @@ def best_passage(text: str, query: str) -> Passage:
         return _cut(text, 0, matched=False)
     best_start, best_score = places[0][0], 0.0
     last = 0
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for first, (position, stem) in enumerate(places):
         while last < len(places) and places[last][0] < position + SNIPPET_CHARS - 60:
-            counts[places[last][1]] = counts.get(places[last][1], 0) + 1
+            counts[places[last][1]] += 1
             last += 1
-        score = len(counts) + 0.01 * (last - first)
+        score = sum(map(bool, counts.values())) + 0.01 * (last - first)
         if score > best_score:
             best_start, best_score = position, score
         counts[stem] -= 1
-        if not counts[stem]:
-            del counts[stem]
     return _cut(text, best_start, matched=True)
 
 
@@ -190,8 +191,3 @@ def _cut(text: str, around: int, *, matched: bool) -> Passage:
     begin = text.find(said, start)
     shown = ("… " if start else "") + said + (" …" if end < len(text) else "")
     return Passage(shown, begin, begin + len(said), around, matched)
-
-
-def _stated(path: str, first: int, last: int) -> str:
-    lines = f"lines {first}-{last}" if last > first else f"line {first}"
-    return f"{path} ({lines})"

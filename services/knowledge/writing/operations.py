@@ -11,12 +11,11 @@ import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, LinckiaError, OperationError, Unavailable
-from proto.ops import knowledge as ops
-from proto.ops import knowledge_writing as writing_ops
+from proto.ops import knowledge_writing as ops
 from proto.ops.knowledge_writing import NoteRenamed, NoteWritten
 from proto.ops.yaml import YamlMerge
-from services.knowledge.finding import Finding
 from services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
+from services.knowledge.ingest.waiting import Finding
 from services.knowledge.nodes import Node
 from services.knowledge.notes import files, markdown, tags
 from services.knowledge.notes.files import Place
@@ -58,24 +57,22 @@ class Writing:
         self._turn = trio.Lock()
         self._writing = trio.CapacityLimiter(1)
 
-    @handles(writing_ops.WriteNote)
-    async def write_note(self, params: writing_ops.WriteNote, ctx: Context) -> NoteWritten:
+    @handles(ops.WriteNote)
+    async def write_note(self, params: ops.WriteNote, ctx: Context) -> NoteWritten:
         path = self._target(params.path, "path")
-        text = params.content
-        if params.front_matter:
-            merge = self._merge(params.front_matter, ctx)
-            text = await trio.to_thread.run_sync(with_front_matter, text, merge, limiter=self._writing)
-        data = _encoded(text)
+        merge = self._merge(params.front_matter, ctx)
 
         def work() -> tuple[Rewritten, bool]:
+            text = with_front_matter(params.content, merge) if params.front_matter else params.content
+            data = _encoded(text)
             with told(path):
                 return _written(path, self._roots, data, params)
 
         done, is_new = await trio.to_thread.run_sync(work, limiter=self._writing)
         return await self._answer(done, is_new=is_new)
 
-    @handles(writing_ops.EditNote)
-    async def edit_note(self, params: writing_ops.EditNote, ctx: Context) -> NoteWritten:
+    @handles(ops.EditNote)
+    async def edit_note(self, params: ops.EditNote, ctx: Context) -> NoteWritten:
         path = await self._path(params.path, params.id)
         merge = self._merge(params.front_matter, ctx)
 
@@ -97,7 +94,7 @@ class Writing:
         wanted = tags.checked(params.tags)
         path = files.locate(params.file_path, self._roots, "file_path")
         try:
-            tagged, changed = await trio.to_thread.run_sync(
+            tagged, done = await trio.to_thread.run_sync(
                 tags.add_tags, path, self._roots, wanted, limiter=self._writing
             )
         except (FileNotFoundError, NotADirectoryError):
@@ -106,18 +103,18 @@ class Writing:
             raise
         except (OSError, OutsideRoots, files.TooLarge, Contended) as error:
             raise OperationError(f"Tags cannot be added to {params.file_path}: {files.why(error)}") from None
+        changed = done.after != done.before
         if changed:
-            real = await trio.to_thread.run_sync(os.path.realpath, path)
-            await self._ingest.take_in(real, files.digest(files.decode(tagged.data)))
-        done = "merged" if tagged.merged else "injected"
+            await self._ingest.take_in(done.path, files.digest(files.decode(done.after)))
+        how = "merged" if tagged.merged else "injected"
         return ops.InjectTagsResult(
-            message=f"Successfully {done} {len(params.tags)} tags into {params.file_path}",
+            message=f"Successfully {how} {len(params.tags)} tags into {params.file_path}",
             tags=list(tagged.entries),
             changed=changed,
         )
 
-    @handles(writing_ops.RenameNote)
-    async def rename_note(self, params: writing_ops.RenameNote, ctx: Context) -> NoteRenamed:
+    @handles(ops.RenameNote)
+    async def rename_note(self, params: ops.RenameNote, ctx: Context) -> NoteRenamed:
         node = await self._known(await self._path(params.path, params.id))
         async with self._turn:
             plan = await self._planned(node, self._new_place(node, params.to))
@@ -200,9 +197,7 @@ class Writing:
                 with contextlib.suppress(LinckiaError):
                     await self._carried_out(renaming, note_down=False)
             self.is_whole.set()
-            async with self._ingest.passed:
-                while not self._ingest.scanned:
-                    await self._ingest.passed.wait()
+            await self._ingest.until(lambda: self._ingest.scanned)
             await trio.to_thread.run_sync(self._journal.clear)
 
     async def _carried_out(self, renaming: Renaming, *, note_down: bool) -> list[str]:
@@ -230,11 +225,9 @@ class Writing:
                 raise Unavailable(f"{path} is not indexed yet: {behind[0]}", retry_after_ms=1000)
             said = f"`path`: {path} is not indexed: it is in an ignored folder, or cannot be read"
             raise OperationError(said, field="path")
-        with trio.move_on_after(WRITER_PATIENCE_S):
-            async with self._ingest.passed:
-                while self._ingest.index.pending or not self._ingest.is_listed:
-                    await self._ingest.passed.wait()
-        if self._ingest.index.pending or not self._ingest.is_listed:
+        if not await self._ingest.until(
+            lambda: self._ingest.is_listed and not self._ingest.index.pending, WRITER_PATIENCE_S
+        ):
             reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
             raise Unavailable(f"not every link to the note is known yet: {reason}", retry_after_ms=1000)
         return await self._finding.found(id_)
@@ -271,7 +264,7 @@ def _encoded(text: str) -> bytes:
         raise InvalidParams(said, field="content") from None
 
 
-def _written(path: str, roots: Roots, data: bytes, params: writing_ops.WriteNote) -> tuple[Rewritten, bool]:
+def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tuple[Rewritten, bool]:
     """Make or replace a note; whether it is new.  Blocks."""
     if not os.path.lexists(path):
         if params.if_match is not None:

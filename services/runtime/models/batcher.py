@@ -36,6 +36,9 @@ then gives way: it rests `GIVES_WAY` times as long as it had to wait for them, a
 GIVES_WAY = 2.0
 LONGEST_REST_S = 1.0
 
+HEALTHY_WITHIN_S = 60.0
+"""For the answer to one text, however many wait."""
+
 _LEAST_SHARE = 512
 """Tokens that are worth a batch of their own where they could share one."""
 
@@ -305,7 +308,6 @@ async def watch_health(
     same: Callable[[Rows, Rows], bool],
     *,
     every_s: float = 30.0,
-    within_s: float = 60.0,
 ) -> None:
     """Compute `canary` after each `every_s` without a batch; raises ModelLost where its answer has changed.
 
@@ -319,9 +321,9 @@ async def watch_health(
         if trio.current_time() < batcher.last_batch_at + every_s:
             continue
         rows: Rows | None = None
-        with trio.move_on_after(within_s):
+        with trio.move_on_after(HEALTHY_WITHIN_S):
             rows = await batcher.compute([canary], Lane.PROMPT)
         if rows is None:
-            raise ModelLost(f"the model did not answer within {within_s:.0f} s")
+            raise ModelLost(f"the model did not answer within {HEALTHY_WITHIN_S:.0f} s")
         if not same(rows[0], expected):
             raise ModelLost("the model's answer to the same text has changed since the start")

@@ -2,14 +2,12 @@
 
 scripts/bench documents versions [FILES]   three successive versions of a source tree; the same of /usr/share/doc
 scripts/bench documents grep [DOCUMENTS]   regular expressions over as many stored documents, against ripgrep
-scripts/bench documents kills [POINTS]     kills at random points of add, directory add and garbage collection
 scripts/bench documents large [MIB]        one file in and out, with the most memory that each process has used
 scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, grep, search and memory; waits so long
                                            for the vectors, and then until all is at rest, to show the memory again;
                                            --backend onnx: without torch; --rest SECONDS: what rests does so sooner;
                                            --tokens N: of each passage only so many are embedded, so that all have
                                            their vectors in minutes, and the memory at rest is that of all
-scripts/bench documents code --dir DIR     the graph of a project's code, with a sample of [COUNT] calls to be judged
 
 Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run
 has stored is not stored again by the next.
@@ -24,25 +22,19 @@ import tempfile
 import time
 from pathlib import Path
 
-import trio
-
-from tests.bench.documents.code import code
 from tests.bench.documents.grepping import grep
 from tests.bench.documents.manuals import Settings, manuals
 from tests.bench.documents.trees import kernel_alone
 from tests.bench.documents.versions import versions
-from tests.system.documents_kills import kill_at_random_points
-from tests.system.running import running
 from tests.system.test_documents import peaks, write_large
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench documents", description=__doc__)
-    parser.add_argument("what", choices=("versions", "grep", "kills", "large", "manuals", "code"), nargs="?",
+    parser.add_argument("what", choices=("versions", "grep", "large", "manuals"), nargs="?",
                         default="versions")  # fmt: skip
     parser.add_argument("count", type=int, nargs="?")
     parser.add_argument("--dir", metavar="DIR", type=Path, default=Path("/usr/share/doc"))
-    parser.add_argument("--seed", type=int, default=1, help="of the sample of calls")
     parser.add_argument(
         "--backend", choices=("torch", "onnx"), default="torch", help="of the embedder; onnx is an extra"
     )
@@ -60,25 +52,12 @@ def main() -> None:
                 versions(folder, arguments.count or 32_000)
             case "grep":
                 grep(folder, arguments.count or 100_000)
-            case "kills":
-                kills(folder, arguments.count or 100)
             case "manuals":
                 wait_s = float(arguments.count or 20)
                 settings = Settings(arguments.backend, arguments.rest, arguments.tokens)
                 manuals(folder, arguments.dir.resolve(), wait_s, settings)
-            case "code":
-                code(arguments.dir.resolve(), arguments.count or 50, arguments.seed)
             case _:
                 large(folder, arguments.count or 1024)
-
-
-def kills(folder: Path, points: int) -> None:
-    root = folder / "root"
-    root.mkdir(exist_ok=True)
-    with running(folder / "data", [root], all_ready=False) as kernel:
-        kernel.wait_ready("documents")
-        known = trio.run(kill_at_random_points, kernel, root, points)
-    print(f"{known.kills} kills at {points} points; {len(known.there)} acknowledged documents are there and whole")
 
 
 def large(folder: Path, mib: int) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 from kernel.control.client import Client
 from tests.bench.memory.conversations import Conversation, Question, made
 from tests.bench.memory.pairs import judged
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import RunningKernel, running, wait_until
 
 LIMIT = 5
 KINDS = ("single", "updated", "temporal", "negative")
@@ -48,11 +48,11 @@ def take_in(client: Client, conversations: list[Conversation]) -> float:
 
 
 def until_embedded(kernel: RunningKernel) -> None:
-    for _ in polls(600):
+    def are_embedded() -> bool:
         left = [kernel.call("retrieve_status", {"collection": name}) for name in ("transcripts", "memory")]
-        if all(one["groups"] and not one["vectors_waiting"] for one in left):
-            return
-    raise AssertionError("the vectors do not come")
+        return all(one["groups"] and not one["vectors_waiting"] for one in left)
+
+    wait_until(are_embedded, 600)
 
 
 def texts_of(answer: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Conversations at size: taking in, finding again, passing on, and what kills leave.
+"""Conversations at size: taking in, finding again and passing on.
 
-    scripts/bench transcripts [ingest dedup lineage search stripping proxy import kills] [--folder DIR]
+    scripts/bench transcripts [ingest dedup lineage search stripping proxy import] [--folder DIR]
 
 All parts where none is named. Each prints its figures beside a peer's, measured in the same run.
 """
@@ -18,7 +18,6 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "ingest": taking_in.ingest,
     "dedup": taking_in.dedup,
     "lineage": taking_in.lineage,
-    "kills": taking_in.kills,
     "search": finding.search,
     "stripping": finding.stripping,
     "proxy": passing.delay,

@@ -1,7 +1,8 @@
-"""Turns a second over HTTP, acknowledged on disk; a conversation posted whole after each turn; random kills."""
+"""Turns a second over HTTP, acknowledged on disk; a conversation posted whole after each turn."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import sqlite3
 import statistics
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,47 @@ import trio
 
 from services.transcripts import forest
 from tests.bench._wire import Stdio
-from tests.system.ingesting import free_port, http, ingest_under_kills, turn
-from tests.system.running import RunningKernel, running
+from tests.system.running import RunningKernel, free_port, running
+from tests.system.workloads import turn
 
 SECONDS = 5.0
 CLIENTS = 32
 BATCH = 100
 LINEAGES = 60
 WORDS = "The sea star grows back any arm it loses, for its organs reach into each of them. " * 4
+
+
+class Http:
+    """A connection that is kept: one request at a time, a body of JSON."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer.  Raises trio.BrokenResourceError."""
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        await self._stream.send_all(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        got = bytearray()
+        while b"\r\n\r\n" not in got:
+            await self._more(got)
+        top, _, rest = bytes(got).partition(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in top.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        got = bytearray(rest)
+        while len(got) < length:
+            await self._more(got)
+        return int(top[9:12]), bytes(got)
+
+    async def _more(self, got: bytearray) -> None:
+        data = await self._stream.receive_some()
+        if not data:
+            raise trio.BrokenResourceError("the connection was closed")
+        got += data
+
+
+@contextlib.asynccontextmanager
+async def http(port: int) -> AsyncIterator[Http]:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        yield Http(stream)
 
 
 def _turn(n: int) -> bytes:
@@ -237,16 +272,3 @@ def _lineage_alone(path: Path, head: str) -> None:
     db.close()
     alone, naive = statistics.median(times), statistics.median(peer)
     print(f"{'lineage of 1,000, the database alone':<44} p50 {alone:7.2f} ms   a query a node: {naive:.2f} ms")
-
-
-def kills(folder: Path) -> None:
-    """100 kills at random while 8 clients post."""
-    port = free_port()
-    with running(folder, options=("--http", f"127.0.0.1:{port}"), all_ready=False) as kernel:
-        kernel.wait_ready()
-        kept = trio.run(ingest_under_kills, kernel, port, 100, 7)
-    print(
-        f"{kept.kills} kills, {len(kept.accepted)} turns answered 202, {kept.refused} refused:"
-        f" {len(kept.missing)} missing, {len(kept.doubled)} twice,"
-        f" {len(kept.strange)} that nobody posted, integrity {kept.sound}"
-    )

@@ -16,7 +16,7 @@ from kernel.cli.models import with_setting
 from proto.models import KNOWN, known
 from tests.system.cli.clients import LINCKIA, TIMEOUT_S
 from tests.system.cli.hub import Hub, serving
-from tests.system.running import REPOSITORY, polls, running
+from tests.system.running import REPOSITORY, running, wait_until
 from tests.unit.rerank.tiny import save_cross_encoder
 
 NAME = "ms-marco-MiniLM-L6-v2"
@@ -77,9 +77,7 @@ def test_a_download_that_was_killed_goes_on_where_it_was(tmp_path: Path, hub: Hu
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert hub.stalled.wait(TIMEOUT_S)
-    for _ in polls(TIMEOUT_S):
-        if any(path.stat().st_size for path in (tmp_path / "hub").rglob("*.partial")):
-            break
+    wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "hub").rglob("*.partial")), TIMEOUT_S)
     first.kill()
     first.wait()
     hub.stalls_after = None

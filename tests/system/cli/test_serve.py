@@ -78,6 +78,7 @@ def test_a_service_is_restarted_stopped_and_started_by_hand(kernel: RunningKerne
     assert command(data, "restart", "echo").returncode == 0
     assert kernel.service("echo")["generation"] == before + 1
     assert command(data, "stop", "echo").returncode == 0
+    assert kernel.service("echo")["state"] == "stopped"
     done = command(data, "call", "mcp.echo", '{"message": "x"}')
     assert done.returncode == 1
     assert "echo is stopped" in done.stderr

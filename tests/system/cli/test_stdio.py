@@ -23,7 +23,7 @@ from tests.system.cli.clients import (
     stdio_client,
     wait_until_ended,
 )
-from tests.system.running import RunningKernel, polls, running
+from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 
 @pytest.fixture
@@ -58,10 +58,7 @@ def test_it_joins_the_running_kernel(standing: RunningKernel) -> None:
         assert client.initialize()["serverInfo"]["name"] == "linckia"
         assert client.call(1, "mcp.echo", message="hello")["structuredContent"] == {"message": "hello"}
         # The kernel sees a moment later that those of the test before have gone.
-        for _ in polls(TIMEOUT_S):
-            if (clients := standing.status()["clients"]) == 1:
-                break
-        assert clients == 1
+        wait_until(lambda: standing.status()["clients"] == 1)
         assert client.leave() == 0
     assert kernel_pid(standing.data_dir) == standing.process.pid
 
@@ -143,7 +140,7 @@ def test_serve_takes_over_from_the_kernel_of_a_client_and_its_session_goes_on(da
         for call in range(20):
             client.send({"jsonrpc": "2.0", "id": 100 + call, "method": "tools/call", "params": params})
         # That one serves no HTTP, so the URL is the new one's.
-        with running(data, [root], options=("--http", "127.0.0.1:0"), services=["echo", "yaml"]) as second:
+        with running(data, [root], options=HTTP, services=["echo", "yaml"]) as second:
             answers = client.receive(20)
             assert sorted(answers) == [100 + call for call in range(20)]
             assert {answer["result"]["structuredContent"]["text"] for answer in answers.values()} == {"3"}

@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.system.running import Answer, Connection, RunningKernel, connection, running
+from tests.system.running import Answer, Connection, RunningKernel, connection, running, wait_until
 from tests.system.support.rig import is_alive
 
 PATIENCE_S = 30.0
@@ -33,13 +32,11 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
 
 
 def until_resting(kernel: RunningKernel, *names: str) -> dict[str, dict[str, Any]]:
-    give_up = time.monotonic() + PATIENCE_S
-    while True:
-        status = {service["name"]: service for service in kernel.status()["services"]}
-        if all(status[name]["state"] == "resting" for name in names):
-            return status
-        assert time.monotonic() < give_up, {name: status[name]["state"] for name in names}
-        time.sleep(0.02)
+    def status() -> dict[str, dict[str, Any]]:
+        return {service["name"]: service for service in kernel.status()["services"]}
+
+    wait_until(lambda: all(status()[name]["state"] == "resting" for name in names), PATIENCE_S, said=status)
+    return status()
 
 
 def test_services_without_calls_have_no_process_and_answer_all_the_same(kernel: RunningKernel) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import trio
 from msgspec import structs
 
 from kernel.supervisor.spec import ServiceSpec
-from tests.system.running import running
+from tests.system.running import running, wait_until
 from tests.system.support.ops import Echo
 from tests.system.support.rig import Rig, exists, is_alive, supervised, trial, until
 
@@ -144,10 +143,7 @@ def test_where_the_settings_say_so_nobody_waits_and_services_are_forked_as_they_
         # One is forked before it takes a place: were there any, the second or third death would be followed by it.
         for generation in (2, 3, 4):
             kernel.kill("echo")
-            give_up = time.monotonic() + PATIENCE_S
-            while f"generation {generation} started by" not in kernel.log("echo"):
-                assert time.monotonic() < give_up
-                time.sleep(0.01)
+            wait_until(lambda: f"generation {generation} started by" in kernel.log("echo"), PATIENCE_S)  # noqa: B023  # called here
             kernel.wait_ready("echo")
         # The first may be started from nothing, where a busy machine makes its zygote late.
         assert "started by standby" not in kernel.log("echo")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from services.embed import weights
-from tests.system.running import RunningKernel, running
+from tests.system.running import HTTP, RunningKernel, running
 from tests.unit.rerank.tiny import save_cross_encoder
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")
@@ -29,10 +29,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKernel]:
         "LINCKIA_SERVICES__EMBED__MODEL": MODEL,
         "LINCKIA_SERVICES__RERANK__MODEL": str(reranker),
     }
-    options, services = ("--http", "127.0.0.1:0"), ("embed", "rerank")
-    with running(
-        tmp_path_factory.mktemp("data"), options=options, environment=environment, services=services
-    ) as started:
+    services = ("embed", "rerank")
+    with running(tmp_path_factory.mktemp("data"), options=HTTP, environment=environment, services=services) as started:
         yield started
 
 

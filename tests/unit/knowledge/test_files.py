@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.knowledge.ingest.walking import Walk, Walker
+from services.knowledge.ingest.walking import Walk, look
 from services.knowledge.notes.files import Stamp, decode, digest, read
 from services.runtime.roots import OutsideRoots, Roots
 from tests.unit.knowledge.rig import MemorySearch, notes_service, settled, write
@@ -19,7 +19,7 @@ def paths(walk: Walk) -> list[str]:
 
 
 def walk(*roots: Path) -> Walk:
-    return Walker(Roots(roots)).walk()
+    return look(Roots(roots), (), map(str, roots))
 
 
 def test_markdown_files_below_the_roots_are_notes(tmp_path: Path) -> None:
@@ -46,14 +46,13 @@ def test_ignore_files_are_honoured_with_the_deepest_rule_deciding(tmp_path: Path
 def test_changed_ignore_file_counts_at_the_next_walk(tmp_path: Path) -> None:
     write(tmp_path, "a.md", "x")
     write(tmp_path, "sub/b.md", "x")
-    walker = Walker(Roots([tmp_path]))
-    assert paths(walker.walk()) == ["a.md", "sub/b.md"]
+    assert paths(walk(tmp_path)) == ["a.md", "sub/b.md"]
     write(tmp_path, ".gitignore", "sub/")
-    assert paths(walker.walk()) == ["a.md"]
+    assert paths(walk(tmp_path)) == ["a.md"]
     write(tmp_path, ".gitignore", "a.md\n")
-    assert paths(walker.walk()) == ["sub/b.md"]
+    assert paths(walk(tmp_path)) == ["sub/b.md"]
     (tmp_path / ".gitignore").unlink()
-    assert paths(walker.walk()) == ["a.md", "sub/b.md"]
+    assert paths(walk(tmp_path)) == ["a.md", "sub/b.md"]
 
 
 def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
@@ -88,10 +87,9 @@ def test_name_that_is_no_text_and_a_pipe_are_passed_over_and_said(tmp_path: Path
 def test_missing_root_hides_its_notes_instead_of_deleting_them(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(root, "a.md", "x")
-    walker = Walker(Roots([root]))
-    (place,) = walker.walk().notes
+    (place,) = walk(root).notes
     root.rename(tmp_path / "away")
-    found = walker.walk()
+    found = walk(root)
     assert not found.notes
     assert found.is_hidden_from_view(place)
     assert found.problems == {str(root): "folder cannot be read: No such file or directory"}

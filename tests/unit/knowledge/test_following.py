@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,12 +13,15 @@ import pytest
 import trio
 
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from proto.ops.knowledge import ExploreLinks, InjectTags, KnowledgeStatus, QueryByTags, SearchDocuments
+from proto.ops.knowledge import ExploreLinks, KnowledgeStatus, QueryByTags, SearchDocuments
+from proto.ops.knowledge_writing import InjectTags
 from proto.ops.retrieve import RetrieveGroups, RetrieveStatus
-from services.knowledge.ingest.walking import Walk, Walker
+from services.knowledge.ingest import ingest
+from services.knowledge.ingest.walking import Walk, look
 from services.knowledge.main import open_service as open_knowledge
 from services.retrieve.main import open_service as open_retrieve
 from services.runtime.handlers import Context, Environment, Handlers
+from services.runtime.roots import Roots
 from services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 from tests.unit.knowledge.rig import MemorySearch, until, write
@@ -145,15 +148,17 @@ async def test_walk_that_is_asked_for_during_a_walk_takes_place(
 ) -> None:
     walks, is_watched = 0, threading.Event()
 
-    def walk(walker: Walker) -> Walk:
+    def counted(roots: Roots, files: Iterable[str], folders: Iterable[str]) -> Walk:
         nonlocal walks
-        found = walker.look((), walker.roots)
+        found = look(roots, files, folders)
+        if folders is not roots:
+            return found
         walks += 1
         # The watcher takes over during the first walk: what changed before it did is found by another.
         is_watched.wait(10)
         return found
 
-    monkeypatch.setattr(Walker, "walk", walk)
+    monkeypatch.setattr(ingest, "look", counted)
     services = {"retrieve": MemorySearch().open, "watch": open_watch, "knowledge": open_knowledge}
     async with services_in_process(services, tmp_path / "data", roots=[root]) as bench:
         await until(bench, lambda status: status.unwatched is None)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import apsw
 import pytest
@@ -24,7 +25,7 @@ from services.graph import store as graph_store
 from services.graph.main import open_service as open_graph
 from services.knowledge import graph_feed, nodes
 from services.knowledge.main import open_service as open_knowledge
-from services.knowledge.nodes import Update
+from services.knowledge.nodes import Known, Update
 from services.knowledge.notes import markdown
 from services.knowledge.notes.files import Place
 from services.knowledge.schema import open_database
@@ -34,6 +35,9 @@ from tests.in_process import services_in_process
 from tests.unit.graph.rig import state
 from tests.unit.knowledge.rig import Bench, MemorySearch, settled, until, write
 from tests.unit.runtime.faults import damage_page, pages_of
+
+if TYPE_CHECKING:
+    from services.runtime.handlers import Environment
 
 SETTINGS = {"knowledge": {"scan_interval_s": 0.02}}
 REPOSITORY = Path(__file__).parents[3]
@@ -105,14 +109,16 @@ async def test_graph_is_told_of_a_note_once_it_was_read_or_cannot_be(tmp_path: P
     try:
         place, other = Place("/root", "a.md"), Place("/root", "b.md")
         await database.write(lambda db: nodes.arrive(db, [place, other], {}, ["/root"]))
-        due = await database.read(graph_feed.take)
-        assert (due.numbers, due.behind) == ((), 2), "which links it has is not known yet"
+        assert await database.read(graph_feed.waiting) == 2
+        assert await database.read(graph_feed.take) is None, "which links it has is not known yet"
         note = markdown.parse("# A\n\n[[c]]\n", place, ROUGH)
-        await database.write(lambda db: nodes.settle(db, [Update("a", place, None, "hash", 0, 0.0, note)]))
+        await database.write(lambda db: nodes.settle(db, [Update(place, Known("a", hash="hash"), note=note)]))
         due = await database.read(graph_feed.take)
+        assert due is not None
         assert ([state.id for state in due.states], due.behind) == (["a"], 1)
         await database.write(lambda db: nodes.give_up(db, [place, other]))
         due = await database.read(graph_feed.take)
+        assert due is not None
         assert ([(state.id, state.label) for state in due.states], due.behind) == ([("b", "b"), ("a", "A")], 0)
     finally:
         database.close()
@@ -164,16 +170,19 @@ async def test_note_that_changes_while_it_is_told_is_told_again(tmp_path: Path) 
     add = "INSERT INTO edge VALUES('a', ?, 'CITES', ?, '', 1, ?)"
     await store.write(lambda c: c.execute("INSERT INTO node(id, root, path, title) VALUES('a', '/r', 'a.md', 'A')"))
     await store.write(lambda c: c.execute(add, (0, "b", "b")))
-    due = await store.read(graph_feed.take)
+    feed = graph_feed.GraphFeed(cast("Environment", None), store)
+    due = await feed.take()
+    assert due is not None
     assert [edge.target for edge in due.states[0].edges] == ["b"]
     await store.write(lambda c: c.execute(add, (1, "c", "c")))
-    await store.write(lambda c: graph_feed.strike(c, due.numbers))
-    again = await store.read(graph_feed.take)
+    await feed.strike(due)
+    again = await feed.take()
+    assert again is not None
     assert [edge.target for edge in again.states[0].edges] == ["b", "c"]
-    await store.write(lambda c: graph_feed.strike(c, again.numbers))
-    assert (await store.read(graph_feed.take)).numbers == ()
+    await feed.strike(again)
+    assert await feed.take() is None
     await store.write(lambda c: c.execute("UPDATE edge SET dst=NULL WHERE position=1"))
-    assert len((await store.read(graph_feed.take)).numbers) == 1
+    assert await feed.take() is not None
     store.close()
 
 

@@ -14,10 +14,11 @@ from proto.ops.knowledge import (
     ReadNodeContent,
     SearchDocuments,
 )
-from services.knowledge.notes.files import MAX_READ_BYTES, Place
+from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import MAX_INDEXED_CHARS, Note
 from services.knowledge.notes.markdown import parse as true_parse
 from services.runtime.models.measure import Measure
+from services.runtime.rewrite import MAX_BYTES
 from tests.unit.knowledge.rig import Bench, notes_service, settled, until, write
 
 
@@ -118,14 +119,14 @@ async def test_huge_note_is_searched_up_to_the_limit_read_whole_and_said(tmp_pat
 
 
 async def test_file_too_large_to_read_is_named_and_stops_no_other(tmp_path: Path, root: Path) -> None:
-    os.truncate(write(root, "big.md", "x"), MAX_READ_BYTES + 1)
+    os.truncate(write(root, "big.md", "x"), MAX_BYTES + 1)
     write(root, "small.md", "zebra")
     async with notes_service(tmp_path / "data", root) as bench:
         status = await until(bench, lambda status: status.notes == 2 and status.pending == 1)
         assert [(problem.path, problem.reason) for problem in status.problems] == [
             (
                 str(root / "big.md"),
-                f"is not indexed: {MAX_READ_BYTES + 1} bytes, more than the {MAX_READ_BYTES} that are read",
+                f"is not indexed: {MAX_BYTES + 1} bytes, more than the {MAX_BYTES} that are read",
             )
         ]
         with pytest.raises(OperationError, match=r"^File cannot be read: big\.md: \d+ bytes"):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from proto.errors import InvalidParams, OperationError
-from proto.ops.knowledge import InjectTags, SearchDocuments
+from proto.ops.knowledge import SearchDocuments
+from proto.ops.knowledge_writing import InjectTags
 from services.knowledge.notes.tags import checked, tagged
 from services.runtime.rewrite import rewrite
 from services.runtime.roots import OutsideRoots, Roots

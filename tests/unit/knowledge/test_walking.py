@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.knowledge.ingest.walking import Walker
+from services.knowledge.ingest.walking import look
 from services.knowledge.notes.files import Place, Stamp
 from services.runtime.roots import Roots
 from tests.unit.knowledge.rig import write
@@ -36,7 +36,7 @@ def random_path(chance: random.Random) -> str:
 def test_look_finds_what_a_walk_finds_there(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     inner = tmp_path / "sub/deep"
-    walker = Walker(Roots([tmp_path, inner]))
+    roots = Roots([tmp_path, inner])
     inner.mkdir(parents=True)
     for _ in range(150):
         files, folders = set(), set()
@@ -60,35 +60,36 @@ def test_look_finds_what_a_walk_finds_there(tmp_path: Path, seed: int) -> None:
                 if path.parent != tmp_path and path.parent not in (inner, inner.parent):
                     shutil.rmtree(path.parent, ignore_errors=True)
                 folders.add(str(path.parent))
-        look = walker.look(files, folders)
-        assert look.notes == below(Walker(Roots([tmp_path, inner])).walk().notes, files, folders)
-        assert look.unreadable == []
+        found = look(roots, files, folders)
+        assert found.notes == below(look(roots, (), roots).notes, files, folders)
+        assert found.unreadable == []
 
 
 def test_root_that_is_gone_is_out_of_sight_and_what_was_in_it_is_not_deleted(tmp_path: Path) -> None:
     root = tmp_path / "root"
     file = write(root, "sub/a.md", "x")
-    walker = Walker(Roots([root]))
-    (place,) = walker.walk().notes
+    roots = Roots([root])
+    (place,) = look(roots, (), roots).notes
     shutil.rmtree(root)
-    for look in (walker.look([str(file)], []), walker.look([], Roots([root])), walker.look([], [str(root / "sub")])):
-        assert look.notes == {}
-        assert look.is_hidden_from_view(place)
+    for files, folders in (([str(file)], []), ([], [str(root)]), ([], [str(root / "sub")])):
+        found = look(roots, files, folders)
+        assert found.notes == {}
+        assert found.is_hidden_from_view(place)
 
 
 def test_file_outside_the_roots_is_not_looked_at(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     file = write(tmp_path, "rooted/a.md", "x")
-    assert Walker(Roots([tmp_path / "root"])).look([str(file)], [str(file.parent)]).notes == {}
+    assert look(Roots([tmp_path / "root"]), [str(file)], [str(file.parent)]).notes == {}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read what it likes")
 def test_folder_that_cannot_be_searched_hides_what_is_in_it(tmp_path: Path) -> None:
     file = write(tmp_path, "sub/a.md", "x")
-    walker = Walker(Roots([tmp_path]))
-    (place,) = walker.walk().notes
+    roots = Roots([tmp_path])
+    (place,) = look(roots, (), roots).notes
     (tmp_path / "sub").chmod(0)
     try:
-        assert walker.look([str(file)], []).is_hidden_from_view(place)
+        assert look(roots, [str(file)], []).is_hidden_from_view(place)
     finally:
         (tmp_path / "sub").chmod(0o755)

@@ -11,7 +11,7 @@ import pytest
 
 from proto.errors import InvalidParams
 from services.transcripts.main import _made, prepare, read_settings, redactor_of
-from services.transcripts.redaction import RULES, Redactor, make_rule
+from services.transcripts.redaction import RULES, Redactor, Rule
 
 _chance = random.Random(5)
 
@@ -210,4 +210,4 @@ def test_a_rule_is_screened_by_a_pattern_that_finds_whatever_it_finds() -> None:
     for rule in RULES:
         alone = Redactor(skip=[other.name for other in RULES if other.name != rule.name])
         assert alone.text(SECRETS[rule.name]) != SECRETS[rule.name], rule.name
-    assert Redactor(more=[make_rule("x", r"b{9}")]).text("abbbbbbbbb") == "a[redacted:x]"
+    assert Redactor(more=[Rule("x", r"b{9}")]).text("abbbbbbbbb") == "a[redacted:x]"

@@ -185,6 +185,7 @@ def test_two_processes_lose_no_edit_of_each_other(tmp_path: Path, yaml: YamlFile
     assert [yaml.get("f.yaml", key).text for key in ("x", "y")] == ["000029", "000029"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("delay_us", [0, 300, 700, 1500, 3100])
 def test_a_kill_during_writes_leaves_a_whole_file(tmp_path: Path, yaml: YamlFiles, delay_us: int) -> None:
     path = tmp_path / "f.yaml"

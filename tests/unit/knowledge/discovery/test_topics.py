@@ -13,8 +13,9 @@ from proto.ops.embed import EmbedResult, pack
 from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
-from services.knowledge.search import communities, duplicates, gaps, labels
+from services.knowledge.search import duplicates, gaps, labels
 from services.knowledge.search.sentences import Sentence, commonplaces, nearest, sentences, unpacked
+from services.knowledge.search.topics import communities, joined
 from services.runtime.models.measure import ROUGH
 
 NOTE = """---
@@ -133,8 +134,8 @@ def test_communities_are_those_of_links_and_meaning_together_and_always_the_same
     ids = [f"n{n}" for n in range(40)]
     near = [Pair(first=ids[a], second=ids[b], similarity=0.7) for a in range(20) for b in range(a + 1, 20)]
     linked = [(ids[a], ids[b]) for a in range(20, 40) for b in range(a + 1, 40) if (a + b) % 3]
-    found = communities.by_both(ids, communities.joined(near, linked), lambda: None)
+    found = communities(ids, joined(near, linked), lambda: None)
     assert sorted(map(sorted, found)) == sorted([sorted(ids[:20]), sorted(ids[20:])])
-    assert found == communities.by_both(ids, communities.joined(near[::-1], linked), lambda: None)
-    alone = communities.by_both(ids, {}, lambda: None)
+    assert found == communities(ids, joined(near[::-1], linked), lambda: None)
+    alone = communities(ids, {}, lambda: None)
     assert alone == [[id_] for id_ in sorted(ids)]
