@@ -1,8 +1,7 @@
-"""One collection: its database, its vectors in memory, and the threads that work on them.
+"""One collection: its database, and its vectors in memory.
 
-One writer at a time, several readers beside it, all in worker threads, so that the event loop answers pings whatever
-a query costs. Vectors in memory change in the same thread right after the commit that they follow: what is committed
-and what is searched never part for longer than that.
+Vectors in memory change in the writer's thread right after the commit that they follow: what is committed and what is
+searched never part for longer than that.
 """
 
 from __future__ import annotations
@@ -377,9 +376,7 @@ class Collection:
         )
 
     async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
-        """Run `work` in one transaction, and right after it `follow`; on disk when this returns.
-
-        A damaged word index is rebuilt on the way.
+        """Run `work` in one transaction, and right after it `follow`; a damaged word index is rebuilt on the way.
 
         Raises:
             DiskFull: nothing was changed.

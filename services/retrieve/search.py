@@ -1,4 +1,4 @@
-"""One search: words and meaning side by side, fused, grouped, and honest about what ran.
+"""One search: words and meaning side by side, fused and grouped.
 
 Either stage may fail, be slow or be absent; the other one answers and `degraded` says why. Only where both fail does
 the search fail: an empty answer always means that nothing was found.

@@ -127,8 +127,7 @@ class Segment:
 
     def strike(self, ids: Sequence[int] | ItemIds) -> None:
         """Find these no more; ids that are not here count for nothing."""
-        rows = np.unique(self._rows_of(np.asarray(ids, dtype=np.int64)))
-        rows = rows[~self._struck[rows]]
+        rows = np.unique(self._live_rows(np.asarray(ids, dtype=np.int64)))
         self._struck[rows] = True
         self._live -= len(rows)
 
@@ -146,8 +145,7 @@ class Segment:
         """
         admitted: Mask | None = None
         if allowed is not None:
-            rows = self._rows_of(allowed)
-            rows = rows[~self._struck[rows]]
+            rows = self._live_rows(allowed)
             if len(rows) <= limits.exact_rows:
                 return self._rescore(query, rows, limit)
             admitted = np.zeros(self.record.count, dtype=np.bool_)
@@ -176,19 +174,16 @@ class Segment:
 
     def cosines(self, query: Matrix, ids: ItemIds) -> dict[int, float]:
         """Cosines of those of `ids` that are here and not struck out."""
-        rows = self._rows_of(ids)
-        rows = rows[~self._struck[rows]]
+        rows = self._live_rows(ids)
         return dict(self._rescore(query, rows, len(rows)))
 
     def remove_files(self) -> None:
         """Searches under way go on: what is mapped stays until they end."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _rows_of(self, ids: ItemIds) -> RowNumbers:
-        rows = np.searchsorted(self.ids, ids)
-        here = rows < len(self.ids)
-        here[here] = self.ids[rows[here]] == ids[here]
-        return rows[here]
+    def _live_rows(self, ids: ItemIds) -> RowNumbers:
+        """Of those that are here and not struck out."""
+        return np.searchsorted(self.ids, ids)[self.holds(ids)]
 
     def _rescore(self, query: Matrix, rows: RowNumbers, limit: int) -> Scored:
         # FAISS multiplies float16 as it lies, several times faster than numpy makes float32 of it first.
