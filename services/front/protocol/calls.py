@@ -50,9 +50,7 @@ async def perform(
 ) -> object:
     """Call `operation` for a client and wait for its value; cancelling this cancels the handler.
 
-    Args:
-        traceparent: what the client sent as that, if it is one.
-        written: whether the value may be JSON already (`msgspec.Raw`).
+    `traceparent` is what the client sent as that; `written`, the value may be JSON already (`msgspec.Raw`).
 
     Raises:
         InputRequired: the client must be asked, and make the call again.

@@ -72,16 +72,16 @@ class SurfaceServer:
         dispatcher: Dispatcher,
         news: News,
         version: str,
-        scratchpads: Scratchpads | None = None,
-        prompts: FilePrompts | None = None,
+        scratchpads: Scratchpads,
+        prompts: FilePrompts,
     ) -> None:
         self.surface = surface
         self.dispatcher = dispatcher
         self._table = table
         self.news = news
-        self.scratchpads = scratchpads or Scratchpads()
+        self.scratchpads = scratchpads
         # Shown where there are prompts at all.
-        self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
+        self._prompts = prompts if surface.name in SHOWN_ON else FilePrompts()
         self.listening = ListenHandler(news.bus)
         self.greeter = Greeter(surface, version)
         # Arguments of the library's own constructor, each a function of another type, which it checks.
