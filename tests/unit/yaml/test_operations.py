@@ -41,7 +41,7 @@ def test_a_stale_if_match_is_refused_with_both_digests(file: Path, yaml: YamlFil
     with pytest.raises(YamlError) as caught:
         yaml.edit("f.yaml", SetEdit("server.port", "82"), if_match=stale)
     found = sha256(file.read_bytes()).hexdigest()
-    assert caught.value.data == {"expected": stale, "found": found}
+    assert caught.value.failure.data == {"expected": stale, "found": found}
     assert stale in caught.value.message
     assert found in caught.value.message
     assert yaml.get("f.yaml", "server.port").text == "81"
