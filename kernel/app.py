@@ -6,8 +6,10 @@ services finish what they have in hand while the fronts can still deliver their 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -27,10 +29,9 @@ from kernel.control.address import log_dir
 from kernel.control.server import ControlServer
 from kernel.edge import contained, kept
 from kernel.handoff import Handoff
-from kernel.notify import Manager
 from kernel.operations import KernelOperations
 from kernel.ports import ROUTINE, ServiceState
-from kernel.router.instance import Limits
+from kernel.router.call import Limits
 from kernel.router.router import Router
 from kernel.schedule import Schedule
 from kernel.settings import ConfigError
@@ -102,7 +103,6 @@ class _Kernel:
             raise ConfigError(str(error)) from None
         self.config = config
         self.listener = listener
-        self.linger_s = linger_s
         pools = catalog.pools(all_entries, config.services, rest_after_s=config.rest_after_s, standbys=config.standbys)
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
@@ -135,11 +135,19 @@ class _Kernel:
         )
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
-        self.control: ControlServer | None = None
         self.schedule = Schedule(config.data_dir, config.backup)
         self.trends = Trends(config.data_dir, self._deaths)
-        self.started = trio.Event()
         self.stop = trio.Event()
+        self.control = ControlServer(
+            dispatcher=self.router,
+            table=self.table,
+            attach=self.handoff.attach,
+            started=trio.Event(),
+            stopping=self.stop,
+            roots=tuple(map(str, config.roots)),
+            read_only=config.read_only,
+            linger_s=linger_s,
+        )
 
     async def serve(self, nursery: trio.Nursery, on_ready: Callable[[str | None, str | None], None]) -> None:
         """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
@@ -156,7 +164,7 @@ class _Kernel:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"
         await nursery.start(self._control)
         await nursery.start(self.supervisor.run)
-        self.started.set()
+        self.control.started.set()
         nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
         _log.info("serving %d operations of %d services", len(self.table), len(self.entries), extra=ROUTINE)
         nursery.start_soon(
@@ -177,7 +185,7 @@ class _Kernel:
     def signalled(self) -> None:
         """End in order.  A service manager that restarts its unit sends a signal, too: local clients' sessions go on in
         the next kernel, or in one of their own where none comes."""
-        if self.control is not None and self.manager.is_there:
+        if self.manager.is_there:
             self.control.is_replaced = True
         self.stop.set()
 
@@ -211,19 +219,45 @@ class _Kernel:
                 self.supervisor.restart(entry.spec.name)
 
     async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:
-        server = ControlServer(
-            dispatcher=self.router,
-            table=self.table,
-            attach=self.handoff.attach,
-            started=self.started,
-            stopping=self.stop,
-            roots=tuple(map(str, self.config.roots)),
-            read_only=self.config.read_only,
-            linger_s=self.linger_s,
-        )
-        self.control = server
-        await server.run(self.listener, task_status=task_status)
+        await self.control.run(self.listener, task_status=task_status)
         self.stop.set()
+
+
+class Manager:
+    """The service manager, if there is one, is told of this kernel as sd_notify(3) has it: ready, still alive, ending.
+
+    systemd sets `NOTIFY_SOCKET` for a unit of `Type=notify`, and `WATCHDOG_USEC` for one with `WatchdogSec=`.  A kernel
+    whose event loop stands still sends no sign of life, and is started again.
+    """
+
+    def __init__(self) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
+        own = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        given = os.environ.get("WATCHDOG_USEC", "") if own else ""
+        self._watchdog_s = int(given) / 1e6 if given.isdigit() else 0.0
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self._address)
+
+    def tell(self, state: str) -> None:
+        """One message, such as `READY=1`; lost where nobody takes it."""
+        if not self._address:
+            return
+        # An abstract address begins with a zero byte, which no variable can hold.
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line,
+            contextlib.suppress(OSError),
+        ):
+            line.setblocking(False)
+            line.sendto(state.encode(), address)
+
+    async def keep_alive(self) -> None:
+        """Signs of life, twice as often as they are wanted; returns at once where none are."""
+        while self._address and self._watchdog_s:
+            self.tell("WATCHDOG=1")
+            await trio.sleep(self._watchdog_s / 2)
 
 
 async def _collect() -> None:

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 import trio
 
-from kernel.edge import Edge
+from kernel.edge import edge
 from proto.ops.kernel import AuditStatus
 from proto.repeats import INTERVAL_S, Repeats
 
@@ -120,7 +120,7 @@ class Audit:
                     self._news = trio.Event()
                 self._count_refusals()
                 self._gather()
-                with Edge("the audit log"):
+                with edge("the audit log"):
                     await trio.to_thread.run_sync(self._write)
                 await trio.sleep(AGAIN_S if self._problem else GATHER_S)
         finally:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import structs
 
 from proto.frames import TARGET_CHARS
 
@@ -38,21 +37,14 @@ _PLAIN = re.compile(r"[^\s\"'=,()\\\x00-\x1f\x7f\ud800-\udfff]+")
 def described(params: msgspec.Struct) -> str:
     """`file=/notes/a.yaml path=retries`, at most `TARGET_CHARS`; empty where the parameters name nothing."""
     parts = []
-    for name, shown in _naming(type(params)):
-        text = _text(getattr(params, name))
-        if text:
+    for name, shown in zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True):
+        value = getattr(params, name)
+        if (names(shown) or _nests(value)) and (text := _text(value)):
             parts.append(f"{shown}={text}")
     return _cut(" ".join(parts), TARGET_CHARS)
 
 
 @functools.cache
-def _naming(tp: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """The fields that may name something, with the names that clients know them by."""
-    return tuple(
-        (field.name, field.encode_name) for field in structs.fields(tp) if names(field.encode_name) or _nests(field)
-    )
-
-
 def names(parameter: str) -> bool:
     """Whether a parameter of this name names something."""
     words = _WORD.findall(parameter)
@@ -60,18 +52,9 @@ def names(parameter: str) -> bool:
     return last in NAMING or last.removesuffix("s") in NAMING or last.removesuffix("es") in NAMING
 
 
-def _nests(field: structs.FieldInfo) -> bool:
-    """Whether its values are lists of Structs, which may name something themselves."""
-    return _has_structs(msgspec.inspect.type_info(field.type))
-
-
-def _has_structs(tp: msgspec.inspect.Type) -> bool:
-    match tp:
-        case msgspec.inspect.Metadata(type=inner) | msgspec.inspect.ListType(item_type=inner):
-            return _has_structs(inner)
-        case msgspec.inspect.UnionType(types=types):
-            return any(map(_has_structs, types))
-    return isinstance(tp, msgspec.inspect.StructType)
+def _nests(value: object) -> bool:
+    """Whether it is a Struct, or a list of such, which may name something themselves."""
+    return isinstance(value[0] if isinstance(value, list | tuple) and value else value, msgspec.Struct)
 
 
 def _text(value: object) -> str:

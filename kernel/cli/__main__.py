@@ -10,6 +10,7 @@ from importlib import import_module
 
 from kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
 from kernel.cli.parser import build_parser
+from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, ControlError
 
 Command = Callable[[argparse.Namespace], int]
@@ -18,6 +19,7 @@ Command = Callable[[argparse.Namespace], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code; usage errors exit by argparse."""
     arguments = build_parser().parse_args(argv)
+    arguments.data_dir = find_data_dir(arguments.data, os.environ)
     try:
         command: Command = getattr(import_module(f"kernel.cli.{arguments.module}"), arguments.function)
         code = command(arguments)

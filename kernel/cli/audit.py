@@ -7,7 +7,6 @@ import collections
 import datetime
 import fnmatch
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,6 @@ import msgspec
 from kernel.audit import Entry, entries, files_of, now, path_of
 from kernel.cli import Failed, Usage
 from kernel.cli.logs import POLL_S, follow
-from kernel.control.address import find_data_dir
 from kernel.settings import seconds
 
 DEFAULT_COUNT = 50
@@ -25,7 +23,7 @@ DEFAULT_COUNT = 50
 
 def audit(arguments: argparse.Namespace) -> int:
     """Print the last lines that fit; with `--follow`, until interrupted.  Raises Failed, Usage."""
-    data_dir = find_data_dir(arguments.data, os.environ)
+    data_dir: Path = arguments.data_dir
     since = None if arguments.since is None else when(arguments.since)
     count = arguments.count if arguments.count is not None or since is not None else DEFAULT_COUNT
     if count is not None and count < 0:

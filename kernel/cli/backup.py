@@ -14,7 +14,6 @@ from kernel.backup.target import BackupFailed, Manifest, listed, opened
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import complain, duration, show_answer, show_json, size
 from kernel.config import load
-from kernel.control.address import find_data_dir
 from kernel.settings import BackupSettings, ConfigError, Flags
 
 
@@ -32,7 +31,7 @@ def backup(arguments: argparse.Namespace) -> int:
             return _list(to, arguments.json)
         # Where the settings say how many, they do so of their own folder alone.
         keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
-        made = making.backup(find_data_dir(arguments.data, os.environ), to, keep, background=arguments.background)
+        made = making.backup(arguments.data_dir, to, keep, background=arguments.background)
     except BackupFailed as error:
         raise Failed(str(error)) from None
     for problem in made.problems:
@@ -49,7 +48,7 @@ def backup(arguments: argparse.Namespace) -> int:
 
 def restore_backup(arguments: argparse.Namespace) -> int:
     """Put a data directory back.  Raises Failed."""
-    data_dir = find_data_dir(arguments.data, os.environ)
+    data_dir: Path = arguments.data_dir
     source = Path(arguments.source).expanduser().absolute()
     try:
         manifest, aside = restoring.restore(source, data_dir, at=arguments.at, replace=arguments.replace)

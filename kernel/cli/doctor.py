@@ -26,7 +26,7 @@ from kernel import VERSION, tokens, users
 from kernel.cli.status import backup
 from kernel.cli.terminal import show_answer
 from kernel.config import load
-from kernel.control.address import find_data_dir, socket_path
+from kernel.control.address import socket_path
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.settings import ConfigError, Flags
 from proto import models
@@ -79,7 +79,7 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the findings; exit code 1 where one is bad."""
-    data_dir = find_data_dir(arguments.data, os.environ)
+    data_dir: Path = arguments.data_dir
     findings = list(examine(data_dir))
     if arguments.verify:
         findings += verified(data_dir)

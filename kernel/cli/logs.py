@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernel.cli import Failed, Usage
-from kernel.control.address import find_data_dir, last_lines, log_dir
+from kernel.control.address import last_lines, log_dir
 from proto.near import nearest
 
 POLL_S = 0.2
@@ -23,7 +23,7 @@ def logs(arguments: argparse.Namespace) -> int:
     """Print the last lines; with `--follow`, until interrupted.  Raises Failed, Usage."""
     if arguments.lines < 0:
         raise Usage(f"--lines is {arguments.lines}; it is a number of lines")
-    folder = log_dir(find_data_dir(arguments.data, os.environ))
+    folder = log_dir(arguments.data_dir)
     path = folder / f"{arguments.service}.log"
     there = sorted(entry.stem for entry in folder.glob("*.log"))
     if arguments.service not in there:

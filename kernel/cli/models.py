@@ -22,7 +22,6 @@ from kernel.catalog import ENTRIES
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import show_answer, size
 from kernel.config import load
-from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client, NoKernel
 from kernel.settings import ConfigError, Flags
 from proto.durable import replace_file
@@ -53,7 +52,7 @@ def models(arguments: argparse.Namespace) -> int:
         raise Usage(f"which one? `linckia models {arguments.action} NAME`, with a NAME that `linckia models` lists")
     if arguments.action == "get":
         return _get(_known(arguments.name))
-    return _use(arguments.name, find_data_dir(arguments.data, os.environ))
+    return _use(arguments.name, arguments.data_dir)
 
 
 def _described(model: KnownModel) -> dict[str, object]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Bars, connect, params_of, show_json
-from kernel.control.address import find_data_dir
-from kernel.control.client import Client, NoKernel
+from kernel.control.client import NoKernel
 from proto.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0
@@ -71,13 +69,12 @@ def stop(arguments: argparse.Namespace) -> int:
     """Raises ControlError, Failed."""
     if arguments.service:
         return _operate(arguments)
-    data_dir = find_data_dir(arguments.data, os.environ)
-    with Client(data_dir) as client:
+    with connect(arguments) as client:
         client.call("kernel_shutdown", {})
     give_up_at = time.monotonic() + END_TIMEOUT_S
     while time.monotonic() < give_up_at:
         try:
-            Client(data_dir).close()
+            connect(arguments).close()
         except NoKernel:
             print("The kernel has ended.")
             return 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from pathlib import Path
 import trio
 
 from kernel.cli import Failed, Usage
-from kernel.control.address import find_data_dir
 from kernel.proxy.passage import Passage, Upstream
 from kernel.proxy.recorder import Recorder, Spool
 
@@ -33,7 +31,7 @@ def proxy(arguments: argparse.Namespace) -> int:
     if not host or not port.isdigit() or int(port) > 65535:
         raise Usage(f"--listen is {arguments.listen!r}; it is HOST:PORT")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="linckia: %(message)s")
-    data_dir = find_data_dir(arguments.data, os.environ)
+    data_dir: Path = arguments.data_dir
     recorder = Recorder(data_dir, Spool(data_dir / SPOOL), agent=arguments.agent, project=arguments.project)
     trio.run(_serve, upstream, host.strip("[]"), int(port), recorder)
     print(

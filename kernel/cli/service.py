@@ -1,7 +1,7 @@
 """`linckia service`: the kernel as a unit of systemd, of the user or of the system.
 
 The unit starts `linckia serve`, waits until clients are served, and starts it again when it has died or gives no sign
-of life (`kernel.notify`).  A service of Linckia's that is killed for want of memory is the kernel's to restart, so
+of life (`kernel.app.Manager`).  A service of Linckia's that is killed for want of memory is the kernel's to restart, so
 systemd leaves the unit alone then.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 
 from kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
 from kernel.cli.stdio import real_root
-from kernel.control.address import find_data_dir
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 
@@ -72,7 +71,7 @@ def service(arguments: argparse.Namespace) -> int:
 def unit(arguments: argparse.Namespace) -> str:
     """The text of the unit."""
     command = [sys.executable, "-P", "-m", "kernel.cli", "serve", *map(real_root, arguments.paths)]
-    command += ["--data", str(find_data_dir(arguments.data, os.environ))]
+    command += ["--data", str(arguments.data_dir)]
     command += ["--no-http"] if arguments.no_http else ["--http", arguments.http] if arguments.http else []
     return _UNIT.format(
         command=" ".join(map(_quoted, command)),

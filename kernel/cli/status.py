@@ -76,8 +76,8 @@ def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
         f"{private}"
         f"roots  {roots}\n"
         f"data   {answer['data_dir']}"
-        f"{_backup(answer.get('backup'))}"
-        f"{_audit(answer.get('audit'))}"
+        + (f"\nbackup {backup(answer['backup'])}" if answer.get("backup") else "")
+        + _audit(answer.get("audit"))
     )
 
 
@@ -93,10 +93,6 @@ def backup(state: Mapping[str, Any]) -> str:
     last = "none yet" if state["age_s"] is None else f"{state['snapshot']}, {duration(state['age_s'])} old"
     wrong = [f"the latest failed: {state['error']}"] if state["error"] else state["problems"]
     return "; ".join([f"{last}, to {state['to']}", *wrong])
-
-
-def _backup(state: Mapping[str, Any] | None) -> str:
-    return "" if state is None else f"\nbackup {backup(state)}"
 
 
 def _audit(state: Mapping[str, Any] | None) -> str:

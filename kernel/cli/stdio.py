@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel.cli import EXIT_HELD, Failed, Usage
-from kernel.control.address import find_data_dir, last_lines, log_dir
+from kernel.control.address import last_lines, log_dir
 from kernel.control.client import CallFailed, Client, KernelGone, NoKernel
 from proto.json_types import JsonObject
 
@@ -47,7 +47,7 @@ LOG_LINES = 20
 
 def stdio(arguments: argparse.Namespace) -> int:
     """Returns when the MCP session has ended.  Raises Failed, Usage, ControlError."""
-    data_dir = find_data_dir(arguments.data, os.environ)
+    data_dir: Path = arguments.data_dir
     roots = [real_root(path) for path in arguments.paths]
     with _as_they_were(0, 1):
         if os.isatty(0):

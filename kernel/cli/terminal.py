@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kernel.control.address import find_data_dir
 from kernel.control.client import CallFailed, Client
 from proto.json_types import JsonObject
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[JsonObject], None]
 
-_NO_PARAMETERS = frozenset({"command", "module", "function", "data", "json"})
+_NO_PARAMETERS = frozenset({"command", "module", "function", "data", "data_dir", "json"})
 
 Cell = str | tuple[str, str]
 """Text, or text and the style it has on a terminal."""
@@ -30,7 +28,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 def connect(arguments: argparse.Namespace) -> Client:
     """A connection to the kernel of the data directory that was named.  Raises ControlError."""
-    return Client(find_data_dir(arguments.data, os.environ))
+    return Client(arguments.data_dir)
 
 
 def params_of(arguments: argparse.Namespace, *apart: str) -> JsonObject:

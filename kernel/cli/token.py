@@ -21,7 +21,6 @@ from kernel.catalog import ENTRIES
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import Cell, complain, show_answer, show_json
 from kernel.config import load
-from kernel.control.address import find_data_dir
 from kernel.control.client import Client, ControlError, NoKernel
 from kernel.router.record import HTTP, STDIO
 from kernel.settings import ConfigError, Flags, seconds
@@ -47,7 +46,7 @@ def token(arguments: argparse.Namespace) -> int:
         wants = "takes no name" if arguments.action == "list" else "wants the name of the token"
         raise Usage(f"linckia token {arguments.action} {wants}")
     try:
-        return act(arguments, find_data_dir(arguments.data, os.environ))
+        return act(arguments, arguments.data_dir)
     except tokens.CannotRead as error:
         raise Failed(str(error)) from None
 

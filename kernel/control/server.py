@@ -97,6 +97,7 @@ class ControlServer:
     """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
     _busy: int = field(default=0, init=False)
     is_replaced: bool = field(default=False, init=False)
+    """Whether local clients' sessions go on in another kernel."""
     _alone: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
 
     async def run(
@@ -144,11 +145,6 @@ class ControlServer:
         self.is_replaced = True
         self.stopping.set()
         return {"aside": {"pid": os.getpid()}}
-
-    @property
-    def ended(self) -> str:
-        """Why local clients' sessions end here: `stopped`, or `replaced` where they go on in another kernel."""
-        return "replaced" if self.is_replaced else "stopped"
 
     async def _serve(self, accepted: trio.socket.SocketType) -> None:
         connection = _Connection(self, accepted)
@@ -222,16 +218,9 @@ class _Connection:
 
     async def send(self, message: JsonObject) -> None:
         data = memoryview(msgspec.json.encode(message) + b"\n")
-        try:
-            # `acquire` lets every other task have its turn first, also where no other task sends.
-            self._sending.acquire_nowait()
-        except trio.WouldBlock:
-            await self._sending.acquire()
-        try:
+        async with self._sending:
             while data:
                 data = data[await self._socket.send(data) :]
-        finally:
-            self._sending.release()
 
     async def _answer(self, line: bytes) -> JsonObject:
         """Raises LinckiaError."""
@@ -300,14 +289,13 @@ class _Connection:
         attached = {"pid": os.getpid(), "ephemeral": server.linger_s is not None, "roots": server.roots}
         await self.send({"attached": attached})
         fd_in, fd_out, *memory = self._descriptors
-        left = False
         try:
             await server.attach(fd_in, fd_out, wanted.surface, memory[0] if memory else None)
-            left = True
-        finally:
-            if not left and server.stopping.is_set():
+        except BaseException:
+            if server.stopping.is_set():
                 with trio.move_on_after(GOODBYE_S, shield=True):
-                    await self.send({"detached": {"reason": server.ended}})
+                    await self.send({"detached": {"reason": "replaced" if server.is_replaced else "stopped"}})
+            raise
         return {"detached": {"reason": "client"}}
 
 

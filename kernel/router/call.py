@@ -1,17 +1,22 @@
-"""One call on its way through the router, with the client's session and the trace context (a W3C traceparent)."""
+"""One call on its way through the router, with the client's session and the trace context (a W3C traceparent); the
+process that it goes to; and those that are refused for a while, since generations crashed with them in flight."""
 
 from __future__ import annotations
 
+import collections
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
 
+from kernel.ports import ServiceState
 from proto import frames
+from proto.channel import Channel
 from proto.dispatch import ClientRequests
 from proto.errors import LinckiaError
-from proto.frames import Progress
+from proto.frames import MAX_MESSAGE_BYTES, Progress
 from proto.grants import Grant
 from proto.operation import Operation
 
@@ -82,3 +87,70 @@ class Waiting:
     def progress(self, frame: Progress) -> None:
         if self._client_requests is not None:
             self._client_requests.progress(frame.done, frame.total, frame.message)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
+
+    in_flight: int
+    queue: int
+
+
+class Instance(msgspec.Struct, eq=False):
+    """One process of the service, from generation to generation; `channel` is None while none takes calls."""
+
+    name: str
+    channel: Channel | None = None
+    generation: int = 0
+    in_flight: int = 0
+    used: bool = False
+    """Whether a client's call was sent to it since that was last asked."""
+    tries_until: float = -math.inf
+    """Until when a suspect that it was sent is to have it for itself."""
+    busy_at: float = -math.inf
+    """When it last had a call in hand, on trio's clock."""
+    state: ServiceState = ServiceState.WAITING
+    reason: str = "it has not been started yet"
+    retry_at: float | None = None
+
+    def is_hopeless(self, deadline: float) -> bool:
+        """Whether a call of this deadline would wait for it in vain."""
+        if self.state in (ServiceState.FAILED, ServiceState.STOPPED):
+            return True
+        return self.state is ServiceState.BACKOFF and self.retry_at is not None and self.retry_at > deadline
+
+
+QUARANTINE_S = 600.0
+"""For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
+
+ENTRIES = 1024
+"""Convictions kept for one service, of `MAX_MESSAGE_BYTES` at most together; the oldest goes first."""
+
+
+class _Conviction(NamedTuple):
+    operation: str
+    params: bytes
+    until: float
+    """On trio's clock."""
+
+
+class Quarantine:
+    """The convictions of one service."""
+
+    def __init__(self) -> None:
+        self._kept: collections.deque[_Conviction] = collections.deque()
+
+    def convict(self, call: RoutedCall) -> None:
+        """Refuse what it asks from now on."""
+        self._kept.append(_Conviction(call.op.name, call.params, trio.current_time() + QUARANTINE_S))
+        while len(self._kept) > ENTRIES or sum(len(each.params) for each in self._kept) > MAX_MESSAGE_BYTES:
+            self._kept.popleft()
+
+    def left_s(self, call: RoutedCall) -> float:
+        """For how long a request that asks the same is refused still; 0 where none is."""
+        now = trio.current_time()
+        while self._kept and self._kept[0].until <= now:
+            self._kept.popleft()
+        # To compare is quick: of another length, or with another beginning, they are told apart at once.
+        asked = call.op.name, call.params
+        return next((each.until - now for each in self._kept if (each.operation, each.params) == asked), 0.0)

@@ -21,11 +21,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 from msgspec.structs import replace
 
-from kernel.edge import Edge
+from kernel.edge import edge
 from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.router.call import RoutedCall
-from kernel.router.instance import Instance, Limits
-from kernel.router.quarantine import QUARANTINE_S, Quarantine
+from kernel.router.call import QUARANTINE_S, Instance, Limits, Quarantine, RoutedCall
 from proto import errors
 from proto.channel import Channel, ProtocolViolation
 from proto.errors import Executed, Failure, LinckiaError
@@ -249,7 +247,7 @@ class Lane:
                 self._not_done(call, begun=begun, failure=failure)
             case Progress():
                 if call.progress is not None and not call.withdrawn:
-                    with Edge(f"progress of {call.op.name}"):
+                    with edge(f"progress of {call.op.name}"):
                         call.progress(frame)
 
     def _not_done(self, call: RoutedCall, *, begun: bool, failure: Failure) -> None:
@@ -281,7 +279,7 @@ class Lane:
             outcome = call.op.failure(outcome)
         if not call.withdrawn:
             call.withdrawn = True
-            with Edge(f"the answer of {call.op.name}"):
+            with edge(f"the answer of {call.op.name}"):
                 call.done(outcome)
 
     def _pump(self) -> None:

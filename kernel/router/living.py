@@ -1,25 +1,109 @@
-"""One living generation of a service, as the one who calls."""
+"""One living generation of a service, as the one who calls, and of a front the way to the clients that it speaks for:
+over the front's own link."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import trio
 
-from kernel.router.call import RoutedCall
-from kernel.router.client import FrontClient
+from kernel.router.call import RoutedCall, Waiting
 from kernel.router.lane import Lane
 from proto import errors, frames
 from proto.channel import Channel
 from proto.errors import Executed, LinckiaError
-from proto.frames import Call, Event, Fault, Progress, Return
+from proto.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
+from proto.json_types import JsonObject
 from proto.link import LinkClosed
 from proto.operation import CLIENT, Operation
 
 CALLS_AT_ONCE = 1024
 """Calls that one process of a service may wait for at the same time."""
+
+FIRST_ID = 1 << 40
+"""Questions have numbers of their own, above those of all calls on the link."""
+
+ANSWER_S = 24 * 3600.0
+"""For a person to answer; the deadline of the call that asks is what ends it."""
+
+
+class FrontClient:
+    """The clients of one generation of a front."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._ids = itertools.count(FIRST_ID)
+        self._questions: dict[int, Waiting] = {}
+
+    def requests(self, call_id: int) -> FrontRequests:
+        """The client end of the call that the front has this number for."""
+        return FrontRequests(self, call_id)
+
+    def answered(self, frame: Return | Fault | Unfinished | Progress) -> bool:
+        """Whether the frame answers a question."""
+        if isinstance(frame, Progress) or frame.id < FIRST_ID:
+            return False
+        if (question := self._questions.get(frame.id)) is not None:
+            question.done(frame.body if isinstance(frame, Return) else errors.from_failure(frame.failure))
+        return True
+
+    def gone(self) -> None:
+        """The front is dead: no question will be answered."""
+        for question in self._questions.values():
+            question.done(errors.Unavailable("the client's connection was lost before it answered"))
+
+    async def ask(self, call_id: int, method: str, params: JsonObject) -> JsonObject:
+        """Raises LinckiaError."""
+        number = next(self._ids)
+        question = self._questions[number] = Waiting(None)
+        body = frames.pack_body(frames.Question(method, params))
+        try:
+            self.channel.post(
+                Call(
+                    id=number, op=frames.ASK_CLIENT, params=body, left_ms=int(ANSWER_S * 1000), trace="",
+                    caller="kernel", generation=0, parent=call_id,
+                )
+            )  # fmt: skip
+            await question.finished.wait()
+        except LinkClosed:
+            raise errors.Unavailable("the client's connection was lost") from None
+        finally:
+            del self._questions[number]
+            if question.outcome is None:
+                with contextlib.suppress(LinkClosed):
+                    self.channel.post(Cancel(number))
+        if isinstance(question.outcome, LinckiaError):
+            raise question.outcome
+        assert question.outcome is not None
+        try:
+            answer: JsonObject = frames.read_body(question.outcome, JsonObject)
+        except msgspec.DecodeError as error:
+            raise errors.Internal(f"the client's answer to {method} cannot be read: {error}") from error
+        return answer
+
+
+@dataclass(frozen=True)
+class FrontRequests:
+    """`proto.dispatch.ClientRequests` for one call that a front makes for a client."""
+
+    client: FrontClient
+    call_id: int
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None:
+        """The router passes the call's own on; this is for that of calls made while it is served."""
+        with contextlib.suppress(LinkClosed):
+            self.client.channel.post(Progress(self.call_id, done, total, message))
+
+    def log(self, level: Level, logger: str, message: str) -> None:
+        with contextlib.suppress(LinkClosed):
+            self.client.channel.post(Log(level, message, self.call_id, logger))
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        return await self.client.ask(self.call_id, method, params)
 
 
 @dataclass

@@ -13,13 +13,11 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.edge import Edge, contained
+from kernel.edge import contained, edge
 from kernel.ports import Cause, ServiceState
-from kernel.router.call import RoutedCall, Waiting
-from kernel.router.client import FrontClient
-from kernel.router.instance import Limits
+from kernel.router.call import Limits, RoutedCall, Waiting
 from kernel.router.lane import Lane
-from kernel.router.living import Living
+from kernel.router.living import FrontClient, Living
 from kernel.router.record import KERNEL, AuditLog, record
 from proto import errors, frames, grants, mcp, results
 from proto.channel import Channel, ProtocolViolation
@@ -242,7 +240,7 @@ class Router:
             case frames.Log() if living is not None:
                 call = living.serving(frame.call)
                 if call is not None and call.client_requests is not None:
-                    with Edge("a client's log"):
+                    with edge("a client's log"):
                         call.client_requests.log(frame.level, service, frame.message)
             case _:
                 # Before it was ready.
@@ -327,7 +325,7 @@ class Router:
 
         async def answer() -> None:
             outcome: bytes | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
-            with scope, Edge(f"{call.op} for service {living.service}"):
+            with scope, edge(f"{call.op} for service {living.service}"):
                 try:
                     outcome = frames.pack_body(await work())
                 except LinckiaError as error:

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from typing import Protocol
 
 import msgspec
 import trio
 
+from kernel.ports import Cause, CauseKind
 from kernel.supervisor.processes import Activity
 from kernel.supervisor.spec import ServiceSpec
-from proto.birth import Birth
+from proto.birth import EXIT_OUT_OF_MEMORY, Birth
 from proto.link import Link
 
 
@@ -26,6 +28,23 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """Killed for want of memory."""
     last_words: str = ""
     """The end of what it wrote to its log."""
+
+
+def cause_of(ended: Exit, asked: Cause | None) -> Cause:
+    """Why a generation ended: what it was `asked` to end for, or else what the operating system says."""
+    how = "an unknown end" if ended.code is None else f"exit code {ended.code}"
+    if ended.signal is not None:
+        known = ended.signal in set(signal.Signals)
+        how = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
+    if asked is not None:
+        code = ended.signal if ended.signal is not None else ended.code
+        return Cause(asked.kind, code, f"{asked.text}; ended with {how}")
+    if ended.oom:
+        return Cause(CauseKind.OOM, ended.signal, "killed by the operating system, which was out of memory")
+    if ended.signal is not None:
+        return Cause(CauseKind.SIGNAL, ended.signal, f"killed by {how}")
+    text = f"{how}: {ended.last_words}" if ended.last_words and ended.code else how
+    return Cause(CauseKind.MEMORY if ended.code == EXIT_OUT_OF_MEMORY else CauseKind.EXIT, ended.code, text)
 
 
 class Running(Protocol):

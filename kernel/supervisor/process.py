@@ -19,11 +19,11 @@ import trio
 
 from kernel.ports import Cause, CauseKind, GenerationSink
 from kernel.supervisor import disk, processes
-from kernel.supervisor.placement import Exit, Placement, Running
+from kernel.supervisor.placement import Placement, Running, cause_of
 from kernel.supervisor.spawn import SpawnError
 from kernel.supervisor.spec import ServiceSpec
 from proto import frames
-from proto.birth import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Birth
+from proto.birth import SCRATCH_FOLDER, Birth
 from proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from proto.errors import Unavailable
 from proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
@@ -188,10 +188,8 @@ class Generation:
         channel = self._channel_to(self.spec.name, running.link)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
-            nursery.start_soon(self._read, channel, running)
-            nursery.start_soon(self._watch, channel, running)
-            nursery.start_soon(self._descend, channel, running)
-            nursery.start_soon(self._watch_loop, channel, running)
+            for watch in (self._read, self._watch, self._descend, self._watch_loop):
+                nursery.start_soon(watch, channel, running)
             nursery.start_soon(self._watch_disk, running, Path(data_dir))
             ended = await running.wait()
             noticed_at = trio.current_time()
@@ -389,20 +387,3 @@ class Generation:
         _log.info("%s generation %d gets %s", spec.name, self.number, number.name)
         running.signal(number)
         return spec.term_timeout_s if rung is Rung.TERM else spec.abort_timeout_s
-
-
-def cause_of(ended: Exit, asked: Cause | None) -> Cause:
-    """Why a generation ended: what it was `asked` to end for, or else what the operating system says."""
-    how = "an unknown end" if ended.code is None else f"exit code {ended.code}"
-    if ended.signal is not None:
-        known = ended.signal in set(signal.Signals)
-        how = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
-    if asked is not None:
-        code = ended.signal if ended.signal is not None else ended.code
-        return Cause(asked.kind, code, f"{asked.text}; ended with {how}")
-    if ended.oom:
-        return Cause(CauseKind.OOM, ended.signal, "killed by the operating system, which was out of memory")
-    if ended.signal is not None:
-        return Cause(CauseKind.SIGNAL, ended.signal, f"killed by {how}")
-    text = f"{how}: {ended.last_words}" if ended.last_words and ended.code else how
-    return Cause(CauseKind.MEMORY if ended.code == EXIT_OUT_OF_MEMORY else CauseKind.EXIT, ended.code, text)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 import msgspec
 import trio
 
-from kernel.edge import Edge, contained
+from kernel.edge import contained, edge
 from kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
 from kernel.supervisor import policy, processes
 from kernel.supervisor.local import LocalPlacement
@@ -237,7 +237,7 @@ class Supervisor:
             ended = Ended(cause=cause, noticed_at=trio.current_time())
         self._generations.pop(name, None)
         cause = ended.cause
-        with Edge(f"the end of {name}"):
+        with edge(f"the end of {name}"):
             self._sink.down(name, number, cause)
         if cause.kind is not CauseKind.RESTED:
             answered_ms = (trio.current_time() - ended.noticed_at) * 1000

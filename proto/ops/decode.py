@@ -5,7 +5,7 @@ else, with nothing to lose: no data, no network, no files, little memory and lit
 or are asked for of the caller while it waits.
 
 The router sends a call whose process died once more; a second death is `Quarantined`, which the callers keep with the
-content (see `services.runtime.decoding`).
+content (see `services.runtime.calls.decoded`).
 """
 
 from __future__ import annotations

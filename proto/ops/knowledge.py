@@ -1,7 +1,5 @@
-"""Operations of `knowledge`: Markdown notes below the roots, searched, read and linked.
-
-A note is a *hollow node*: its text stays in its file, and only its path, hash, title, metadata and links are stored.
-"""
+"""Operations of `knowledge`: Markdown notes below the roots, searched, read and linked. A note is a *hollow node*: its
+text stays in its file, and only its path, hash, title, metadata and links are stored."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Category(enum.StrEnum):
     SESSION = SESSION
 
 
-_PLACE = {
+PLACE = {
     Category.QUERY: "only reads: call it in `query`",
     Category.EXECUTE: "changes what is stored: call it in `execute`",
     Category.SESSION: "is an action of the tool `session`",
@@ -80,7 +80,7 @@ class Steps:
         if name in (QUERY, EXECUTE, SESSION):
             said = f"`{name}` is a tool, which cannot be a step"
         elif found is not None:
-            said = f"`{name}` {_PLACE[found[0]]}"
+            said = f"`{name}` {PLACE[found[0]]}"
         elif len(ops := self.ops[tool]) <= _LISTED:
             said = f"unknown op `{name[:100]}`; there are: {', '.join(ops) or 'none'}"
         else:

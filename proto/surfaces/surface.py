@@ -39,16 +39,11 @@ class Surface:
         here = [op for op in table.values() if op.admits(CLIENT) and (self.is_whole or name in op.surfaces)]
         self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
         self.prompts: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.PROMPT}
-        self._resources: dict[str, Operation[object]] = {}
-        self._templates: list[tuple[re.Pattern[str], Operation[object]]] = []
-        for op in here:
-            if op.role is Role.RESOURCE and op.resource is not None:
-                if "{" in op.resource.uri:
-                    self._templates.append((template_pattern(op.resource.uri), op))
-                else:
-                    self._resources[op.resource.uri] = op
+        self._resources = [(op.resource, op) for op in here if op.role is Role.RESOURCE and op.resource is not None]
         # Of two that match, the one that says more of the URI is meant.
-        self._templates.sort(key=lambda each: _literal_chars(each[1]), reverse=True)
+        by_length = sorted(self._resources, key=lambda each: -len(_VARIABLE.sub("", each[0].uri)))
+        self._templates = [each for each in by_length if "{" in each[0].uri]
+        self._patterns = [(template_pattern(resource.uri), op) for resource, op in by_length]
 
     @property
     def listed(self) -> list[Operation[object]]:
@@ -65,7 +60,7 @@ class Surface:
 
     def bounds(self, op: Operation[object]) -> bool:
         """Whether a long answer of a tool is cut here: where no other system's contract says how long it is."""
-        return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact or caches(op))
+        return self.name in (CORE, COMPACT) and not (op.is_content or op.is_exact)
 
     @cached_property
     def listed_prompts(self) -> list[JsonObject]:
@@ -75,12 +70,12 @@ class Surface:
     @cached_property
     def listed_resources(self) -> list[JsonObject]:
         """`resources` of `resources/list`: those with a URI of their own."""
-        return [_resource(op, "uri") for op in self._resources.values()]
+        return [_resource(resource, op, "uri") for resource, op in self._resources if "{" not in resource.uri]
 
     @cached_property
     def listed_templates(self) -> list[JsonObject]:
         """`resourceTemplates` of `resources/templates/list`."""
-        return [_resource(op, "uriTemplate") for _, op in self._templates]
+        return [_resource(resource, op, "uriTemplate") for resource, op in self._templates]
 
     @cached_property
     def custom_headers(self) -> frozenset[str]:
@@ -116,17 +111,14 @@ class Surface:
         return found[0], dict(urllib.parse.parse_qsl(query, keep_blank_values=True)) | found[1]
 
     def _matching(self, uri: str) -> tuple[Operation[object], dict[str, str]] | None:
-        if (op := self._resources.get(uri)) is not None:
-            return op, {}
-        for pattern, candidate in self._templates:
+        for pattern, op in self._patterns:
             if (match := pattern.fullmatch(uri)) is not None:
-                return candidate, {key: urllib.parse.unquote(value) for key, value in match.groupdict().items()}
+                return op, {key: urllib.parse.unquote(value) for key, value in match.groupdict().items()}
         return None
 
     def find_template(self, template: str) -> Operation[object] | None:
         """The operation of a URI template (or plain URI), as completion references name it."""
-        named = {op.resource.uri: op for _, op in self._templates if op.resource is not None}
-        return named.get(template) or self._resources.get(template)
+        return next((op for resource, op in self._resources if resource.uri == template), None)
 
 
 def template_pattern(template: str) -> re.Pattern[str]:
@@ -135,11 +127,9 @@ def template_pattern(template: str) -> re.Pattern[str]:
     `{name}` is simple expansion (level 1), which has no slash of its own; `{+name}` is reserved expansion (level 2).
     """
     pieces = _VARIABLE.split(template)
-    return re.compile("".join(_variable(piece) if i % 2 else re.escape(piece) for i, piece in enumerate(pieces)))
-
-
-def _variable(name: str) -> str:
-    return f"(?P<{name[1:]}>[^?#]*)" if name.startswith("+") else f"(?P<{name}>[^/?#]+)"
+    pieces[::2] = map(re.escape, pieces[::2])
+    pieces[1::2] = [f"(?P<{n[1:]}>[^?#]*)" if n.startswith("+") else f"(?P<{n}>[^/?#]+)" for n in pieces[1::2]]
+    return re.compile("".join(pieces))
 
 
 _UNSAID = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
@@ -172,38 +162,24 @@ def caches(operation: Operation[object]) -> bool:
 def output_schema(operation: Operation[object]) -> JsonObject | None:
     """The schema of the structured result, as it is listed; of an operation whose long answers are kept, it may also be
     `cached`, what stands for such a one."""
-    own = operation.output_schema
-    if own is None or not caches(operation):
-        return None if own is None else schemas.result(own)
-    schema = schemas.result(own)
-    properties = {**schema.get("properties", {}), "cached": {"type": "object"}}
-    return {"type": "object", "properties": properties}
-
-
-def _literal_chars(op: Operation[object]) -> int:
-    return 0 if op.resource is None else len(_VARIABLE.sub("", op.resource.uri))
+    if operation.output_schema is None:
+        return None
+    schema = schemas.result(operation.output_schema)
+    if not caches(operation):
+        return schema
+    return {"type": "object", "properties": {**schema.get("properties", {}), "cached": {"type": "object"}}}
 
 
 def _prompt(op: Operation[object]) -> JsonObject:
     properties = op.input_schema.get("properties", {})
-    arguments = [
-        {
-            "name": field.encode_name,
-            "required": field.required,
-            **({"description": text} if (text := properties.get(field.encode_name, {}).get("description")) else {}),
-        }
-        for field in msgspec.structs.fields(op.params)
-    ]
+    arguments = []
+    for field in msgspec.structs.fields(op.params):
+        text = properties.get(field.encode_name, {}).get("description")
+        described = {"description": text} if text else {}
+        arguments.append({"name": field.encode_name, "required": field.required, **described})
     return {"name": op.name, "title": op.title, "description": op.description, "arguments": arguments}
 
 
-def _resource(op: Operation[object], key: str) -> JsonObject:
-    resource = op.resource
-    assert isinstance(resource, Resource)
-    return {
-        key: resource.uri,
-        "name": resource.name,
-        "title": op.title,
-        "description": op.description,
-        "mimeType": resource.mime_type,
-    }
+def _resource(resource: Resource, op: Operation[object], key: str) -> JsonObject:
+    told = {"name": resource.name, "title": op.title, "description": op.description, "mimeType": resource.mime_type}
+    return {key: resource.uri, **told}

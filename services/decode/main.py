@@ -63,11 +63,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     if limit := settings.memory_limit_bytes:
         # What is private and can be written to; more of addresses may be reserved and never used.
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    async with trio.open_nursery() as nursery:
-        decoder = Decoder(settings, nursery)
-        nursery.start_soon(decoder.end_when_spent)
-        yield Handlers(decoder)
-        nursery.cancel_scope.cancel()
+    decoder = Decoder(settings, env.background)
+    env.background.start_soon(decoder.end_when_spent)
+    yield Handlers(decoder)
 
 
 class Decoder:

@@ -101,7 +101,7 @@ class Carrying(Family):
         if (stored := objects.by_hash(db, bytes.fromhex(hash_))) is None:
             return ops.ExportedContent(problem=f"no content is stored with the hash {hash_}")
         try:
-            pieces = objects.stream(db, self._parts.codec, stored, offset, ops.INLINE_BYTES)
+            pieces = objects.stream(db, stored, offset, ops.INLINE_BYTES)
             return ops.ExportedContent(data=b"".join(pieces), size=stored.size)
         except DamagedContent as error:
             return ops.ExportedContent(problem=str(error))
@@ -143,7 +143,7 @@ class Carrying(Family):
                 "parameter `contents`: one is of none of these documents, or too long", field="contents"
             )
         nature = kinds.nature(data[: kinds.SNIFF_BYTES], path, mime)
-        return Content(digest.digest(), len(data), nature, Block(*self._parts.codec.pack(data)))
+        return Content(digest.digest(), len(data), nature, Block(*self._store.codec.pack(data)))
 
 
 def _put_session(db: apsw.Connection, session: ops.CarriedSession) -> None:

@@ -71,9 +71,7 @@ class Changing(Family):
             trio.from_thread.run_sync(ctx.progress, done, total, "files")
 
         try:
-            return await self._store.read(
-                lambda db: restore.restore(db, self._parts.codec, params, target, roots, progress)
-            )
+            return await self._store.read(lambda db: restore.restore(db, params, target, roots, progress))
         except OSError as error:
             raise OperationError(f"{target} cannot be written: {error.strerror}", field="output_directory") from None
 
@@ -109,9 +107,7 @@ def describe(
 def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: Sequence[str] = (),
            collection: str | None = None) -> list[Document]:  # fmt: skip
     """Documents by names or globs and by hash; tags and a collection narrow that, or choose where nothing else does.
-
-    Raises InvalidParams.
-    """
+    Raises InvalidParams."""
 
     def admitted(clause: str = "", *values: str, hash_: str | None = None) -> list[Document]:
         here = rows.conditions(tags=tags, collection=collection, hash_=hash_)

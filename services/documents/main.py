@@ -13,23 +13,17 @@ from services.documents.changing import Changing
 from services.documents.parts import Parts
 from services.documents.reading import Reading
 from services.documents.sessions import Sessions
-from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.uploads import Uploads
 from services.runtime.handlers import Environment, Handlers
-from services.runtime.storage import Damaged, patiently
+from services.runtime.storage import patiently
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     store = await env.opened(Store, env.data_dir, env.damaged)
     env.at_rest(store.give_back)
-    try:
-        codec = await store.read(Codec)
-    except Damaged:
-        # What was packed with a dictionary that cannot be read says so when it is read.
-        codec = Codec()
-    parts = Parts(env, store, codec)
+    parts = Parts(env, store)
     sessions = Sessions(parts)
     store.when_index_is_lost = parts.hurry
     env.background.start_soon(patiently, env, "indexing", parts.indexing.run)

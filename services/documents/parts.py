@@ -9,7 +9,6 @@ from services.documents.add.add import Adding
 from services.documents.add.intake import Progress
 from services.documents.code.feed import GraphFeed
 from services.documents.code.parsing import Parsing
-from services.documents.store.compress import Codec, Trainer
 from services.documents.store.store import Store
 from services.documents.text.feed import ContentFeed
 from services.documents.text.indexing import Indexing
@@ -27,14 +26,14 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Parts:
-    def __init__(self, env: Environment, store: Store, codec: Codec) -> None:
+    def __init__(self, env: Environment, store: Store) -> None:
         takes_generated = not env.settings_as(Settings).default_ignores
-        self.env, self.store, self.codec = env, store, codec
-        self.adding = Adding(store, codec, Trainer(store, codec), env.roots, takes_generated=takes_generated)
-        self.parsing = Parsing(env, store, codec)
-        self.feed = ContentFeed(env, store, codec, self.adding)
+        self.env, self.store = env, store
+        self.adding = Adding(store, env.roots, takes_generated=takes_generated)
+        self.parsing = Parsing(env, store)
+        self.feed = ContentFeed(env, store, self.adding)
         self.search = self.feed.outbox
-        self.indexing = Indexing(env, store, codec, self.adding, self.search.hurry)
+        self.indexing = Indexing(env, store, self.adding, self.search.hurry)
         self.graph_feed = GraphFeed(env, store, self.parsing, self.adding)
         self.graph = Outbox(env, "the graph", self.graph_feed)
 

@@ -24,7 +24,7 @@ from services.documents.add import folders
 from services.documents.code import walking
 from services.documents.parts import Family
 from services.documents.store import objects, rows, snapshots
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.text import grep, searching
 from services.runtime.handlers import Context, handles
@@ -50,12 +50,12 @@ class Reading(Family):
     async def search(self, params: find.DocumentsSearch, ctx: Context) -> find.SearchResult:
         if params.query is None and params.hash is None:
             raise InvalidParams("missing required parameter `query`", field="query")
-        answer = await searching.search(params, self._store, self._parts.codec, self._parts.feed, ctx)
+        answer = await searching.search(params, self._store, self._parts.feed, ctx)
         return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
 
     @handles(find.DocumentsGrep)
     async def grep(self, params: find.DocumentsGrep, ctx: Context) -> find.GrepResult:
-        answer = await self._store.read(partial(grep.grep, codec=self._parts.codec, params=params))
+        answer = await self._store.read(partial(grep.grep, params=params))
         return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
 
     @handles(ops.DocumentsList)
@@ -88,7 +88,7 @@ class Reading(Family):
         target = None if params.outputPath is None else folders.to_be_written(params.outputPath, "outputPath", roots)
 
         def get(db: apsw.Connection) -> ops.GetResult:
-            return _get(db, self._parts.codec, params, target, roots)
+            return _get(db, params, target, roots)
 
         def get_related(lacks: list[str], db: apsw.Connection) -> ops.GetResult:
             answer = get(db)
@@ -116,7 +116,7 @@ class Reading(Family):
 
     @handles(ops.DocumentsVerify)
     async def verify(self, params: ops.DocumentsVerify, ctx: Context) -> ops.VerifyResult:
-        return await verify.verify(self._store, self._parts.codec, ctx)
+        return await verify.verify(self._store, ctx)
 
     async def _of_graph(self, query: Callable[[list[str], apsw.Connection], T]) -> T:
         """What `query` answers, given what is not parsed yet after a moment in which it may be."""
@@ -160,9 +160,7 @@ def _listed(db: apsw.Connection, params: ops.DocumentsList) -> ops.ListResult:
     )
 
 
-def _get(
-    db: apsw.Connection, codec: Codec, params: ops.DocumentsGet, target: Path | None, roots: Roots
-) -> ops.GetResult:
+def _get(db: apsw.Connection, params: ops.DocumentsGet, target: Path | None, roots: Roots) -> ops.GetResult:
     if params.hash is None and params.name is None and params.path is None:
         raise InvalidParams("missing parameter: give `hash`, `name` or `path`", field="hash")
     found = rows.pick(db, hash_=params.hash, name=params.name, path=params.path)
@@ -175,32 +173,26 @@ def _get(
         text_problem=problem,
     )  # fmt: skip
     if params.include_content:
-        text, encoding, length = _content(db, codec, stored, params.offset, params.length)
+        text, encoding, length = _content(db, stored, params.offset, params.length)
         answer = msgspec.structs.replace(
             answer, content=text, content_encoding=encoding, content_offset=params.offset, content_length=length,
             content_truncated=params.offset + length < stored.size,
         )  # fmt: skip
     if target is not None:
         written = target / first.name if target.is_dir() else target
-        restore.copy_to(db, codec, stored, written, roots)
+        restore.copy_to(db, stored, written, roots)
         answer = msgspec.structs.replace(answer, output_path=str(written))
     return answer
 
 
-def _content(
-    db: apsw.Connection, codec: Codec, stored: Stored, offset: int, length: int | None
-) -> tuple[str, str, int]:
-    """Text or base64, which of the two it is, and how many bytes it stands for.
-
-    Raises:
-        InvalidParams: `offset` is past the end.
-        OperationError: the content is damaged.
-    """
+def _content(db: apsw.Connection, stored: Stored, offset: int, length: int | None) -> tuple[str, str, int]:
+    """Text or base64, which of the two it is, and how many bytes it stands for.  Raises InvalidParams (`offset` is past
+    the end), OperationError (the content is damaged)."""
     if offset > stored.size:
         raise InvalidParams(f"parameter `offset` is {offset}, and the content has {stored.size} bytes", field="offset")
     wanted = CONTENT_BYTES if length is None else length
     try:
-        data = b"".join(objects.stream(db, codec, stored, offset, wanted))
+        data = b"".join(objects.stream(db, stored, offset, wanted))
     except DamagedContent as error:
         raise restore.told(db, error) from None
     if stored.is_text:

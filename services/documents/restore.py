@@ -20,7 +20,7 @@ from proto.errors import OperationError
 from proto.near import did_you_mean
 from proto.ops.documents.change import DocumentsRestore, Restored, RestoreResult
 from services.documents.store import globs, objects, rows, snapshots
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.snapshots import Entry
 from services.runtime.rewrite import open_below
@@ -69,15 +69,11 @@ def _wanted(db: apsw.Connection, params: DocumentsRestore) -> tuple[str, list[En
 
 
 def restore(
-    db: apsw.Connection, codec: Codec, params: DocumentsRestore, target: Path, roots: Roots,
+    db: apsw.Connection, params: DocumentsRestore, target: Path, roots: Roots,
     progress: Callable[[int, int], None],
 ) -> RestoreResult:  # fmt: skip
-    """Write what `params` asks for below `target`.
-
-    Raises:
-        OperationError: there is no such snapshot or collection.
-        OSError: the directory itself cannot be made.
-    """
+    """Write what `params` asks for below `target`.  Raises OperationError (there is no such snapshot or collection),
+    OSError (the directory itself cannot be made)."""
     base, wanted = _wanted(db, params)
     if not params.dry_run:
         target.mkdir(parents=True, exist_ok=True)
@@ -102,7 +98,7 @@ def restore(
                 there = not params.overwrite and os.path.lexists(target / place)
                 reason = refusal or (_EXISTS if there else "")
             else:
-                write = partial(_write, db, codec, stored, roots, target, place)
+                write = partial(_write, db, stored, roots, target, place)
                 reason = refusal or write(overwrite=params.overwrite, sync=each, like=one)
             if not reason and place is not None and stored is not None:
                 written.add(place)
@@ -140,7 +136,7 @@ def _place(path: str) -> str | None:
 
 
 def _write(
-    db: apsw.Connection, codec: Codec, stored: Stored, roots: Roots, target: Path, place: str, *,
+    db: apsw.Connection, stored: Stored, roots: Roots, target: Path, place: str, *,
     like: Entry | None = None, overwrite: bool = True, sync: bool = True,
 ) -> str:  # fmt: skip
     """Write one file, whole or not at all; answers why not, or nothing.  Raises OSError, OutsideRoots,
@@ -156,7 +152,7 @@ def _write(
         descriptor = os.open(temporary, flags, 0o644 if like is None else 0o600, dir_fd=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.writelines(objects.stream(db, codec, stored))
+                file.writelines(objects.stream(db, stored))
                 file.flush()
                 if like is not None:
                     os.fchmod(descriptor, like.mode & 0o777 or 0o644)
@@ -177,15 +173,11 @@ def _write(
     return ""
 
 
-def copy_to(db: apsw.Connection, codec: Codec, stored: Stored, target: Path, roots: Roots) -> None:
-    """Write the content to a file, whole or not at all; once this returns it is on disk.
-
-    Raises:
-        OperationError: it cannot be written, or is damaged.
-    """
+def copy_to(db: apsw.Connection, stored: Stored, target: Path, roots: Roots) -> None:
+    """Write the content to a file, whole or not at all; once this returns it is on disk.  Raises OperationError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(db, codec, stored, roots, target.parent, target.name)
+        _write(db, stored, roots, target.parent, target.name)
         _sync(roots, target.parent, [""])
     except OSError as error:
         raise OperationError(f"{target} cannot be written: {error.strerror}", field="outputPath") from None

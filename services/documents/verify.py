@@ -12,7 +12,7 @@ import trio
 
 from proto.ops.documents.reading import DocumentsStatus, StatusResult, TypeCount, VerifyResult
 from services.documents.store import objects, schema
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.store import Store, is_complete
 from services.runtime.handlers import Context
 from services.runtime.storage import Damaged as DamagedFile
@@ -118,11 +118,8 @@ def _integrity(db: apsw.Connection, name: str) -> list[str]:
 
 
 async def unfindable(store: Store) -> list[str]:
-    """What grep would miss, in words.
-
-    The index is read at a later moment than the packs: what was deleted and taken out of it in between seems to be
-    missing. What is there at a second look, and was not in the index at the first, is.
-    """
+    """What grep would miss, in words: what is missing at two looks.  The index is read later than the packs, so
+    that what was deleted and taken out of it in between seems to be missing at one."""
 
     def missing(db: apsw.Connection) -> set[int]:
         return {id_ for (id_,) in db.execute(_UNFINDABLE)} if is_complete(db) else set()
@@ -134,14 +131,14 @@ async def unfindable(store: Store) -> list[str]:
     return [f"{len(both)} texts that grep would not find: they are neither in the index nor waiting for it"]
 
 
-async def verify(store: Store, codec: Codec, ctx: Context) -> VerifyResult:
+async def verify(store: Store, ctx: Context) -> VerifyResult:
     """Hash every content again, in steps between which others are served; a page that cannot be read is a finding."""
     damaged: list[str] = []
     problems: list[str] = []
     checked = size = 0
     last = await _of_packs(store, lambda db: schema.next_id(db, "object"), 0, problems) - 1
     for first in range(1, last + 1, BATCH):
-        some = partial(_hashed, codec=codec, first=first, last=first + BATCH - 1)
+        some = partial(_hashed, first=first, last=first + BATCH - 1)
         nothing: tuple[int, int, list[str]] = (0, 0, [])
         contents, read, found = await _of_packs(store, some, nothing, problems)
         checked, size = checked + contents, size + read
@@ -169,7 +166,7 @@ async def _of_packs(store: Store, query: Callable[[apsw.Connection], T], otherwi
         return otherwise
 
 
-def _hashed(db: apsw.Connection, codec: Codec, first: int, last: int) -> tuple[int, int, list[str]]:
+def _hashed(db: apsw.Connection, first: int, last: int) -> tuple[int, int, list[str]]:
     """How many contents have these ids, how many bytes were read of them, and which are damaged."""
     ids = [id_ for (id_,) in db.execute("SELECT id FROM object WHERE id BETWEEN ? AND ?", (first, last))]
     found: list[str] = []
@@ -181,7 +178,7 @@ def _hashed(db: apsw.Connection, codec: Codec, first: int, last: int) -> tuple[i
             stored = objects.by_id(db, id_)
             assert stored is not None
             name = stored.hash.hex()
-            for piece in objects.stream(db, codec, stored):
+            for piece in objects.stream(db, stored):
                 digest.update(piece)
                 read += len(piece)
             reason = "" if digest.digest() == stored.hash else "its bytes are not what was stored"

@@ -108,12 +108,8 @@ def _meanings(address: Address) -> list[Address]:
 
 
 async def resolve(host: str, port: int, allowed: Allowed) -> list[str]:
-    """The addresses of a host that may be reached, in the resolver's order.
-
-    Raises:
-        OperationError: the name has no address.
-        Forbidden: it has, and none of them may be reached.
-    """
+    """The addresses of a host that may be reached, in the resolver's order.  Raises OperationError (the name has no
+    address), Forbidden (it has, and none of them may be reached)."""
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -198,11 +194,7 @@ def _is_certificate(error: BaseException | None) -> bool:
 
 
 def parse(url: str) -> httpx2.URL:
-    """The URL, if it is one to download from.
-
-    Raises:
-        InvalidParams: says what is wrong with it.
-    """
+    """The URL, if it is one to download from.  Raises InvalidParams, which says what is wrong with it."""
     try:
         # The path is measured once it is written out.
         parsed = httpx2.URL(url).copy_with(fragment=None)

@@ -96,10 +96,8 @@ class Fetch:
                 finally:
                     with trio.CancelScope(shield=True):
                         await trio.to_thread.run_sync(partial.close)
-        of = "" if partial.source.total is None else f" of {partial.source.total}"
         raise Timeout(
-            f"{url}: {partial.size}{of} bytes were received within {limit_s:.3g} s; the next call goes on from there",
-            executed=Executed.NO,
+            f"{url}: {partial.told} within {limit_s:.3g} s; the next call goes on from there", executed=Executed.NO
         )
 
     async def _into_store(self, params: ops.Download, url: str, partial: Partial, context: Context) -> ops.Downloaded:

@@ -47,6 +47,11 @@ class Partial:
         self.size = 0
         self.source = Source()
 
+    @property
+    def told(self) -> str:
+        """How far it is."""
+        return f"{self.size}{'' if self.source.total is None else f' of {self.source.total}'} bytes were received"
+
     def open(self) -> None:
         """Find out what is there already.  Raises OSError."""
         self._data.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

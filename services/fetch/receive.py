@@ -58,12 +58,8 @@ class _Again(Exception):
 async def receive(
     client: Client, url: str, partial: Partial, *, max_bytes: int, has_checksum: bool, report: Report
 ) -> Received:
-    """The whole body of `url` into `partial`.
-
-    Raises:
-        OperationError: it cannot be had, or is longer than `max_bytes`; says how far it came.
-        Forbidden, InvalidParams: of the URL.
-    """
+    """The whole body of `url` into `partial`.  Raises OperationError (it cannot be had, or is longer than `max_bytes`;
+    says how far it came), and as `Client.get`."""
     resumed_from = partial.size
     failures = 0
     while True:
@@ -74,7 +70,10 @@ async def receive(
             failures = 0 if partial.size > before > 0 else failures + 1
             what = str(error) or type(error).__name__
             if failures >= ATTEMPTS:
-                raise OperationError(f"{url}: {what}; {_kept(partial)}", field="url") from None
+                kept = (
+                    f"{partial.told}, and the next call goes on from there" if partial.size else "nothing was received"
+                )
+                raise OperationError(f"{url}: {what}; {kept}", field="url") from None
             wait_s = min(BACKOFF_S * 2**failures, MAX_BACKOFF_S)
             if isinstance(error, _Again) and error.wait_s is not None:
                 wait_s = min(error.wait_s, MAX_BACKOFF_S)
@@ -85,22 +84,13 @@ async def receive(
             return Received(final, redirects, resumed_from if pieced else 0, pieced)
 
 
-def _kept(partial: Partial) -> str:
-    of = "" if partial.source.total is None else f" of {partial.source.total}"
-    return f"{partial.size}{of} bytes were received, and the next call goes on from there" if partial.size else (
-        "nothing was received"
-    )  # fmt: skip
-
-
 async def _attempt(
     client: Client, url: str, partial: Partial, max_bytes: int, has_checksum: bool, report: Report
 ) -> tuple[str, int, bool]:
-    headers = {}
-    if partial.size:
-        if partial.source.validator:
-            headers = {"Range": f"bytes={partial.size}-", "If-Range": partial.source.validator}
-        elif has_checksum:
-            headers = {"Range": f"bytes={partial.size}-"}
+    validator = partial.source.validator
+    headers = {"Range": f"bytes={partial.size}-"} if partial.size and (validator or has_checksum) else {}
+    if headers and validator:
+        headers["If-Range"] = validator
     async with client.get(url, headers) as (response, final, redirects):
         pieced = response.status_code != 200
         if await _prepare(response, final, partial):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar, Unpack
 
 import msgspec
@@ -57,23 +57,18 @@ class LinkDispatcher(Dispatcher):
     """`proto.dispatch.Dispatcher` over the link of a front.
 
     Args:
+        local: what answers the front's own operations, by name.
         parent: the call that is being served, where the calls are made for its caller.
     """
 
-    def __init__(
-        self, outgoing: Outgoing, local: dict[str, LocalHandler] | None = None, *, parent: int | None = None
-    ) -> None:
+    def __init__(self, outgoing: Outgoing, local: Mapping[str, LocalHandler], *, parent: int | None = None) -> None:
         self._outgoing = outgoing
-        self._local = {} if local is None else local
+        self._local = local
         self._parent = parent
 
     def for_call(self, parent: int) -> LinkDispatcher:
         """The same for calls that are made while serving this one."""
         return LinkDispatcher(self._outgoing, self._local, parent=parent)
-
-    def serve_local(self, name: str, handler: LocalHandler) -> None:
-        """This handler answers operation `name` (declared with the front as its service)."""
-        self._local[name] = handler
 
     async def call(self, operation: Operation[Any], params: Params[Any], **options: Unpack[CallOptions]) -> object:
         """See `proto.dispatch.Dispatcher.call`."""

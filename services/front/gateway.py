@@ -124,13 +124,8 @@ class Gateway:
         """Serve one local client on descriptors that it passed; they stay the caller's to close.
 
         Returns True when the client has gone and what it had asked is answered; False when `ending` was set before.
-        Cancellation ends it at once.
-
-        Args:
-            memory: of the session, where it is to outlive this kernel (`services.front.transport.session_memory`).
-
-        Raises:
-            InvalidParams: there is no such surface.
+        Cancellation ends it at once.  `memory` is the session's, where that is to outlive this kernel.  Raises
+        InvalidParams: there is no such surface.
         """
         self.surface(surface)
         self._wanted.set()
@@ -143,11 +138,7 @@ class Gateway:
 async def open_gateway(
     table: Table, dispatcher: Dispatcher, events: Events, *, version: str, prompt_folders: Sequence[Folder] = ()
 ) -> AsyncIterator[Gateway]:
-    """The gateway to the operations of `table`; its tasks end with the context.
-
-    Args:
-        events: of services, for clients.
-    """
+    """The gateway to the operations of `table`; its tasks end with the context."""
     async with trio.open_nursery() as nursery:
         gateway = Gateway(table, dispatcher, events, nursery, version, FilePrompts(prompt_folders))
         nursery.start_soon(gateway.load)

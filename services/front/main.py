@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import trio
 
+from proto import ops
+from proto.errors import Unavailable
 from proto.frames import Level
 from proto.front import SERVICE, FrontSettings
 from proto.json_types import JsonObject
-from proto.operation import ALL, Params, operation_of
+from proto.operation import ALL, SURFACES, Params, operation_of
 from proto.ops import Table
 from services.front import prompts, refusals, scratchpad
 from services.front.composite.run import Composites
@@ -23,11 +28,23 @@ from services.front.gateway import Gateway, open_gateway
 from services.front.handoff import Handoff
 from services.front.prompts import Folder
 from services.front.refusals import Refusals
-from services.front.warm import declared, play_session
 from services.runtime.handlers import Context, Environment, Handlers
 
 if TYPE_CHECKING:
     from services.front.transport.http_server import Relay
+
+_PLAYED_S = 10.0
+
+_OPENING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "rehearsal", "version": "1"}}
+_MESSAGES: tuple[JsonObject, ...] = (
+    {"id": 1, "method": "initialize", "params": _OPENING},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list", "params": {}},
+    {"id": 3, "method": "ping"},
+    {"id": 4, "method": "resources/templates/list", "params": {}},
+    {"id": 5, "method": "tools/call", "params": {"name": "mcp.echo", "arguments": {"message": ""}}},
+    {"id": 6, "method": "no/such", "params": {}},
+)
 
 DRAIN_S = 3.0
 """For what local clients have in flight when this front is to end; then the next one goes on with it."""
@@ -35,7 +52,7 @@ DRAIN_S = 3.0
 
 def warm_up() -> None:
     """Once, in the process that fronts are forked from."""
-    trio.run(play_session)
+    trio.run(_play_session)
 
 
 @contextlib.asynccontextmanager
@@ -46,9 +63,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     told = Refusals(env.outgoing)
     refusals.current.set(told)
     table = Table(op for op in every.values() if op.service not in settings.unserved)
-    dispatcher = LinkDispatcher(env.outgoing)
-    scratchpad.register(dispatcher.serve_local)
-    prompts.register(dispatcher.serve_local)
+    dispatcher = LinkDispatcher(env.outgoing, {**scratchpad.HANDLERS, **prompts.HANDLERS})
     folders = tuple(Folder.of(folder, env.roots) for folder in settings.prompt_folders)
     async with open_gateway(table, dispatcher, env, version=settings.version, prompt_folders=folders) as gateway:
 
@@ -101,3 +116,44 @@ def _handlers(gateway: Gateway, dispatcher: LinkDispatcher, table: Table) -> Han
     for op in table.of_service(SERVICE):
         register(op.params)
     return handlers
+
+
+@functools.cache
+def declared(ops_modules: tuple[str, ...] = ()) -> Table:
+    """All operations, those of these modules among them."""
+    return ops.load(ops_modules)
+
+
+class _Nothing:
+    """A dispatcher behind which nobody answers, and that tells of no event."""
+
+    async def call(self, *_: object, **__: object) -> object:
+        raise Unavailable("this is a rehearsal")
+
+    def on_event(self, receive: Callable[..., object]) -> None:
+        return
+
+    def publish(self, topic: str, body: object) -> None:
+        return
+
+
+async def _play_session() -> None:
+    """Play a session in the process that fronts are forked from.
+
+    The protocol's SDK, pydantic and the schemas of all tools are made ready when they are first used, which takes a
+    third of a second; so a front that takes a dead one's place need not do it.
+    """
+    nothing = _Nothing()
+    said = b"".join(msgspec.json.encode({"jsonrpc": "2.0", **each}) + b"\n" for each in _MESSAGES)
+    with trio.fail_after(_PLAYED_S), contextlib.ExitStack() as closing:
+        server_in, client_out = os.pipe()
+        server_out = os.open(os.devnull, os.O_WRONLY)
+        for fd in (server_in, server_out):
+            closing.callback(os.close, fd)
+        os.write(client_out, said)
+        os.close(client_out)
+        async with open_gateway(declared(), nothing, nothing, version="0") as gateway:
+            for name in SURFACES:
+                surface = (await gateway.server(name)).surface
+                _ = surface.listed_tools, surface.listed_resources
+            await gateway.attach(server_in, server_out, ALL)

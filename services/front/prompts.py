@@ -14,8 +14,8 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -192,50 +192,31 @@ def heading(markdown: str) -> str:
 # Those that come with the system
 
 
-def register(serve: Callable[[str, Callable[[Any, str], Any]], None]) -> None:
-    """Have the prompts' operations answered here."""
-    for name, fill in _BUILT_IN.items():
-        serve(name, _filled(fill))
+async def _filled(name: str, fill: Callable[[Any], JsonObject], params: Any, caller: str) -> PromptResult:
+    """`built_in/NAME.md`, filled in with the parameters and what `fill` makes of them."""
+    template = (Path(__file__).parent / "built_in" / f"{name}.md").read_text("utf-8").rstrip("\n")
+    text = template.format(**msgspec.structs.asdict(params) | fill(params))
+    described = " ".join((type(params).__doc__ or "").split())
+    return PromptResult(description=described, messages=[Message(role="user", content=Text(text=text))])
 
 
-def _filled(fill: Callable[[Any], str]) -> Callable[[Any, str], Any]:
-    async def answer(params: Any, caller: str) -> PromptResult:
-        return PromptResult(
-            description=" ".join((type(params).__doc__ or "").split()),
-            messages=[Message(role="user", content=Text(text=fill(params)))],
-        )
-
-    return answer
-
-
-def _search_codebase(params: SearchCodebase) -> str:
+def _search_codebase(params: SearchCodebase) -> JsonObject:
     by_type = {"extension": params.file_type} if params.file_type else {}
     below = {"path": params.path} if params.path else {}
-    search = _step("search", query=params.pattern, line_numbers=True, **by_type, **below)
     paths = {"paths": [params.path]} if params.path else {}
-    grep = _step("grep", pattern=params.pattern, context=2, **by_type, **paths)
     where = f" in files of type {params.file_type}" if params.file_type else ""
     where += f" below {params.path}" if params.path else ""
-    return f"""\
-Find `{params.pattern}`{where} in the code that is stored here.
-
-1. Look for it both ways, by meaning and letter by letter: the tool `query` with {search}, and with {grep}.
-2. Read what surrounds the best hits (`get` with `include_content`), and follow what calls or imports them (`graph`).
-3. Answer with a list of the places, each as path:line with one sentence on what happens there; then say how they
-   hang together. Say so if an answer was `truncated` or `degraded`, and what you did not look at."""
+    return {
+        "where": where,
+        "search": _step("search", query=params.pattern, line_numbers=True, **by_type, **below),
+        "grep": _step("grep", pattern=params.pattern, context=2, **by_type, **paths),
+    }
 
 
-def _summarize_document(params: SummarizeDocument) -> str:
+def _summarize_document(params: SummarizeDocument) -> JsonObject:
     is_hash = len(params.document_name) >= 8 and all(c in "0123456789abcdef" for c in params.document_name)
     get = _step("get", **{"hash" if is_hash else "name": params.document_name}, include_content=True)
-    focus = f"\nThe reader wants to know above all: {params.focus}" if params.focus else ""
-    return f"""\
-Summarize the document `{params.document_name}` in at most {params.max_words} words.{focus}
-
-1. Read it: the tool `query` with {get}. Where `content_truncated` says that there is more, read on with `offset`.
-   If it is not found, look for it with `search` and say which document you took.
-2. Begin with the one sentence that matters most. Keep names, numbers and dates as they are written.
-3. State nothing that the document does not say."""
+    return {"get": get, "focus": f"\nThe reader wants to know above all: {params.focus}" if params.focus else ""}
 
 
 _ROUNDS = {
@@ -245,40 +226,27 @@ _ROUNDS = {
 }
 
 
-def _research(params: Research) -> str:
-    search = _step("search", query=params.topic, limit=20)
-    return f"""\
-Research: {params.topic}
-
-1. Search what is stored here: the tool `query` with {search}. {_ROUNDS[params.depth]}.
-2. Read the sources that matter (`get` with `include_content`), and follow their links (`graph`). `describe` lists
-   what else can be asked, notes and conversations among it where the surface has them.
-3. Answer: what is known, what is disputed, and what is not there. Give the path or hash of the source behind every
-   statement, and keep what the sources say apart from what you conclude."""
+def _research(params: Research) -> JsonObject:
+    return {"search": _step("search", query=params.topic, limit=20), "rounds": _ROUNDS[params.depth]}
 
 
-def _review_changes(params: ReviewChanges) -> str:
+def _review_changes(params: ReviewChanges) -> JsonObject:
     path = {"path": params.path} if params.path else {}
-    listed = _step("list", recent=params.recent, sort_by="modified", sort_order="desc", **path)
-    focus = f" Look above all for: {params.focus}." if params.focus else ""
-    below = f" below {params.path}" if params.path else ""
-    return f"""\
-Review the latest changes{below}.{focus}
-
-1. See what changed: the tool `query` with {listed}, and `list_snapshots` for earlier states.
-2. Read each (`get` with `include_content`); where an earlier content is in a snapshot, compare with it.
-3. For every function that changed, find who calls it (`graph` with `relation` CALLS and `reverse`).
-4. Report defects first, the gravest at the top: path:line, what goes wrong, on which input, and a way to mend it.
-   Then what is untested, then what is merely unclear. Say what you did not read."""
+    return {
+        "listed": _step("list", recent=params.recent, sort_by="modified", sort_order="desc", **path),
+        "focus": f" Look above all for: {params.focus}." if params.focus else "",
+        "below": f" below {params.path}" if params.path else "",
+    }
 
 
 def _step(op: str, **params: object) -> str:
     return f"`{msgspec.json.encode({'op': op, 'params': params}).decode()}`"
 
 
-_BUILT_IN: dict[str, Callable[[Any], str]] = {
-    "search_codebase": _search_codebase,
-    "summarize_document": _summarize_document,
-    "research": _research,
-    "review_changes": _review_changes,
+HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {
+    "search_codebase": partial(_filled, "search_codebase", _search_codebase),
+    "summarize_document": partial(_filled, "summarize_document", _summarize_document),
+    "research": partial(_filled, "research", _research),
+    "review_changes": partial(_filled, "review_changes", _review_changes),
 }
+"""What answers the prompts' operations."""

@@ -1,13 +1,8 @@
 """The scratchpad: long answers of knowledge tools are kept for their session, and a preview is sent in their place.
 
-A search of a large base would otherwise fill the client's context with text it does not need. The preview lets it
-choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the session: a local client's
-connection, or a session over HTTP; where there are several fronts, each has them. They are lost with the process.
-
-Clients without a session have no list of entries, and read one by an id that is beyond guessing: who knows it was given
-it. They share the space.
-
-What a task serves belongs to the scratchpad in `current`, which the transports set.
+The preview lets a model choose, and `scratchpad_read` answers the whole. Entries live in memory, for as long as the
+session; where there are several fronts, each has them. They are lost with the process. Clients without a session share
+one space without a list, and read an entry by an id that is beyond guessing: who knows it was given it.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ import secrets
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -323,12 +318,6 @@ def _shown(row: object, keys: tuple[str, ...]) -> str:
 # Operations
 
 
-def register(serve: Callable[[str, Callable[[Any, str], Any]], None]) -> None:
-    """Have the router answer the scratchpad's operations here, in the task that serves the client."""
-    serve("scratchpad_read", _read)
-    serve("scratchpad_list", _list)
-
-
 async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
     pad = current.get()
     entry = None if pad is None else await pad.found(params.id)
@@ -346,3 +335,7 @@ async def _read(params: ScratchpadRead, caller: str) -> ScratchpadContent:
 
 async def _list(params: ScratchpadList, caller: str) -> ScratchpadListing:
     return (current.get() or Scratchpads().open()).listing()
+
+
+HANDLERS: dict[str, Callable[[Any, str], Awaitable[object]]] = {"scratchpad_read": _read, "scratchpad_list": _list}
+"""What answers them, in the task that serves the client."""

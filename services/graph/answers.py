@@ -88,11 +88,6 @@ def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[St
     ]
 
 
-def hub_of(node: Named, edges: int, followed: int) -> Hub:
-    """A node of which so many edges were followed."""
-    return Hub(id=node.id, corpus=node.corpus, edges=edges, followed=followed)
-
-
 def behind(db: apsw.Connection, corpora: Iterable[str]) -> list[str]:
     """How the graph may fall short of these corpora."""
     said: list[str] = []
@@ -134,7 +129,7 @@ def figures(db: apsw.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsRe
         edges=sum(kind.edges for kind in kinds),
         corpora=corpora,
         kinds=kinds,
-        hubs=[hub_of(names[number], degree, degree) for number, degree in degrees.items()],
+        hubs=[Hub(id=names[n].id, corpus=names[n].corpus, edges=d, followed=d) for n, d in degrees.items()],
         size_bytes=size_bytes,
         rebuilt=rebuilt,
     )

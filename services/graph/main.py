@@ -90,7 +90,10 @@ class Graph:
             return ops.Neighbourhood(
                 nodes=answers.nodes_of(names, found.depth)[1:],
                 edges=answers.edges_of(db, names, found.edges, params.corpus),
-                hubs=[answers.hub_of(names[hub], steps.count(hub), params.fan_out) for hub in found.cut],
+                hubs=[
+                    ops.Hub(id=names[n].id, corpus=names[n].corpus, edges=steps.count(n), followed=params.fan_out)
+                    for n in found.cut
+                ],
                 complete=not found.cut and not found.full,
                 degraded=answers.behind(db, (params.corpus,)),
             )

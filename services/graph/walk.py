@@ -68,26 +68,25 @@ def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check
         check: called now and then; may raise to end the walk.
     """
     walk = Walk({start: 0})
-    border = [start]
-    for step in range(1, depth + 1):
-        following: list[int] = []
-        for index, node in enumerate(border):
-            found = steps.first(node, fan_out + 1)
-            if index % _CHECK_EVERY == 0:
-                check()
-            if len(found) > fan_out:
-                walk.cut.append(node)
-                del found[fan_out:]
-            for edge in found:
-                other = edge[2] if edge[0] == node else edge[0]
-                if other not in walk.depth:
-                    if len(walk.depth) > limit:
-                        walk.full = True
-                        continue
-                    walk.depth[other] = step
-                    following.append(other)
-                walk.edges[edge] = None
-        border = following
+    # Those that are reached come to its end, and are walked from in turn.
+    for index, node in enumerate(border := [start]):
+        if walk.depth[node] == depth:
+            break
+        found = steps.first(node, fan_out + 1)
+        if index % _CHECK_EVERY == 0:
+            check()
+        if len(found) > fan_out:
+            walk.cut.append(node)
+            del found[fan_out:]
+        for edge in found:
+            other = edge[2] if edge[0] == node else edge[0]
+            if other not in walk.depth:
+                if len(walk.depth) > limit:
+                    walk.full = True
+                    continue
+                walk.depth[other] = walk.depth[node] + 1
+                border.append(other)
+            walk.edges[edge] = None
     return walk
 
 

@@ -8,7 +8,7 @@ transaction, so that a link shows as soon as its target does and is gone with it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -20,8 +20,10 @@ MAX_EDGES = 10_000
 """One answer holds no more; past this a neighbourhood is the whole base."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+_REFERENCES = "SELECT src, position, key, other_key, dst FROM edge WHERE fixed=0"
+
+
+class Edge(NamedTuple):
     """`depth` counts the steps from where the walk began, from 1."""
 
     source: str
@@ -68,24 +70,16 @@ def forget(db: apsw.Connection, id_: str) -> set[str]:
 
 def resolve(db: apsw.Connection, keys: Iterable[str]) -> None:
     """Find the targets of all references by these keys again."""
-    for key in keys:
-        rows = db.execute(
-            "SELECT src, position, key, other_key, dst FROM edge WHERE key=? AND fixed=0"
-            " UNION SELECT src, position, key, other_key, dst FROM edge"
-            " WHERE other_key=? AND other_key<>'' AND fixed=0",
-            (key, key),
-        )
-        _point(db, list(rows))
+    _point(db, f"{_REFERENCES} AND key=?1 UNION {_REFERENCES} AND other_key=?1 AND other_key<>''", keys)
 
 
 def resolve_of(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Find the targets of all references of these notes."""
-    query = "SELECT src, position, key, other_key, dst FROM edge WHERE src=? AND fixed=0"
-    for id_ in ids:
-        _point(db, list(db.execute(query, (id_,))))
+    _point(db, f"{_REFERENCES} AND src=?1", ids)
 
 
-def _point(db: apsw.Connection, rows: Iterable[tuple[str, int, str, str, str | None]]) -> None:
+def _point(db: apsw.Connection, query: str, values: Iterable[str]) -> None:
+    rows = (row for value in values for row in list(db.execute(query, (value,))))
     for src, position, key, other_key, dst in rows:
         found = target(db, key, other_key)
         found = None if found == src else found
@@ -121,23 +115,22 @@ def explore(
     `relation` restricts the steps themselves, in either case of letters.
     """
     found: dict[tuple[str, str, str], Edge] = {}
-    reached = {id_}
-    border = [id_]
-    for step in range(1, depth + 1):
-        following: list[str] = []
-        for node in border:
-            for source, kind, target in _around(db, node, out=out, into=into):
-                if relation is not None and kind.casefold() != relation.casefold():
-                    continue
-                if (source, kind, target) not in found:
-                    if len(found) == MAX_EDGES:
-                        return list(found.values()), True
-                    found[source, kind, target] = Edge(source, target, kind, step)
-                other = target if source == node else source
-                if other not in reached:
-                    reached.add(other)
-                    following.append(other)
-        border = following
+    reached = {id_: 0}
+    # Those that are reached come to its end, and are walked from in turn.
+    for node in (border := [id_]):
+        if reached[node] == depth:
+            break
+        for source, kind, target in _around(db, node, out=out, into=into):
+            if relation is not None and kind.casefold() != relation.casefold():
+                continue
+            if (source, kind, target) not in found:
+                if len(found) == MAX_EDGES:
+                    return list(found.values()), True
+                found[source, kind, target] = Edge(source, target, kind, reached[node] + 1)
+            other = target if source == node else source
+            if other not in reached:
+                reached[other] = reached[node] + 1
+                border.append(other)
     return list(found.values()), False
 
 

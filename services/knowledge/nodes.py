@@ -78,6 +78,8 @@ def arrive(
         id_ = wanted[place]
         db.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
         db.execute("DELETE FROM departed WHERE id=?", (id_,))
+    # What is put under an id takes the place of what was there.
+    db.execute("DELETE FROM leaving WHERE id IN (SELECT id FROM node)")
     renamed = [place for place, id_ in there.items() if id_ in changed]
     return {place: Known(wanted[place]) for place in (*arrivals, *renamed)}
 
@@ -186,10 +188,9 @@ def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> 
     return list(_nodes(db, condition, (json.dumps(tags), least, limit)))
 
 
-def leaving(db: apsw.Connection, limit: int, *, reused: bool = False) -> list[str]:
-    """Ids whose text is still to be taken out of the search; or only those that a note has again."""
-    condition = " WHERE id IN (SELECT id FROM node)" if reused else ""
-    return [id_ for (id_,) in db.execute(f"SELECT id FROM leaving{condition} ORDER BY id LIMIT ?", (limit,))]
+def leaving(db: apsw.Connection, limit: int) -> list[str]:
+    """Ids whose text is still to be taken out of the search."""
+    return [id_ for (id_,) in db.execute("SELECT id FROM leaving ORDER BY id LIMIT ?", (limit,))]
 
 
 def leave(db: apsw.Connection, ids: Iterable[str]) -> None:

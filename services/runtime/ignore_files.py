@@ -168,3 +168,33 @@ def gitignore(lines: Sequence[str]) -> GitIgnoreSpec:
         except re.error as error:
             raise ValueError(str(error)) from None
     raise ValueError("a pattern, or all of them together, is more than can be matched in linear time")
+
+
+class Patterns:
+    """What patterns with git's rules say of the names in one folder after another. Where none has a slash inside, they
+    are about the name alone, and many names are alike."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        """Raises ValueError as `gitignore`."""
+        spec = gitignore(lines)
+        self.by_path = any("/" in line.lstrip("!").rstrip("/") for line in lines)
+        self._of_files = self.by_path or not all(line.endswith("/") for line in lines)
+
+        @functools.lru_cache(65_536)
+        def matched(path: str) -> bool | None:
+            # A name need not be UTF-8, which the patterns' automaton wants.
+            found: bool | None = spec.check_file(printable(path)).include
+            return found
+
+        self._matched = matched
+
+    def verdict(self, below: str, name: str) -> bool | None:
+        """Whether they name an entry, or expressly do not; None where none of them says so.
+
+        Args:
+            below: the path of its folder from where the patterns are meant, with slash.
+            name: that of a folder ends in a slash.
+        """
+        if name[-1] != "/" and not self._of_files:
+            return None
+        return self._matched(below + name if self.by_path else name)

@@ -8,6 +8,7 @@ renaming is removed by the next edit in that directory.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -19,7 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
-from services.runtime.privileges import checked, libc
+from services.runtime.privileges import libc
 from services.runtime.roots import real_path_of
 
 LOCK_TIMEOUT_SECONDS = 30.0
@@ -199,12 +200,12 @@ def rename(source: Entry, target: Entry) -> None:
         OSError: with EXDEV, it is on another file system.
     """
     names = os.fsencode(source.name), os.fsencode(target.name)
-    try:
-        checked(libc().renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE), source.name)
-    except OSError as fault:
-        if fault.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-        rename_without_flag(source, target)
+    if libc().renameat2(source.folder, names[0], target.folder, names[1], _RENAME_NOREPLACE) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        raise OSError(code, os.strerror(code))
+    rename_without_flag(source, target)
 
 
 def rename_without_flag(source: Entry, target: Entry) -> None:

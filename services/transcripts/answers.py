@@ -13,6 +13,7 @@ from typing import Any, cast
 import apsw
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from proto.errors import InvalidParams
 from proto.frames import Written
@@ -60,32 +61,26 @@ def checkout(db: apsw.Connection, head: Node, form: Form | None, cursor: str | N
     """
     form = form or (Form.ANTHROPIC if head.provider == anthropic.NAME else Form.OPENAI)
     path = lineage(db, head.node_id, "role, content, gone, prompt_id")
+    found = Checkout(
+        messages=[], system="", head_hash=head.hash, depth=len(path), model=head.model, provider=head.provider,
+        form=form,
+    )  # fmt: skip
     if form is Form.TEXT:
         text, next_cursor = _page(path, cursor)
-        return _checkout(head, path, form, text=text, next_cursor=next_cursor)
+        return replace(found, text=text, next_cursor=next_cursor)
     system = prompt_text(db, next((prompt for *_, prompt in reversed(path) if prompt is not None), None))
     kept: list[tuple[str, bytes]] = [(role, content) for role, content, gone, _ in path if not gone]
     if form is Form.STORED:
         stored = [{"role": role, "content": Raw(content)} for role, content in kept]
-        return _checkout(head, path, form, messages=stored, system=system)
+        return replace(found, messages=stored, system=system)
     read = [(role, read_blocks(content)) for role, content in kept]
     if form is Form.OPENAI:
         before = [{"role": "system", "content": system}] if system else []
-        return _checkout(head, path, form, messages=[*before, *openai.write(read)])
+        return replace(found, messages=[*before, *openai.write(read)])
     spoken = [(role, blocks) for role, blocks in read if role not in ("system", "developer")]
     said = [block.text for role, blocks in read if role in ("system", "developer") for block in blocks]
     system = "\n\n".join(part for part in (system, *said) if part)
-    return _checkout(head, path, form, messages=anthropic.write(spoken), system=system)
-
-
-def _checkout(
-    head: Node, path: Sequence[object], form: Form, *, messages: Sequence[dict[str, Any]] = (), system: str = "",
-    text: str = "", next_cursor: str | None = None,
-) -> Checkout:  # fmt: skip
-    return Checkout(
-        messages=list(messages), system=system, head_hash=head.hash, depth=len(path), model=head.model,
-        provider=head.provider, form=form, text=text, next_cursor=next_cursor,
-    )  # fmt: skip
+    return replace(found, messages=anthropic.write(spoken), system=system)
 
 
 def _page(path: Sequence[tuple[Any, ...]], cursor: str | None) -> tuple[str, str | None]:

@@ -42,13 +42,6 @@ _HEAD = struct.Struct("=iIII")
 READ_BYTES: Final = 256 * 1024
 """Some 8,000 events at once: a few milliseconds of work."""
 
-_AT_EMPTY_PATH: Final = 0x1000
-_AT_SYMLINK_NOFOLLOW: Final = 0x100
-_STATX_BTIME: Final = 0x800
-_STATX_BYTES: Final = 256
-_BTIME = struct.Struct("=qI")
-_BTIME_AT: Final = 80
-
 
 class Event(NamedTuple):
     """`watch` is -1 where the queue overflowed; `name` is empty where the folder itself is meant."""
@@ -166,21 +159,6 @@ def parse(data: bytes) -> Iterator[Event]:
         at += _HEAD.size
         yield Event(watch, mask, data[at : at + length].rstrip(b"\0"))
         at += length
-
-
-def born_ns(folder: int, name: bytes = b"") -> int:
-    """When the entry of an open folder (or, without a name, that folder) was made; 0 where that is not known.
-
-    A folder's number may be given to another one as soon as it is gone; the two are told apart by this. statx(2).
-    """
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    flags = _AT_SYMLINK_NOFOLLOW if name else _AT_EMPTY_PATH
-    if _libc().statx(folder, name, flags, _STATX_BTIME, buffer) < 0:
-        return 0
-    if not struct.unpack_from("=I", buffer)[0] & _STATX_BTIME:
-        return 0
-    seconds, nanoseconds = _BTIME.unpack_from(buffer, _BTIME_AT)
-    return int(seconds * 1_000_000_000 + nanoseconds)
 
 
 def system_limit(name: str) -> int:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from services.watch.inotify import born_ns
+from services.runtime.birth import AT_FDCWD, born_ns
 from services.watch.store import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
@@ -29,7 +29,6 @@ GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LONG_PATH: Final = 3500
-_AT_FDCWD: Final = -100
 
 _AFTER_ALL: Final = b"\xff" * 256
 """Above every name: the longest has 255 bytes."""
@@ -80,11 +79,7 @@ class Seen(NamedTuple):
 
     def identity(self, folder: int, name: bytes = b"") -> Identity:
         """Of a folder: the entry of an open one, or without a name that one."""
-        return Identity(self.device, self.inode, born_ns(folder, name))
-
-
-Stored = tuple[int, int, int, int, int, int | None]
-"""A `Row` as the database gives it: there are many, and to make each a `Row` would take as long as to read it."""
+        return Identity(self.device, self.inode, born_ns(name, folder))
 
 
 class Snapshot:
@@ -174,7 +169,7 @@ class Snapshot:
         rows = select(self._db, query, (folder, name))
         return Row(*rows[0]) if rows else None
 
-    def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Stored]:
+    def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Row]:
         """The entries whose names are from `low` to below `high`."""
         rows = select(
             self._db,
@@ -182,7 +177,7 @@ class Snapshot:
             " WHERE folder=? AND name>=? AND name<?",
             (folder, low, _AFTER_ALL if high is None else high),
         )
-        return {row[0]: row[1:] for row in rows}
+        return {name: Row(*row) for name, *row in rows}
 
     def put(self, folder: int, name: bytes, row: Row) -> None:
         self.put_all([(folder, name, row)])
@@ -199,7 +194,7 @@ def join(folder: bytes, name: bytes) -> bytes:
     return folder + name if folder.endswith(b"/") else folder + b"/" + name
 
 
-def is_as_stored(status: os.stat_result, row: Stored) -> bool:
+def is_as_stored(status: os.stat_result, row: Row) -> bool:
     """Whether a file is the version that is known."""
     return row[:5] == (FILE, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) and stat.S_ISREG(
         status.st_mode
@@ -232,7 +227,7 @@ def identity_at(path: bytes) -> Identity | None:
         raise
     if not stat.S_ISDIR(status.st_mode):
         return None
-    return Seen.of(status).identity(_AT_FDCWD, path)
+    return Seen.of(status).identity(AT_FDCWD, path)
 
 
 def is_at(path: bytes, identity: Identity) -> bool:

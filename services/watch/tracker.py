@@ -251,14 +251,14 @@ class Tracker(Differences):
                 if not tree.complete and row is None and seen.kind != FOLDER:
                     new.append((folder.number, name, self.row_of(batch, folder.number, name, seen)))
                     continue
-            self.compare(batch, opened, name, row and Row(*row), seen, touched=True)
+            self.compare(batch, opened, name, row, seen, touched=True)
         self.snapshot.put_all(new)
         left_out = self._left_out(folder, tree) if rows else None
         for name, row in rows.items():
             assert left_out is not None
             # It may have come after the names were read, and have been seen by another batch.
-            seen = self._see_own(opened, left_out, name, Row(*row))
-            self.compare(batch, opened, name, Row(*row), seen, touched=True)
+            seen = self._see_own(opened, left_out, name, row)
+            self.compare(batch, opened, name, row, seen, touched=True)
 
     def _see_own(self, opened: Opened, left_out: LeftOut, name: bytes, row: Row | None) -> Seen | None:
         """An entry of an open folder, unless it is left out."""

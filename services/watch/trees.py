@@ -10,11 +10,9 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from services.runtime.ignore_files import gitignore
-from services.runtime.roots import is_below, printable
+from services.runtime.ignore_files import Patterns, gitignore
+from services.runtime.roots import is_below
 from services.watch.store import select
-
-_PLAIN = re.compile(r"[^*?\[\]!#\\/\s]+")
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,39 +62,15 @@ class Rules:
     """
 
     def __init__(self, ignore: Sequence[str], include: Sequence[str]) -> None:
-        self._any: set[str] = set()
-        self._folders: set[str] = set()
-        self._hidden = False
-        self._hidden_folders = False
-        endings: list[str] = []
-        others: list[str] = []
-        negated = any(pattern.startswith("!") for pattern in ignore)
         for pattern in ignore:
             try:
                 gitignore([pattern])
             except ValueError as error:
                 raise ValueError(f"{pattern!r} is no pattern of a .gitignore file: {error}") from None
-            name = pattern.removesuffix("/")
-            if negated:
-                others.append(pattern)
-            elif pattern == ".*":
-                self._hidden = True
-            elif pattern == ".*/":
-                self._hidden_folders = True
-            elif _PLAIN.fullmatch(name):
-                (self._folders if pattern.endswith("/") else self._any).add(name)
-            elif pattern.startswith("*.") and _PLAIN.fullmatch(pattern[2:]):
-                endings.append(pattern[1:])
-            else:
-                others.append(pattern)
-        self._endings = tuple(endings)
-        self._spec = gitignore(others) if others else None
-        self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
-
-    @property
-    def by_path(self) -> bool:
+        self._patterns = Patterns(ignore)
+        self.by_path = self._patterns.by_path
         """Whether a verdict may hang on where an entry is, and change when a folder above it is renamed."""
-        return self._spec is not None
+        self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
 
     def passes_over(self, above: str, name: str, *, is_folder: bool) -> bool:
         """Whether the rules leave the entry out.
@@ -104,14 +78,6 @@ class Rules:
         Args:
             above: the folder that holds it, relative to the watched one, ending in `/` unless it is that one.
         """
-        if name.startswith(".") and (self._hidden or (is_folder and self._hidden_folders)):
-            return True
-        if name in self._any or (is_folder and name in self._folders):
-            return True
-        if self._endings and name.endswith(self._endings):
-            return True
         if not is_folder and self._included.pattern and not self._included.match(name.casefold()):
             return True
-        if self._spec is None:
-            return False
-        return self._spec.check_file(printable(above + name + ("/" if is_folder else ""))).include is True
+        return self._patterns.verdict(above, name + "/" * is_folder) is True

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
 
@@ -91,6 +91,7 @@ async def sources(system: System, documents: Mapping[str, str], record: Record, 
 
 def _looked(system: System, documents: Mapping[str, str], record: Record) -> Iterator[str]:
     served = refused = 0
+    known = set()
     with Client(system.data) as client:
         for sha, text in documents.items():
             try:
@@ -113,22 +114,34 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
                 _call_again(client, name)
             except CallFailed as error:
                 _names(record, error, file, name)
+                known.add(file.removesuffix(".db"))
                 yield f"damaged {file}: {name} refused"
             else:
                 yield f"damaged {file}: {name} served"
-        services = client.call("kernel_status", {}, timeout_s=10)["services"]
-    told = {s["name"]: s["info"]["damage"] for s in services if (s.get("info") or {}).get("damage")}
+        known |= {"documents"} if refused else set()
+        told = _told(client, known)
     for name, said in told.items():
         if REMEDY not in said:
             record.wrong.append(f"status does not say what to do about the damage of {name}: {said}")
-    if refused and "documents" not in told:
-        record.wrong.append("status does not say that packs.db is damaged")
+    if known - told.keys():
+        record.wrong.append(f"status does not say that data of {sorted(known - told.keys())} is damaged")
     command = [sys.executable, "-P", "-m", "kernel.cli", "doctor", "--json", "--data", str(system.data)]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     missed = [name for name, said in told.items() if json.dumps(said)[1:-1] not in found.stdout.decode()]
     if missed or (told and found.returncode != 1):
         record.wrong.append(f"doctor (exit code {found.returncode}) does not know of the damage of {missed}")
     yield f"status and doctor know of damage of {sorted(told)}"
+
+
+def _told(client: Client, known: Set[str]) -> dict[str, str]:
+    """What status says of damage, by service; that of those which know of some comes with their next pong."""
+    until = time.monotonic() + PASSES_S
+    while True:
+        services = client.call("kernel_status", {}, timeout_s=10)["services"]
+        told = {s["name"]: s["info"]["damage"] for s in services if (s.get("info") or {}).get("damage")}
+        if known <= told.keys() or time.monotonic() >= until:
+            return told
+        time.sleep(0.2)
 
 
 def _call_again(client: Client, name: str) -> None:

@@ -11,6 +11,7 @@ import random
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +25,8 @@ from tests.system.running import RunningKernel, connection, wait_until
 
 VICTIMS = ("knowledge", "retrieve", "embed", "graph")
 SEARCHERS = 3
-FOUND = 20
-PAUSE_S = 0.3
-"""At most, between a victim's return and the next kill."""
+CANDIDATES = 50
+"""Of a search: a reranker of random weights leaves what was found among so many, and nowhere in particular."""
 
 _MAY_FAIL = frozenset({"unavailable", "overloaded", "timeout"})
 """Said failures: no answer at all, and nothing that could be taken for one."""
@@ -72,17 +72,32 @@ class Seen:
     editions: dict[int, int] = field(default_factory=dict)
 
 
-async def torment(kernel: RunningKernel, root: Path, *, notes: int, kills: int) -> Seen:
-    """Write `notes` notes below `root` and edit some, search them, and kill each of `VICTIMS` so often meanwhile."""
+async def torment(
+    kernel: RunningKernel,
+    root: Path,
+    *,
+    notes: int,
+    kills: int,
+    seed: int = 0,
+    victims: Sequence[str] = VICTIMS,
+    pause_s: float = 0.3,
+    reranks: bool = False,
+) -> Seen:
+    """Write `notes` notes below `root` and edit some, search them, and kill each of `victims` so often meanwhile.
+
+    Args:
+        pause_s: at most, between a victim's return and the next kill.
+        reranks: whether there is a cross-encoder, of any weights, that puts what is found in order.
+    """
     seen = Seen()
-    dice = random.Random(0)
+    dice = random.Random(seed)
     known: set[int] = set()
     done = trio.Event()
 
     async def write() -> None:
         numbers = list(range(notes))
         dice.shuffle(numbers)
-        steps = kills * len(VICTIMS)
+        steps = kills * len(victims)
         for step in range(steps + 1):
             for n in numbers[notes * step // (steps + 1) : notes * (step + 1) // (steps + 1)]:
                 (root / f"n{n}.md").write_text(note(n, notes))
@@ -90,7 +105,7 @@ async def torment(kernel: RunningKernel, root: Path, *, notes: int, kills: int) 
             for n in dice.sample(sorted(seen.editions), min(3, len(seen.editions))):
                 seen.editions[n] += 1
                 (root / f"n{n}.md").write_text(note(n, notes, seen.editions[n]))
-            await trio.sleep(PAUSE_S / 2)
+            await trio.sleep(pause_s / 2)
 
     async def search(chance: random.Random) -> None:
         async with connection(kernel.data_dir) as line:
@@ -100,24 +115,25 @@ async def torment(kernel: RunningKernel, root: Path, *, notes: int, kills: int) 
                     continue
                 n = chance.choice(sorted(seen.editions))
                 was_known = n in known
-                answer = await line.call("search_documents", {"query": f"word{n}", "limit": FOUND})
+                asked = {"query": f"word{n}", "limit": CANDIDATES if reranks else 20}
+                answer = await line.call("search_documents", asked)
                 seen.searches += 1
                 if answer.failure is not None:
                     _failed(seen, answer.failure)
-                elif _judge(seen, n, answer.result, must_be_there=was_known):
+                elif _judge(seen, n, answer.result, must_be_there=was_known, reranks=reranks):
                     known.add(n)
 
     async def kill() -> None:
-        order = [victim for victim in VICTIMS for _ in range(kills)]
+        order = [victim for victim in victims for _ in range(kills)]
         dice.shuffle(order)
         for victim in order:
-            await trio.sleep(dice.uniform(0.0, PAUSE_S))
+            await trio.sleep(dice.uniform(0.0, pause_s))
             await trio.to_thread.run_sync(kernel.kill, victim)
             seen.kills[victim] += 1
 
     async with trio.open_nursery() as nursery:
         for n in range(SEARCHERS):
-            nursery.start_soon(search, random.Random(n))
+            nursery.start_soon(search, random.Random(seed + n))
         async with trio.open_nursery() as work:
             work.start_soon(write)
             work.start_soon(kill)
@@ -125,7 +141,7 @@ async def torment(kernel: RunningKernel, root: Path, *, notes: int, kills: int) 
     return seen
 
 
-def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool) -> bool:
+def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool, reranks: bool) -> bool:
     """Note what is wrong with a successful answer; whether the note was found."""
     ids = [hit["id"] for hit in result["results"]]
     metadata = result["metadata"]
@@ -136,6 +152,8 @@ def _judge(seen: Seen, n: int, result: dict[str, Any], *, must_be_there: bool) -
         seen.wrong.append(f"word{n}: twice in {ids}")
     if ids and "vector" not in metadata["stages"] and not metadata["degraded"]:
         seen.wrong.append(f"word{n}: no vectors, and nothing said: {metadata}")
+    if ids and reranks and "rerank" not in metadata["stages"] and not metadata["degraded"]:
+        seen.wrong.append(f"word{n}: not reranked, and nothing said: {metadata}")
     if f"n{n}" in ids:
         return True
     if not metadata["degraded"]:
@@ -153,7 +171,9 @@ def _failed(seen: Seen, failure: dict[str, Any]) -> None:
         seen.wrong.append(f"a search failed with {failure}")
 
 
-def audit(kernel: RunningKernel, notes: int, editions: dict[int, int]) -> list[str]:
+def audit(
+    kernel: RunningKernel, notes: int, editions: dict[int, int], *, sample: int = 60, reranks: bool = False
+) -> list[str]:
     """What of the stored is not as the files are, once all work is done; empty where everything is."""
     kernel.wait_ready()
     done = kernel.call("knowledge_ingest", {}, timeout_s=120)
@@ -168,17 +188,19 @@ def audit(kernel: RunningKernel, notes: int, editions: dict[int, int]) -> list[s
     ids = kernel.call("retrieve_groups", {"collection": "notes"})["ids"]
     if sorted(ids) != sorted(f"n{n}" for n in range(notes)):
         wrong.append(f"the search has {len(ids)} groups, not the notes")
+    # A reranker that was late is left alone for some seconds, as the answers say.
     wait_until(lambda: not kernel.call("search_documents", {"query": "word0"})["metadata"]["degraded"], 60)
     for n in random.Random(0).sample(range(notes), min(40, notes)):
         for word in (f"word{n}", f"edition{n}x{editions[n]}"):
-            found = kernel.call("search_documents", {"query": word, "limit": FOUND})
+            found = kernel.call("search_documents", {"query": word, "limit": CANDIDATES if reranks else 20})
             ids = [hit["id"] for hit in found["results"]]
-            if ids.count(f"n{n}") != 1 or found["metadata"]["degraded"]:
+            reranked = "rerank" in found["metadata"]["stages"]
+            if ids.count(f"n{n}") != 1 or found["metadata"]["degraded"] or reranked is not reranks:
                 wrong.append(f"{word}: {found}")
-    return wrong + _wrong_vectors(kernel)
+    return wrong + _wrong_vectors(kernel, sample)
 
 
-def _wrong_vectors(kernel: RunningKernel) -> list[str]:
+def _wrong_vectors(kernel: RunningKernel, sample: int) -> list[str]:
     """Items whose stored vector is not that of their text, by embedding some of them again."""
     path = kernel.data_dir / "services" / "retrieve" / "notes.db"
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
@@ -188,7 +210,7 @@ def _wrong_vectors(kernel: RunningKernel) -> list[str]:
         ).fetchall()
     if missing := [row[0] for row in rows if row[4] is None]:
         return [f"{len(missing)} of {len(rows)} items have no vector"]
-    chosen = random.Random(1).sample(rows, min(60, len(rows)))
+    chosen = random.Random(1).sample(rows, min(sample, len(rows)))
     texts = [reading(title, heading, text) for _, title, heading, text, _ in chosen]
     dtype, shape, data = kernel.call("embed_texts", {"texts": texts, "kind": "passage"}, timeout_s=60)["vectors"]
     again = np.frombuffer(base64.b64decode(data), dtype=dtype).reshape(shape)

@@ -61,9 +61,9 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
 
 
-async def torment(kernel: RunningKernel, root: Path, kills: int) -> Seen:
+async def torment(kernel: RunningKernel, root: Path, kills: int, *, seed: int = 0) -> Seen:
     """Kill `knowledge` so often while notes below `root` are written."""
-    seen, dice, done = Seen(), random.Random(0), trio.Event()
+    seen, dice, done = Seen(), random.Random(seed), trio.Event()
     arguments = ["-P", "-m", "kernel.cli", "stdio", "--surface", "all", "--data", str(kernel.data_dir)]
     server = StdioServerParameters(command=sys.executable, args=arguments, cwd=REPOSITORY, env=dict(os.environ))
     for number in range(LINKING):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel.cli import Failed
-from kernel.cli.carry.files import batched, line
+from kernel.cli.carry.files import batched, write
 from kernel.cli.carry.importing import take_files
 from kernel.cli.terminal import complain, patiently
 from kernel.control.client import Client
@@ -111,28 +111,30 @@ def _space_browser(client: Client, db: sqlite3.Connection) -> int:
     if not _columns(db, "resource_sets"):
         raise Failed("the database has no table `resource_sets` as that of mcp-space-browser")
     left = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name, read in (("queries", _query), ("sources", _source), ("plans", _plan)):
-            with Path(folder, f"{name}.jsonl").open("w", encoding="utf-8") as out:
-                for row in db.execute(f"SELECT * FROM {name} ORDER BY name") if _columns(db, name) else ():
-                    try:
-                        out.write(line({"name": row["name"], **read(row)}))
-                    except (_LeftOut, KeyError, TypeError, AttributeError) as error:
-                        complain(f"{name}: {row['name']!r} is left out: {error}")
-                        left += 1
-        with Path(folder, "sets.jsonl").open("w", encoding="utf-8") as out:
-            for row in db.execute("SELECT id, name, description FROM resource_sets ORDER BY name"):
-                below = "SELECT name FROM resource_set_edges JOIN resource_sets ON id = child_id WHERE parent_id = ?"
-                children = [child["name"] for child in db.execute(f"{below} ORDER BY name", (row["id"],))]
-                out.write(line({"name": row["name"], "description": row["description"] or "", "children": children}))
-        with Path(folder, "entries.jsonl").open("w", encoding="utf-8") as out:
-            members = (
-                "SELECT name, entry_path FROM resource_set_entries JOIN resource_sets ON id = set_id ORDER BY 1, 2"
-            )
-            out.writelines(line({"set": name, "path": path}) for name, path in db.execute(members))
-        said, missing = take_files(client, Path(folder))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for table, read in (("queries", _query), ("sources", _source), ("plans", _plan)):
+            made: list[JsonObject] = []
+            for row in db.execute(f"SELECT * FROM {table} ORDER BY name") if _columns(db, table) else ():
+                try:
+                    made.append({"name": row["name"], **read(row)})
+                except (_LeftOut, KeyError, TypeError, AttributeError) as error:
+                    complain(f"{table}: {row['name']!r} is left out: {error}")
+                    left += 1
+            write(folder / f"{table}.jsonl", made)
+        write(folder / "sets.jsonl", _sets(db))
+        members = "SELECT name, entry_path FROM resource_set_entries JOIN resource_sets ON id = set_id ORDER BY 1, 2"
+        write(folder / "entries.jsonl", ({"set": of, "path": path} for of, path in db.execute(members)))
+        said, missing = take_files(client, folder)
     print(said)
     return 1 if left or missing else 0
+
+
+def _sets(db: sqlite3.Connection) -> Iterator[JsonObject]:
+    below = "SELECT name FROM resource_set_edges JOIN resource_sets ON id = child_id WHERE parent_id = ? ORDER BY name"
+    for row in db.execute("SELECT id, name, description FROM resource_sets ORDER BY name"):
+        children = [child["name"] for child in db.execute(below, (row["id"],))]
+        yield {"name": row["name"], "description": row["description"] or "", "children": children}
 
 
 def _query(row: sqlite3.Row) -> JsonObject:

@@ -27,6 +27,13 @@ class DiskTreemap(Params[Content], frozen=True, kw_only=True, rename="camel"):
     measure: Measure = "apparent"
 
 
+class _Largest(msgspec.Struct, frozen=True, kw_only=True):
+    path: Annotated[Path, Meta(description="Indexed directory")]
+    limit: Limit = 20
+    offset: Offset = 0
+    measure: Measure = "apparent"
+
+
 class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The largest, largest first."""
 
@@ -38,23 +45,14 @@ class TopEntries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 @within.read("top-files", deadline_s=30)
-class TopFiles(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
+class TopFiles(_Largest, Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest files below an indexed folder: what takes up the space on the disk."""
-
-    path: Annotated[Path, Meta(description="Indexed directory")]
-    limit: Limit = 20
-    offset: Offset = 0
-    measure: Measure = "apparent"
 
 
 @within.read("top-directories", deadline_s=30)
-class TopDirectories(Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
+class TopDirectories(_Largest, Params[TopEntries], frozen=True, kw_only=True, rename="camel"):
     """List the largest folders below an indexed folder, each with all that is in it."""
 
-    path: Annotated[Path, Meta(description="Indexed directory")]
-    limit: Limit = 20
-    offset: Offset = 0
-    measure: Measure = "apparent"
     depth: Annotated[Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Levels below; null: all")] = None
 
 

@@ -48,13 +48,13 @@ class ReadFile(Params[FileText], frozen=True, kw_only=True):
     encoding: Annotated[Annotated[str, Meta(max_length=32)], detail("As Python names it; by default found out")] = ""
 
 
-class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True):
+class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A line that matches."""
 
     line: int
     text: Annotated[str, Meta(description="A long line is cut around the match, at `…`")]
-    before: list[str] = []
-    after: list[str] = []
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 class GrepFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from email.header import decode_header, make_header
 from email.message import Message
 from typing import Final
 
-from services.decode.text.writer import Writer
+from services.decode.results import Writer
 from services.runtime.text.html import plain
 
 _HEADS: Final = ("From", "To", "Cc", "Date")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
 
-from services.decode.results import NotDecoded
-from services.decode.text.writer import Writer
+from services.decode.results import NotDecoded, Writer
 
 MAX_DEPTH: Final = 2000
 

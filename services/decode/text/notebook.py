@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from services.decode.results import NotDecoded
-from services.decode.text.writer import Writer
+from services.decode.results import NotDecoded, Writer
 from services.runtime.text.html import plain
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")

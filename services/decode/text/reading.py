@@ -13,10 +13,8 @@ from typing import Final
 import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 
 from proto.ops.decode import DOCUMENT_TYPES, DecodedText
-from services.decode.results import TOO_LARGE, NotDecoded
+from services.decode.results import TOO_LARGE, Enough, NotDecoded, Writer
 from services.decode.text import mail, notebook, office
-from services.decode.text.archive import Archive
-from services.decode.text.writer import Enough, Writer
 
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """Of office programs before 2007, and of what those after it encrypt."""
@@ -59,7 +57,7 @@ def _read(data: bytes, out: Writer, depth: int = 0) -> None:
 
 
 def _zipped(data: bytes, out: Writer) -> Callable[[], None]:
-    archive = Archive(data)
+    archive = office.Archive(data)
     main = next((member for kind, member in office.relations(archive, "").values() if kind == "officeDocument"), "")
     folder = main.partition("/")[0]
     if folder == "word":

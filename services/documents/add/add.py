@@ -23,7 +23,7 @@ from services.documents.add import intake
 from services.documents.add.folders import Walk
 from services.documents.add.intake import READ_BYTES, Held, Progress, Raw, Same, Taken, stamp_of
 from services.documents.store import objects, snapshots
-from services.documents.store.compress import Codec, Trainer
+from services.documents.store.compress import Trainer
 from services.documents.store.incoming import Incoming
 from services.documents.store.kinds import SNIFF_BYTES, nature
 from services.documents.store.objects import Block, Content
@@ -40,14 +40,9 @@ GIVE_WAY_S = 30.0
 
 
 class Adding:
-    def __init__(
-        self, store: Store, codec: Codec, trainer: Trainer, roots: Roots, *, takes_generated: bool = False
-    ) -> None:
-        self.store = store
-        self.takes_generated = takes_generated
-        self.codec = codec
-        self.trainer = trainer
-        self.roots = roots
+    def __init__(self, store: Store, roots: Roots, *, takes_generated: bool = False) -> None:
+        self.store, self.codec, self.trainer = store, store.codec, Trainer(store)
+        self.roots, self.takes_generated = roots, takes_generated
         self.receiving = 0
         """Large contents on their way in: their chunks belong to nothing yet, and must not be collected."""
         self.cores = max(1, usable_cores())
@@ -177,11 +172,8 @@ class Bulk:
         self, adding: Adding, walk: Walk, given: Given,
         report: Callable[[float, float | None, str | None], object] | None = None,
     ) -> None:  # fmt: skip
-        """
-        Args:
-            report: told how many files are done, of how many; None: only what is new or has changed is of interest,
-                and files that are stored already are neither listed nor described.
-        """
+        """`report` is told how many files are done, of how many; None: only what is new or has changed is of interest,
+        and files that are stored already are neither listed nor described."""
         self.progress = Progress()
         self._adding = adding
         self._walk = walk

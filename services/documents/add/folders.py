@@ -90,15 +90,8 @@ class Walk:
 
 
 def existing(path: str, field: str, roots: Roots) -> tuple[str, bool]:
-    """The real path of a file or directory that is there, and whether it is a directory.
-
-    A relative path is looked for in each root.
-
-    Raises:
-        InvalidParams: it is not below a root.
-        Denied: it may not be read.
-        OperationError: nothing is there.
-    """
+    """The real path of a file or directory that is there, and whether it is a directory.  A relative path is looked for
+    in each root.  Raises InvalidParams (it is not below a root), Denied, OperationError (nothing is there)."""
     reals = _candidates(path, field, roots)
     for real in reals:
         if roots.holds(real) and os.path.lexists(real):

@@ -16,7 +16,7 @@ import trio
 from proto.errors import LinckiaError
 from proto.ops.decode import CODE_EXTENSIONS, CODES_AT_ONCE, MAX_CODE_BYTES, CodeText, DecodeCode, Parsed
 from services.documents.store import objects, texts
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.store import Store
 from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
@@ -30,10 +30,9 @@ _log = logging.getLogger("linckia.documents")
 class Parsing:
     """Parses what comes; `reached` is the number in the outbox up to which all is parsed."""
 
-    def __init__(self, env: Environment, store: Store, codec: Codec) -> None:
+    def __init__(self, env: Environment, store: Store) -> None:
         self._env = env
         self._store = store
-        self._codec = codec
         self._turn = trio.Lock()
         self._generation = store.index.generation
         self.reached = 0
@@ -109,7 +108,7 @@ class Parsing:
             stored = objects.by_id(db, object_)
             if not texts.has_text(stored) or stored.size > MAX_CODE_BYTES:
                 return None
-            data = b"".join(texts.pieces(db, self._codec, stored))
+            data = b"".join(texts.pieces(db, stored))
         except DamagedContent:
             # Reading it says what is wrong.
             return None

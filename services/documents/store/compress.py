@@ -7,14 +7,16 @@ was packed with one can always be unpacked.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from threading import get_ident
+from typing import TYPE_CHECKING
 
-import apsw
 import trio
 import zstandard
 
-from services.documents.store.store import Store
+if TYPE_CHECKING:
+    from services.documents.store.store import Store
 
 LEVEL = 3
 DICTIONARY_BYTES = 96 * 1024
@@ -35,17 +37,13 @@ class DamagedContent(Exception):
 class Codec:
     """Packs and unpacks blocks; usable from several threads at once."""
 
-    def __init__(self, connection: apsw.Connection | None = None) -> None:
-        """Of the dictionaries that are stored; without a connection, of none."""
+    def __init__(self) -> None:
         self._dictionaries: dict[int, zstandard.ZstdCompressionDict] = {}
         self.current = 0
         """Number of the dictionary that new blocks are packed with; 0 while there is none."""
         # By the number of the dictionary and by thread: none may be used by two threads at once.
         self._compressor = functools.lru_cache(64)(self._new_compressor)
         self._decompressor = functools.lru_cache(64)(self._new_decompressor)
-        if connection is not None:
-            for number, data in connection.execute("SELECT id, data FROM dictionary ORDER BY id"):
-                self.take(number, data)
 
     def take(self, number: int, data: bytes) -> None:
         """Use this dictionary, already stored under `number`, from now on."""
@@ -62,13 +60,19 @@ class Codec:
     def pack_plain(self, data: bytes | memoryview) -> bytes:
         return self._compressor(0, get_ident()).compress(data)
 
-    def unpack(self, number: int, block: bytes, size: int) -> bytes:
+    def unpack(self, number: int, block: bytes | None, size: int, hash_: bytes | None, name: str) -> bytes | None:
+        """The bytes of a block, compared with their hash if one is given; SQL has this as `unpacked`.  Raises
+        DamagedContent, which begins with the name."""
+        if block is None:
+            return None
         try:
             data = self._decompressor(number, get_ident()).decompress(block, max_output_size=max(1, size))
-        except zstandard.ZstdError as error:
-            raise DamagedContent(str(error)) from None
+        except (zstandard.ZstdError, DamagedContent) as error:
+            raise DamagedContent(f"{name}: {error}") from None
         if len(data) != size:
-            raise DamagedContent(f"{len(data)} bytes where there were {size}")
+            raise DamagedContent(f"{name}: {len(data)} bytes where there were {size}")
+        if hash_ is not None and hashlib.sha256(data).digest() != hash_:
+            raise DamagedContent(f"{name} is not what was stored")
         return data
 
     def _new_compressor(self, number: int, thread: int) -> zstandard.ZstdCompressor:
@@ -84,9 +88,9 @@ class Codec:
 class Trainer:
     """Trains a dictionary once enough texts were seen; threads may call `see`, the event loop `train_if_due`."""
 
-    def __init__(self, store: Store, codec: Codec) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._codec = codec
+        self._codec = store.codec
         self._samples: list[bytes] = []
         self._bytes = 0
         self._seen = 0

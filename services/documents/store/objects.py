@@ -7,7 +7,6 @@ those that came with it; a large one is the chunks that `Incoming` has cut, each
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import apsw
 import msgspec
 
 from services.documents.store import schema
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.kinds import Nature
 
 CHUNKED_FROM_BYTES = 4 * 1024 * 1024
@@ -105,10 +104,8 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
          for id_, one in new],
     )  # fmt: skip
     alone: list[tuple[int, int, int, bytes]] = []
-    packs: list[tuple[int, bytes]] = []
+    packs: list[tuple[int, bytearray]] = []
     packed: list[tuple[int, int, int, int, int]] = []
-    frames: list[bytes] = []
-    pack = size = 0
     for id_, one in new:
         if one.block is None:
             schema.insert(db, "part(object, position, chunk)", [(id_, *part) for part in one.parts])
@@ -118,15 +115,11 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
         if len(data) > PACKED_UP_TO_BYTES or len(new) == 1:
             alone.append((id_, len(data), one.block.dictionary, data))
             continue
-        if frames and (size >= PACK_BYTES or id_ - pack >= PACK_IDS):
-            packs.append((pack, b"".join(frames)))
-            frames, size = [], 0
-        pack = pack if frames else id_
-        packed.append((id_, pack, size, len(data), one.block.dictionary))
-        frames.append(data)
-        size += len(data)
-    if frames:
-        packs.append((pack, b"".join(frames)))
+        if not packs or len(packs[-1][1]) >= PACK_BYTES or id_ - packs[-1][0] >= PACK_IDS:
+            packs.append((id_, bytearray()))
+        pack, frames = packs[-1]
+        packed.append((id_, pack, len(frames), len(data), one.block.dictionary))
+        frames += data
     schema.insert(db, "block(object, stored, dictionary, data)", alone)
     schema.insert(db, "pack(id, data)", packs)
     schema.insert(db, "packed(object, pack, start, stored, dictionary)", packed)
@@ -142,61 +135,40 @@ def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:
     return number
 
 
-def stream(db: apsw.Connection, codec: Codec, stored: Stored, offset: int = 0, length: int | None = None, *,
+def stream(db: apsw.Connection, stored: Stored, offset: int = 0, length: int | None = None, *,
            hashed: bool = True) -> Iterator[bytes]:  # fmt: skip
     """The bytes of a content from `offset`, in pieces of 4 MiB at most, each verified by its checksum and its hash.
-
-    Raises DamagedContent.
-    """
+    Raises DamagedContent."""
     name = f"content {stored.hash.hex()}"
     end = stored.size if length is None else min(stored.size, offset + length)
     with legible(name):
         if not stored.chunked:
-            data = _block(db, codec, stored, name, hashed=hashed)
+            row = db.execute(_BLOCK, (stored.id, stored.size, stored.hash if hashed else None, name)).fetchone()
+            if row is None:
+                raise DamagedContent(f"{name} has lost its block")
             if offset < end:
-                yield data[offset:end]
+                yield row[0][offset:end]
             return
         reached = offset
-        rows = db.execute(
-            "SELECT position, chunk.hash, size, data FROM part LEFT JOIN chunk ON chunk.id = part.chunk"
-            " WHERE object=?1 AND position < ?3 AND position >="
-            " (SELECT coalesce(max(position), 0) FROM part WHERE object=?1 AND position <= ?2) ORDER BY position",
-            (stored.id, offset, end),
-        )
-        for position, hash_, size, data in rows:
-            if data is None or position > reached:
+        for position, size, chunk in db.execute(_CHUNKS, (stored.id, offset, end, hashed)):
+            if chunk is None or position > reached:
                 raise DamagedContent(f"{name} has lost a chunk, at byte {reached}")
-            chunk = _unpacked(codec, 0, data, size, hash_ if hashed else None, f"chunk {hash_.hex()}")
             yield chunk[max(0, offset - position) : end - position]
             reached = position + size
         if reached < end:
             raise DamagedContent(f"{name} ends at byte {reached} instead of {stored.size}")
 
 
-def _block(db: apsw.Connection, codec: Codec, stored: Stored, name: str, *, hashed: bool) -> bytes:
-    row = (
-        db.execute("SELECT dictionary, data FROM block WHERE object=?", (stored.id,)).get
-        or db.execute(
-            "SELECT dictionary, substr(data, start + 1, stored) FROM packed JOIN pack ON pack.id = packed.pack"
-            " WHERE object=?",
-            (stored.id,),
-        ).get
-    )
-    if row is None:
-        raise DamagedContent(f"{name} has lost its block")
-    number, block = row
-    return _unpacked(codec, number, block, stored.size, stored.hash if hashed else None, name)
-
-
-def _unpacked(codec: Codec, number: int, block: bytes, size: int, hash_: bytes | None, name: str) -> bytes:
-    try:
-        data = codec.unpack(number, block, size)
-    except DamagedContent as error:
-        raise DamagedContent(f"{name}: {error}") from None
-    if hash_ is not None and hashlib.sha256(data).digest() != hash_:
-        raise DamagedContent(f"{name} is not what was stored")
-    return data
-
+_BLOCK = (
+    "SELECT unpacked(dictionary, data, ?2, ?3, ?4) FROM block WHERE object=?1"
+    " UNION ALL SELECT unpacked(dictionary, substr(data, start + 1, stored), ?2, ?3, ?4)"
+    " FROM packed JOIN pack ON pack.id = packed.pack WHERE object=?1"
+)
+_CHUNKS = (
+    "SELECT position, size, unpacked(0, data, size, iif(?4, hash, NULL), 'chunk ' || lower(hex(hash)))"
+    " FROM part LEFT JOIN chunk ON chunk.id = part.chunk WHERE object=?1 AND position < ?3 AND position >="
+    " (SELECT coalesce(max(position), 0) FROM part WHERE object=?1 AND position <= ?2) ORDER BY position"
+)
 
 HELD = (
     "(EXISTS(SELECT 1 FROM document WHERE document.object=object.id)"
@@ -206,24 +178,19 @@ HELD = (
 
 
 def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
-    """Remove contents that nothing holds; answers how many candidates were looked at.
-
-    With `chunks`, also chunks that no content is made of: only while nothing is being received, whose chunks are not
-    part of a content yet.
-    """
+    """Remove contents that nothing holds; answers how many candidates were looked at.  With `chunks`, also their
+    chunks: only while nothing is being received, whose chunks are not part of a content yet."""
     candidates = [object_ for (object_,) in db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,))]
-    packs: set[int] = set()
-    for object_ in candidates:
-        if db.execute(f"SELECT 1 FROM object WHERE id=? AND NOT {HELD}", (object_,)).get:
-            numbers = db.execute("SELECT DISTINCT chunk FROM part WHERE object=?", (object_,)).fetchall()
-            packs.update(pack for (pack,) in db.execute("SELECT pack FROM packed WHERE object=?", (object_,)))
-            db.execute("DELETE FROM object WHERE id=?", (object_,))
-            if chunks:
-                db.executemany(
-                    "DELETE FROM chunk WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM part WHERE chunk=?1)", numbers
-                )
-        db.execute("DELETE FROM loose WHERE object=?", (object_,))
-    for pack in sorted(packs):
+    query = f"SELECT id FROM carray(?) AS one JOIN object ON id = one.value WHERE NOT {HELD}"
+    gone = [(id_,) for (id_,) in db.execute(query, (schema.ids(candidates),))]
+    packs: set[tuple[int]] = set(db.executemany("SELECT pack FROM packed WHERE object=?", gone))
+    numbers = set(db.executemany("SELECT chunk FROM part WHERE object=?", gone))
+    db.executemany("DELETE FROM object WHERE id=?", gone)
+    if chunks:
+        query = "DELETE FROM chunk WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM part WHERE chunk=?1)"
+        db.executemany(query, numbers)
+    db.executemany("DELETE FROM loose WHERE object=?", ((object_,) for object_ in candidates))
+    for (pack,) in sorted(packs):
         _repack(db, pack)
     return len(candidates)
 

@@ -216,12 +216,8 @@ def named(db: apsw.Connection, name: str, *, ends: bool = True) -> list[Document
 def pick(
     db: apsw.Connection, *, hash_: str | None = None, name: str | None = None, path: str | None = None
 ) -> list[Document]:
-    """The documents of one content, as `get` and `graph` name it.
-
-    Raises:
-        InvalidParams: the hash cannot be one.
-        OperationError: there is no such document, or several contents are meant.
-    """
+    """The documents of one content, as `get` and `graph` name it.  Raises InvalidParams (the hash cannot be one),
+    OperationError (there is no such document, or several contents are meant)."""
     if hash_ is not None:
         field_, said = "hash", f"hash {hash_digits(hash_)}"
         rows = list(documents(db, conditions(hash_=hash_)))

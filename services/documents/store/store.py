@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import trio
@@ -17,7 +17,9 @@ import trio
 from proto.errors import LinckiaError, Unavailable
 from proto.machine import give_memory_back
 from services.documents.store import globs, schema
+from services.documents.store.compress import Codec
 from services.runtime.database import Database, Kind
+from services.runtime.storage import Damaged
 
 T = TypeVar("T")
 Query = Callable[[apsw.Connection], T]
@@ -31,12 +33,8 @@ class Store:
     """The packs, and beside them the index."""
 
     def __init__(self, folder: Path, on_damage: Callable[[str], object] | None = None) -> None:
-        """Open the databases in `folder`, or begin them.  Blocks.  `on_damage`: see `DatabaseFile`.
-
-        Raises:
-            UnknownVersion: the packs are of another version of the program.
-            OSError, apsw.CantOpenError: a file cannot be opened.
-        """
+        """Open the databases in `folder`, or begin them; blocks.  `on_damage`, and what is raised: `DatabaseFile`."""
+        self.codec = Codec()
         self.is_complete = False
         """Whether each text is in the index or queued for it."""
         self.when_index_is_lost: Callable[[], object] = lambda: None
@@ -49,7 +47,7 @@ class Store:
             schema.PACKS,
             kind=Kind.SOURCE,
             pragmas=PRAGMAS,
-            setup=_add_functions,
+            setup=self._add_functions,
             attached={"idx": self.index},
             on_damage=on_damage,
         )
@@ -61,12 +59,24 @@ class Store:
         if of and self.epoch and of != self.epoch:
             self.index.begin_again("it is the index of another store")
         self.is_complete = bool(self.epoch) and of == self.epoch
+        # What was packed with a dictionary that cannot be read says so when it is read.
+        with contextlib.suppress(Damaged), self.packs.snapshot() as db:
+            for number, data in db.execute("SELECT id, data FROM dictionary ORDER BY id"):
+                self.codec.take(number, data)
+
+    def _add_functions(self, connection: apsw.Connection) -> None:
+        def path_matches(*values: apsw.SQLiteValue) -> int:
+            patterns, path = map(str, values)
+            return int(globs.matcher_of(patterns)(path))
+
+        connection.create_scalar_function("path_matches", path_matches, 2, deterministic=True)
+        # Its parameters are of the types that the schema says.
+        unpack: Any = self.codec.unpack
+        connection.create_scalar_function("unpacked", unpack, 5, deterministic=True)
 
     async def read(self, query: Query[T]) -> T:
-        """Run `query` on one consistent state of the packs, with the index attached as `idx`.
-
-        Where it finds the index damaged, it is run once more, on the empty one.
-        """
+        """Run `query` on one consistent state of the packs, with the index attached as `idx`; where it finds that
+        damaged, once more, on the empty one."""
         generation = self.index.generation
         try:
             return await self.packs.read(query)
@@ -131,11 +141,3 @@ def _epoch(packs: Database, of: str = "main") -> str:
 def is_complete(db: apsw.Connection) -> bool:
     """Whether each text is in the index or queued for it, as a reader sees the two."""
     return db.execute("SELECT 1 FROM idx.setting WHERE name='epoch'").get is not None
-
-
-def _add_functions(connection: apsw.Connection) -> None:
-    def path_matches(*values: apsw.SQLiteValue) -> int:
-        patterns, path = map(str, values)
-        return int(globs.matcher_of(patterns)(path))
-
-    connection.create_scalar_function("path_matches", path_matches, 2, deterministic=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
 import apsw
 
 from services.documents.store import objects, schema
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
 
@@ -29,34 +29,35 @@ def has_text(stored: Stored | None) -> TypeGuard[Stored]:
     return stored is not None and stored.text_state in (TEXT_OWN, TEXT_EXTRACTED)
 
 
-def pieces(db: apsw.Connection, codec: Codec, stored: Stored) -> Iterator[bytes]:
-    """The text in UTF-8 (as far as its owner wrote it so), in pieces.
+def pieces(db: apsw.Connection, stored: Stored) -> Iterator[bytes]:
+    """The text in UTF-8 (as far as its owner wrote it so), in pieces.  Raises DamagedContent.
 
     The checksum of each block is verified, its hash is not: thousands may be looked through for one answer.
-
-    Raises DamagedContent.
     """
     if stored.text_state == TEXT_OWN:
-        yield from objects.stream(db, codec, stored, hashed=False)
+        yield from objects.stream(db, stored, hashed=False)
     elif stored.text_state == TEXT_EXTRACTED:
-        with objects.legible(f"the text of content {stored.hash.hex()}"):
-            row = db.execute("SELECT data, size FROM text WHERE object=?", (stored.id,)).get
+        name = f"the text of content {stored.hash.hex()}"
+        with objects.legible(name):
+            row = db.execute("SELECT unpacked(0, data, size, NULL, ?) FROM text WHERE object=?", (name, stored.id)).get
         if row is None:
             raise DamagedContent(f"content {stored.hash.hex()} has lost its text")
-        yield codec.unpack(0, *row)
+        yield row
 
 
 _SHORT = f"object.size <= {AHEAD_BYTES} AND object.text_state = {TEXT_OWN}"
 _AHEAD = (
-    "SELECT coalesce(block.dictionary, packed.dictionary), block.data, packed.pack, packed.start, packed.stored,"
-    f" {objects.COLUMNS} FROM carray(?) AS one CROSS JOIN object ON object.id = one.value"
+    "SELECT unpacked(coalesce(block.dictionary, packed.dictionary),"
+    "  coalesce(block.data, substr(pack.data, start + 1, packed.stored)), object.size, NULL, ''),"
+    f" {objects.COLUMNS}"
+    " FROM carray(?) AS one CROSS JOIN object ON object.id = one.value"
     f" LEFT JOIN block ON block.object = object.id AND {_SHORT}"
-    f" LEFT JOIN packed ON packed.object = object.id AND {_SHORT}"
+    f" LEFT JOIN packed ON packed.object = object.id AND {_SHORT} LEFT JOIN pack ON pack.id = packed.pack"
 )
 
 
 def ahead(
-    db: apsw.Connection, codec: Codec, ids: Iterator[int], damaged: Callable[[str], None]
+    db: apsw.Connection, ids: Iterator[int], damaged: Callable[[str], None]
 ) -> Iterator[tuple[Stored, bytes | None]]:
     """The contents in the order given, without those that are gone, and their text, read by few questions.
 
@@ -66,46 +67,25 @@ def ahead(
     count = FEWEST
     while some := list(itertools.islice(ids, count)):
         try:
-            found = _some(db, some)
-        except apsw.CorruptError:
+            yield from [(Stored(*row), text) for text, *row in db.execute(_AHEAD, (schema.ids(some),))]
+        except (apsw.CorruptError, DamagedContent):
             # One of them.
-            found = []
             for id_ in some:
                 try:
-                    stored = objects.by_id(db, id_)
-                    found += [] if stored is None else [(stored, 0, None)]
+                    if (stored := objects.by_id(db, id_)) is not None:
+                        yield stored, None
                 except DamagedContent as error:
                     damaged(str(error))
-        for stored, number, block in found:
-            text = None
-            if block is not None:
-                with contextlib.suppress(DamagedContent):
-                    text = codec.unpack(number, block, stored.size)
-            yield stored, text
         count = min(2 * count, MOST)
 
 
-def _some(db: apsw.Connection, ids: Sequence[int]) -> list[tuple[Stored, int, bytes | None]]:
-    found: list[tuple[Stored, int, bytes | None]] = []
-    # Neighbours are in one pack.
-    packs: dict[int, bytes] = {}
-    for number, block, pack, start, length, *row in db.execute(_AHEAD, (schema.ids(ids),)):
-        if pack is not None and pack not in packs:
-            packs[pack] = db.execute("SELECT data FROM pack WHERE id=?", (pack,)).get or b""
-        data = block if pack is None else packs[pack][start : start + length]
-        found.append((Stored(*row), number, data))
-    return found
-
-
-def beginning(db: apsw.Connection, codec: Codec, object_: int, limit: int) -> tuple[str, str]:
-    """About so many bytes of a content's text, '' where it has none; and its MIME type.
-
-    Both are '' where it cannot be read, which `get` tells.
-    """
+def beginning(db: apsw.Connection, object_: int, limit: int) -> tuple[str, str]:
+    """About so many bytes of a content's text, '' where it has none; and its MIME type.  Both are '' where it cannot be
+    read, which `get` tells."""
     found = bytearray()
     with contextlib.suppress(DamagedContent):
         if (stored := objects.by_id(db, object_)) is not None:
-            for piece in pieces(db, codec, stored):
+            for piece in pieces(db, stored):
                 found += piece
                 if len(found) >= limit:
                     break
@@ -131,15 +111,15 @@ def window(data: bytes) -> Window:
     return Window(data, 0, len(data))
 
 
-def windows(db: apsw.Connection, codec: Codec, stored: Stored, context: int) -> Iterator[Window]:
+def windows(db: apsw.Connection, stored: Stored, context: int) -> Iterator[Window]:
     """The text in windows that have `context` lines of their neighbours.  Raises DamagedContent."""
     if stored.size <= WINDOW_BYTES or stored.text_state == TEXT_EXTRACTED:
-        yield window(b"".join(pieces(db, codec, stored)))
+        yield window(b"".join(pieces(db, stored)))
         return
     line = 1
     before = b""
     body: bytes | None = None
-    for following in _bodies(pieces(db, codec, stored)):
+    for following in _bodies(pieces(db, stored)):
         if body is not None:
             data = before + body + _head(following, context)
             yield Window(data, len(before), len(before) + len(body), line)

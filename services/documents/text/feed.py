@@ -18,7 +18,6 @@ from proto.ops.documents.reading import CORPUS
 from proto.ops.retrieve import Group, Item, RetrieveStatus
 from services.documents.add.add import Adding
 from services.documents.store import rows, texts
-from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.text.passages import MAX_TEXT_CHARS, VERSION, embedded, passages
 from services.runtime.handlers import Environment
@@ -37,11 +36,10 @@ MAX_PLACES = 32
 class ContentFeed(SearchFeed):
     """The feed, and the outbox that runs it."""
 
-    def __init__(self, env: Environment, store: Store, codec: Codec, adding: Adding) -> None:
+    def __init__(self, env: Environment, store: Store, adding: Adding) -> None:
         super().__init__(env, store, CORPUS, table="search_outbox")
         self._adding = adding
         self._store = store
-        self._codec = codec
         self._is_cut = False
         """Whether all contents are in the search as they would be cut now."""
 
@@ -118,7 +116,7 @@ class ContentFeed(SearchFeed):
         if not holders:
             return None
         # Where the text cannot be read, the name is found all the same.
-        text, _ = texts.beginning(db, self._codec, object_, MAX_TEXT_CHARS)
+        text, _ = texts.beginning(db, object_, MAX_TEXT_CHARS)
         here = holders[:MAX_PLACES]
         title = " ".join(dict.fromkeys(one.name for one in here))[:1000]
         mime = holders[0].mime_type

@@ -19,7 +19,7 @@ import apsw
 from proto.errors import InvalidParams
 from proto.ops.documents.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
 from services.documents.store import rows, texts
-from services.documents.store.compress import Codec, DamagedContent
+from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
 from services.documents.store.store import is_complete
 from services.documents.text import pieces
@@ -72,10 +72,10 @@ def conditions_of(params: DocumentsGrep) -> rows.Conditions:
     return found
 
 
-def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult:
+def grep(db: apsw.Connection, params: DocumentsGrep) -> GrepResult:
     """Raises InvalidParams."""
     began = time.monotonic()
-    found = _Grep(db, codec, params)
+    found = _Grep(db, params)
     found.run(began + TIME_LIMIT_S)
     return GrepResult(
         match_count=found.match_count, file_count=found.file_count, matches=found.matches,
@@ -90,9 +90,8 @@ def grep(db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> GrepResult
 class _Grep:
     """One search, on one consistent state of the store."""
 
-    def __init__(self, db: apsw.Connection, codec: Codec, params: DocumentsGrep) -> None:
+    def __init__(self, db: apsw.Connection, params: DocumentsGrep) -> None:
         self._db = db
-        self._codec = codec
         self._params = params
         self._matcher = compiled(
             params.pattern, ignore_case=params.ignore_case, word=params.word, literal=params.literal
@@ -110,7 +109,7 @@ class _Grep:
 
     def run(self, until: float) -> None:
         self._say_what_is_not_stored()
-        for stored, text in texts.ahead(self._db, self._codec, self._candidates(), self._say):
+        for stored, text in texts.ahead(self._db, self._candidates(), self._say):
             if time.monotonic() > until:
                 self.stopped = _Place(stored.id)
                 break
@@ -163,16 +162,13 @@ class _Grep:
 
     def _look(self, stored: Stored, text: bytes | None) -> bool:
         """Take the matches of one content; answers whether there is room for more."""
-        if not texts.has_text(stored):
-            return True
-        holders = self._holders(stored.id) if self._conditions.clauses else None
-        if holders == []:
+        if not texts.has_text(stored) or not (holders := self._holders(stored.id)):
             return True
         self.searched += 1
         count, lines = self._lines(stored, text)
         if not count:
             return True
-        for id_, path in self._holders(stored.id) if holders is None else holders:
+        for id_, path in holders:
             is_here = stored.id == self._begin.object
             if is_here and id_ < self._begin.document:
                 continue
@@ -194,7 +190,7 @@ class _Grep:
         count = 0
         bare = params.count or self._only_files
         try:
-            windows = texts.windows(self._db, self._codec, stored, params.context)
+            windows = texts.windows(self._db, stored, params.context)
             for window in windows if text is None else [texts.window(text)]:
                 for line in itertools.islice(self._matcher.lines(window, params.context, bare=bare), most - count):
                     count += 1

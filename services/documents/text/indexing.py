@@ -59,12 +59,9 @@ class Work:
 class Indexing:
     """The task; `extracted` is told when a content has got its text, which the search does not have yet."""
 
-    def __init__(
-        self, env: Environment, store: Store, codec: Codec, adding: Adding, extracted: Callable[[], None]
-    ) -> None:
+    def __init__(self, env: Environment, store: Store, adding: Adding, extracted: Callable[[], None]) -> None:
         self._env = env
         self._store = store
-        self._codec = codec
         self._adding = adding
         self._wake = trio.Event()
         self._extracting = trio.Lock()
@@ -114,13 +111,13 @@ class Indexing:
             stored = await self._store.read(due)
             if stored is None:
                 return False
-            made = await self._store.read(partial(source, codec=self._codec, stored=stored))
+            made = await self._store.read(partial(source, stored=stored))
             if isinstance(made, bytes):
                 try:
                     made = await decoded(self._env.call, DecodeText(data=made))
                 except Undecodable as error:
                     made = DecodedText(text=None, problem=str(error))
-            await self._store.write(partial(settle, codec=self._codec, id_=stored.id, made=made))
+            await self._store.write(partial(settle, codec=self._store.codec, id_=stored.id, made=made))
             self.hurry()
             self._extracted()
             return True
@@ -174,7 +171,7 @@ class Indexing:
                 elif stored.size > texts.WHOLE_BYTES:
                     work.long.append(id_)
                 else:
-                    text = b"".join(texts.pieces(db, self._codec, stored))
+                    text = b"".join(texts.pieces(db, stored))
                     work.texts.append((id_, text))
                     size += len(text)
             except DamagedContent:
@@ -232,13 +229,13 @@ def settle(db: apsw.Connection, codec: Codec, id_: int, made: DecodedText) -> No
     db.execute("UPDATE object SET text_state=?, problem=? WHERE id=?", (state, made.problem, id_))
 
 
-def source(db: apsw.Connection, codec: Codec, stored: Stored) -> DecodedText | bytes:
+def source(db: apsw.Connection, stored: Stored) -> DecodedText | bytes:
     """The text, or why there is none, or what is to be decoded elsewhere; blocks."""
     if stored.size > MAX_SOURCE_BYTES:
         said = f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from"
         return DecodedText(text=None, problem=said)
     try:
-        data = b"".join(objects.stream(db, codec, stored))
+        data = b"".join(objects.stream(db, stored))
     except DamagedContent as error:
         return DecodedText(text=None, problem=str(error))
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -80,10 +80,8 @@ def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
 
 
 def expression_of(db: apsw.Connection, query: Query) -> str | None:
-    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match.
-
-    The sample tells how common each is; on a connection that has the index attached as `idx`.
-    """
+    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match.  On a connection
+    that has the index attached as `idx`."""
     counts = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
     wanted = tuple(terms(query))
     found: dict[str, int] = dict(db.execute(counts, (apsw.carray(wanted),))) if wanted else {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import trio
+from msgspec import structs
 
 from proto.errors import OperationError
 from proto.ops.files import index as ops
@@ -56,20 +58,11 @@ class Indexing:
         ended = await self._core.jobs.get(job.id)
         if ended.status == "failed":
             raise OperationError(f"{paths.shown(root)} was not indexed: {ended.error}")
-        return ops.IndexResult(
-            root=root,
-            status=ended.status,
-            files=ended.files,
-            directories=ended.directories,
-            total_size=ended.total_size,
-            duration_ms=int((time.monotonic() - began) * 1000),
-            skipped=ended.skipped,
-            skip_reason=ended.skip_reason,
+        return structs.replace(
+            msgspec.convert(ended, ops.IndexResult, from_attributes=True),
+            job_id=None, status_url=None, duration_ms=int((time.monotonic() - began) * 1000),
             ignored=self._core.settings.ignore,
-            whole_folders=ended.whole_folders,
-            problem_count=ended.problem_count,
-            problems=ended.problems,
-        )
+        )  # fmt: skip
 
     @handles(ops.JobProgress)
     async def job_progress(self, params: ops.JobProgress, ctx: Context) -> ops.Job:

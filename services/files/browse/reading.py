@@ -19,13 +19,13 @@ from proto.ops.files import reading as ops
 from proto.ops.kernel import KernelContentUrl
 from services.files import paths
 from services.files.core import Family, reads
-from services.files.index.listing import birth_ns
 from services.files.index.tree import last_scan
 from services.files.query.entries import ENOUGH, MAX_BYTES, find_indexed, fitting, node_uri
 from services.files.query.matching import EXTENSIONS
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
 from services.runtime import times
+from services.runtime.birth import born_ns
 from services.runtime.handlers import Context, handles
 
 STALE_S = 3600
@@ -98,7 +98,7 @@ class Reading(Family):
         def query(db: apsw.Connection) -> tuple[ops.InspectResult, bool]:
             path, entry = find_indexed(db, self._core.roots, params.path)
             within = paths.is_within(path, self._core.roots.paths)
-            born = birth_ns(path) if within else None
+            born = born_ns(paths.to_os(path)) or None if within else None
             target = _target(path) if within and entry.kind == schema.SYMLINK else None
             scanned = max(entry.scanned, last_scan(db, path) or 0)
             is_folder = entry.kind == schema.DIRECTORY

@@ -12,7 +12,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import apsw
@@ -22,9 +22,8 @@ from proto.errors import LinckiaError
 from services.files import paths
 from services.files.changes import disk, following
 from services.files.changes.copying import PREFIX, Copy
-from services.files.changes.disk import Place, Refused, opened, placed
+from services.files.changes.disk import Item, Opened, Place, Refused, opened, placed
 from services.files.changes.following import Follow
-from services.files.changes.items import Item, Opened
 from services.files.index.listing import MAX_INT, Found, look
 from services.files.index.tree import Tree, find
 from services.files.paths import FileRoots
@@ -201,7 +200,7 @@ class Changes:
         try:
             disk.remove(each.source, force=each.item.force)
         except OSError as error:
-            each.item.error = f"{disk.said(each.item.source, error)}{_where(error)}"
+            each.item.error = f"{disk.said(each.item.source, error)}{disk.where(error)}"
 
     def _apply(self, moves: list[Opened], ready: list[Opened]) -> None:
         """Rename the items to be moved, and bring the index in step with moves and deletions.
@@ -224,7 +223,7 @@ class Changes:
                     rename(each.target, each.source)
                 except OSError:
                     each.item.done = True
-            _sync(renamed)
+            disk.sync_all(renamed)
             raise
 
     def _rename(self, moves: list[Opened], ready: list[Opened], renamed: list[Opened]) -> None:
@@ -241,7 +240,7 @@ class Changes:
                         each.crosses = True
                     else:
                         each.item.error = disk.said(each.item.source, error)
-            _sync(ready)
+            disk.sync_all(ready)
             for each in ready:
                 if not each.crosses:
                     if each.item.error is None or each.target is None:
@@ -394,20 +393,3 @@ class Changes:
                 with self._database.transaction() as db:
                     self._leave_trash(db, id_)
         return problems
-
-
-def _where(error: OSError) -> str:
-    inside = error.filename
-    return f" ({paths.shown(paths.to_text(inside))}; what comes before it is gone)" if isinstance(inside, str) else ""
-
-
-def _sync(ready: Iterable[Opened]) -> None:
-    """Have the names that changed on the disk, each directory once."""
-    synced = set()
-    for each in ready:
-        for place in (each.source, each.target):
-            if place is not None:
-                status = os.fstat(place.folder)
-                if (status.st_dev, status.st_ino) not in synced:
-                    synced.add((status.st_dev, status.st_ino))
-                    disk.sync(place.folder)

@@ -19,8 +19,7 @@ from proto.ops.files import changes as ops
 from services.files import paths
 from services.files.changes import disk, following
 from services.files.changes.changes import Changes
-from services.files.changes.disk import Refused, placed
-from services.files.changes.items import Item
+from services.files.changes.disk import Item, Refused, placed
 from services.files.core import Core, Family, reads
 from services.files.paths import FileRoots
 from services.files.query import named

@@ -10,12 +10,14 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from proto.errors import LinckiaError
 from services.files import paths
 from services.files.paths import FileRoots
+from services.files.store.database import Note
 
 _O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,6 +52,43 @@ class Place(NamedTuple):
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
+
+
+@dataclass(slots=True)
+class Item:
+    """One change, and what became of it."""
+
+    kind: str
+    """move, trash, restore or delete."""
+    source: str
+    target: str = ""
+    source_field: str = "from"
+    target_field: str = "to"
+    trash_id: int | None = None
+    force: bool = False
+    make: bool = False
+    error: str | None = None
+    scan: list[str] = field(default_factory=list)
+    """Paths that are to be scanned, for the index to know all of it."""
+    done: bool = False
+
+    def paths(self) -> tuple[str, ...]:
+        """Those that clients know."""
+        return tuple(path for path in (self.source, self.target) if path)
+
+
+@dataclass(slots=True)
+class Opened:
+    """An item with its places."""
+
+    item: Item
+    source: Place
+    target: Place | None
+    status: os.stat_result
+    intent: int = 0
+    note: Note | None = None
+    """Of an item for the trash."""
+    crosses: bool = False
 
 
 @contextlib.contextmanager
@@ -117,6 +156,12 @@ def said(path: str, error: OSError) -> str:
     return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
 
 
+def where(error: OSError) -> str:
+    """Where in a directory it was, in words."""
+    inside = error.filename
+    return f" ({paths.shown(paths.to_text(inside))}; what comes before it is gone)" if isinstance(inside, str) else ""
+
+
 def not_empty(path: str) -> str:
     """That a directory is not deleted, in words."""
     return f"`path`: {paths.shown(path)} is a directory that is not empty; `force` deletes it"
@@ -138,6 +183,18 @@ def sync(folder: int) -> None:
     # One that may be written to and not read cannot be asked.
     with contextlib.suppress(PermissionError), open_at(".", O_READ_FOLDER, folder) as readable:
         os.fsync(readable)
+
+
+def sync_all(ready: Iterable[Opened]) -> None:
+    """Have the names that changed on the disk, each directory once."""
+    synced = set()
+    for each in ready:
+        for place in (each.source, each.target):
+            if place is not None:
+                status = os.fstat(place.folder)
+                if (status.st_dev, status.st_ino) not in synced:
+                    synced.add((status.st_dev, status.st_ino))
+                    sync(place.folder)
 
 
 # Removing

@@ -28,8 +28,6 @@ class Edit:
         self._now = now
         self._next_id: int = fetch_value(db, "SELECT max(id) FROM entry") + 1
         self._inserts: list[Sequence[int | str]] = []
-        self._rows: dict[int, list[int | str]] = {}
-        """Those of `_inserts` that are directories, by id: their sums may still be added to."""
         self._parents: dict[int, int] = {}
         """Of directories, as far as they were asked for."""
         self._folders: dict[int, list[int | str | bytes | None]] = {}
@@ -177,13 +175,10 @@ class Edit:
             if links > 1:
                 self._touch(inode, device)
             self._add(parent, size, 0 if links > 1 else disk, kind == schema.FILE, 0)
-        row: list[int | str] = [
-            id_, parent, name, kind, size, disk, 0, 0, mtime, ctime, inode, device, links, extension,
-            self._stamp(parent),
-        ]  # fmt: skip
-        if kind == schema.DIRECTORY:
-            self._rows[id_] = row
-        self._inserts.append(row)
+        stamp = self._stamp(parent)
+        self._inserts.append(
+            (id_, parent, name, kind, size, disk, 0, 0, mtime, ctime, inode, device, links, extension, stamp)
+        )
         return id_
 
     def _new_folder(self, id_: int, parent: int, name: str, path: str, disk: int) -> None:
@@ -366,13 +361,9 @@ class Edit:
         self._db.executemany("INSERT INTO folder VALUES(?,?,?,?,?,?,?,?,?,?)", map(tuple, self._folders.values()))
         self._inserts.clear()
         self._folders.clear()
-        self._rows.clear()
 
     def finish(self) -> None:
         """Write all of it, with the sums of every directory above a change."""
-        if not self._groups:
-            # New directories are written with their sums, not written and then changed.
-            self._settle()
         self.flush()
         for inode, device in self._groups:
             query = "SELECT parent, disk FROM entry WHERE inode=? AND device=? AND kind <> 1 AND links > 1"
@@ -387,28 +378,18 @@ class Edit:
         self._unlisted.clear()
 
     def _settle(self) -> None:
+        sums: dict[int, list[int]] = {}
+        for folder, delta in self._deltas.items():
+            for id_ in self._chain(folder):
+                total = sums.setdefault(id_, [0, 0, 0, 0])
+                for at in range(4):
+                    total[at] += delta[at]
+        self._deltas.clear()
         self._db.executemany(
             "UPDATE entry SET size = size + ?, disk = disk + ?, files = files + ?, directories = directories + ?"
             " WHERE id = ?",
-            self._sums(),
+            ((*total, id_) for id_, total in sums.items() if any(total)),
         )
-        self._deltas.clear()
-
-    def _sums(self) -> Iterator[tuple[int, int, int, int, int]]:
-        sums: dict[int, list[int]] = {}
-        for folder, (size, disk, files, directories) in self._deltas.items():
-            for id_ in self._chain(folder):
-                total = sums.setdefault(id_, [0, 0, 0, 0])
-                total[0] += size
-                total[1] += disk
-                total[2] += files
-                total[3] += directories
-        for id_, (size, disk, files, directories) in sums.items():
-            row = self._rows.get(id_)
-            if row is not None:
-                row[4:8] = (row[4] + size, row[5] + disk, row[6] + files, row[7] + directories)  # type: ignore[operator]  # integers, all four
-            elif size or disk or files or directories:
-                yield size, disk, files, directories, id_
 
 
 def _is_as_stored(found: Found, before: Stored) -> bool:

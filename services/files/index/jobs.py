@@ -11,19 +11,17 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import apsw
 import msgspec
 import trio
 
 from proto.errors import OperationError, Unavailable
-from proto.ops.files.index import Job, JobStatus
+from proto.ops.files.index import Job
 from services.files import paths
-from services.files.index import job_answers
 from services.files.index.comparing import CompareClient
+from services.files.index.job import Outcome, Running, every_job, find_job
 from services.files.index.listing import look, without_files
 from services.files.index.scan import Cancelled, Counts, Missing, Scan
 from services.files.index.tree import Tree, below, record_sizes, rows_of_root, skip_reason, wholes
@@ -40,46 +38,6 @@ KEPT_JOBS = 10_000
 ACTIVE = ("pending", "running")
 
 _log = logging.getLogger("linckia.files")
-
-
-@dataclass(eq=False, kw_only=True, slots=True)
-class Running:
-    """A job that waits or runs in this process."""
-
-    id: int
-    root: str
-    background: bool
-    force: bool
-    max_age_s: float
-    rows: int | None = None
-    """What clients are to see of the path, as `folder.rows`; None: what they see already."""
-    attempt: int = 1
-    waiting: int = 0
-    """Calls that wait for its end."""
-    cancelled: bool = False
-    scan: Scan | None = None
-    looked: bool = False
-    """Whether the scan itself is over: a later caller wants to know of what may have changed since."""
-    failure: DiskFull | None = None
-    """Why a job that a call waits for was not run."""
-    ended: trio.Event = field(default_factory=trio.Event)
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self.scan is not None:
-            self.scan.cancel()
-
-    @property
-    def counts(self) -> Counts | None:
-        return None if self.scan is None else self.scan.counts
-
-
-class _Outcome(NamedTuple):
-    """Of a job."""
-
-    status: JobStatus
-    error: str | None = None
-    skipped: str | None = None
 
 
 class Jobs:
@@ -246,7 +204,7 @@ class Jobs:
 
     async def get(self, id_: int) -> Job:
         """A job as it is now. Raises OperationError where there is none."""
-        found = await self._database.read(lambda db: job_answers.find(db, id_, self._counts))
+        found = await self._database.read(lambda db: find_job(db, id_, self._counts))
         if found is None:
             raise OperationError(f"there is no job {id_}; list-jobs has those there are")
         return found
@@ -257,7 +215,7 @@ class Jobs:
         """Jobs of these statuses (all where there are none), newest first, and how many match."""
         found = [
             job
-            for job in await self._database.read(lambda db: job_answers.every(db, self._counts))
+            for job in await self._database.read(lambda db: every_job(db, self._counts))
             if (not statuses or job.status in statuses)
             and (least is None or job.progress >= least)
             and (most is None or job.progress <= most)
@@ -277,7 +235,7 @@ class Jobs:
             except DiskFull as error:
                 # The call that waits is told; another one may come when there is room.
                 job.failure = error
-                outcome = _Outcome("failed", str(error))
+                outcome = Outcome("failed", str(error))
                 job.ended.set()
             job.looked = True
             put_off = self._stopping and outcome.status == "cancelled" and job.background
@@ -286,17 +244,17 @@ class Jobs:
             self._running.pop(job.id, None)
             job.ended.set()
 
-    async def _outcome(self, job: Running) -> _Outcome:
+    async def _outcome(self, job: Running) -> Outcome:
         """Raises DiskFull for a job that calls wait for; one in the background pauses until there is room."""
         await self._wait_for_others(job)
         if job.cancelled:
-            return _Outcome("cancelled")
+            return Outcome("cancelled")
         if not job.force and job.max_age_s and job.attempt == 1:
             # Another job, for which this one waited, may have done it.
             age, now = job.max_age_s, time.time_ns()
             skipped = await self._database.read(lambda db: skip_reason(db, job.root, age, now, job.rows))
             if skipped:
-                return _Outcome("completed", skipped=skipped)
+                return Outcome("completed", skipped=skipped)
         while True:
             try:
                 return await self._scan(job)
@@ -335,7 +293,7 @@ class Jobs:
             with trio.move_on_after(0.1):
                 await others[0].ended.wait()
 
-    async def _scan(self, job: Running) -> _Outcome:
+    async def _scan(self, job: Running) -> Outcome:
         def on_batch(db: apsw.Connection, counts: Counts) -> None:
             db.execute(
                 "UPDATE job SET progress = max(progress, ?), files=?, directories=?, size=?, problems=? WHERE id=?",
@@ -354,15 +312,15 @@ class Jobs:
         try:
             await trio.to_thread.run_sync(job.scan.run, limiter=self._threads)
         except Cancelled:
-            return _Outcome("cancelled")
+            return Outcome("cancelled")
         except (Missing, Unavailable) as error:
-            return _Outcome("failed", str(error))
+            return Outcome("failed", str(error))
         except OSError as error:
-            return _Outcome("failed", f"{job.root} cannot be scanned: {os.strerror(error.errno or 0)}")
+            return Outcome("failed", f"{job.root} cannot be scanned: {os.strerror(error.errno or 0)}")
         except apsw.Error as error:
             _log.exception("job %d: the index cannot be written", job.id)
-            return _Outcome("failed", f"the index cannot be written: {error}")
-        return _Outcome("completed")
+            return Outcome("failed", f"the index cannot be written: {error}")
+        return Outcome("completed")
 
     async def _put_off(self, job: Running) -> None:
         """Leave the job for the next start, which counts an attempt for those that died."""
@@ -371,7 +329,7 @@ class Jobs:
                 lambda db: db.execute("UPDATE job SET status='pending', attempt=attempt-1 WHERE id=?", (job.id,))
             )
 
-    async def _end(self, job: Running, outcome: _Outcome) -> None:
+    async def _end(self, job: Running, outcome: Outcome) -> None:
         status, error, skipped = outcome
         scanned = status == "completed" and not skipped
         now = time.time_ns()

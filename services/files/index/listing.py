@@ -8,21 +8,18 @@ Two listings with the same fingerprint found the same names with the same inodes
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import hashlib
 import operator
 import os
 import stat
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from services.files import paths
 from services.files.store import schema
-from services.runtime import times
-from services.runtime.ignore_files import gitignore
+from services.runtime.ignore_files import Patterns
 from services.runtime.roots import Roots
 
 MAX_INT = 2**63 - 1
@@ -206,22 +203,11 @@ def ignore_rules(patterns: Sequence[str], roots: Roots) -> Ignored | None:
 
 
 def _matching(patterns: Sequence[str], roots: Sequence[str]) -> Callable[[str, str, bool], bool]:
-    spec = gitignore(patterns)
-    # A pattern without a slash inside is about the name alone, which most are and many names are alike.
-    of_names = all("/" not in pattern.rstrip("/") for pattern in patterns)
-
-    @functools.lru_cache(maxsize=65_536)
-    def matches(path: str) -> bool:
-        return spec.match_file(path)
+    rules = Patterns(patterns)
 
     def ignored(folder: str, name: str, is_folder: bool) -> bool:
-        slash = "/" if is_folder else ""
-        if of_names:
-            return matches(name + slash)
-        for root in roots:
-            if folder.startswith(paths.as_folder(root)):
-                return spec.match_file(folder[len(paths.as_folder(root)) :] + name + slash)
-        return matches(name + slash)
+        above = next((paths.as_folder(root) for root in roots if folder.startswith(paths.as_folder(root))), folder)
+        return rules.verdict(folder[len(above) :], name + "/" * is_folder) is True
 
     return ignored
 
@@ -276,25 +262,3 @@ def _unescaped(field: str) -> str:
     for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         field = field.replace(code, char)
     return paths.to_text(field)
-
-
-# When a file was created, which `os.stat` does not tell on Linux: statx(2)
-
-_AT_FDCWD = -100
-_AT_SYMLINK_NOFOLLOW = 0x100
-_STATX_BTIME = 0x800
-_STATX_BYTES = 256
-_MASK_AT, _BTIME_AT = 0, 80
-
-
-def birth_ns(path: str) -> int | None:
-    """When the file at a clean path was created, in nanoseconds; None where that is unknown or it does not exist."""
-    statx = ctypes.CDLL(None).statx
-    found = ctypes.create_string_buffer(_STATX_BYTES)
-    if statx(_AT_FDCWD, os.fsencode(paths.to_os(path)), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, found) != 0:
-        return None
-    (mask,) = struct.unpack_from("=I", found, _MASK_AT)
-    if not mask & _STATX_BTIME:
-        return None
-    seconds, nanoseconds = struct.unpack_from("=qI", found, _BTIME_AT)
-    return int(seconds) * times.NS + int(nanoseconds)

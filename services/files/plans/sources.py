@@ -91,9 +91,6 @@ class SourceTools:
             error=error,
         )
 
-    async def _read(self, name: str) -> _Stored:
-        return await self._core.database.read(lambda db: _find(db, name))
-
     @handles(ops.SourceCreate)
     async def create(self, params: ops.SourceCreate, ctx: Context) -> ops.Source:
         path = await trio.to_thread.run_sync(self._core.roots.real, paths.clean(params.path, "path"), "path")
@@ -105,13 +102,7 @@ class SourceTools:
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
             if not _is_text(path):
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not UTF-8, and cannot be followed", field="path")
-        definition = Definition(
-            type=params.type,
-            path=path,
-            enabled=params.enabled,
-            watch_recursive=params.watch_recursive,
-            debounce_ms=params.debounce_ms,
-        )
+        definition = structs.replace(msgspec.convert(params, Definition, from_attributes=True), path=path)
         runs = params.type == "live" and params.enabled
         subscription = _new_subscription() if runs else None
 
@@ -135,7 +126,7 @@ class SourceTools:
     @handles(ops.SourceStart)
     async def start(self, params: ops.SourceStart, ctx: Context) -> ops.SourceStarted:
         async with self._changing:
-            stored = await self._read(params.name)
+            stored = await self._core.database.read(lambda db: _find(db, params.name))
             if stored.definition.type == "manual":
                 job = await self._core.jobs.start(
                     stored.definition.path, background=True, rows=rows_of_root(stored.definition.path)
@@ -165,7 +156,7 @@ class SourceTools:
     @handles(ops.SourceStop)
     async def stop(self, params: ops.SourceStop, ctx: Context) -> ops.SourceStarted:
         async with self._changing:
-            stored = await self._read(params.name)
+            stored = await self._core.database.read(lambda db: _find(db, params.name))
             ran = self._status_of(stored)[0] in ("running", "starting", "error") and stored.wanted
             await self._halt(stored)
         message = "it is stopped until source-start" if ran else "it was not running"
@@ -197,12 +188,12 @@ class SourceTools:
 
     @handles(ops.SourceGet)
     async def get(self, params: ops.SourceGet, ctx: Context) -> ops.Source:
-        return self._source_of(await self._read(params.name))
+        return self._source_of(await self._core.database.read(lambda db: _find(db, params.name)))
 
     @handles(ops.SourceDelete)
     async def delete(self, params: ops.SourceDelete, ctx: Context) -> Deleted:
         async with self._changing:
-            await self._halt(await self._read(params.name))
+            await self._halt(await self._core.database.read(lambda db: _find(db, params.name)))
             await self._core.database.write(lambda db: db.execute("DELETE FROM source WHERE name = ?", (params.name,)))
         return Deleted(name=params.name, deleted=True, message=f"source {params.name!r} was deleted")
 

@@ -6,6 +6,7 @@ import time
 
 import apsw
 import msgspec
+from msgspec import structs
 
 from proto.errors import InvalidParams
 from proto.ops.files import queries as ops
@@ -31,8 +32,7 @@ class Queries(Family):
     def create(self, db: apsw.Connection, params: ops.QueryCreate) -> ops.SavedQuery:
         _check(params.query)
         named.require_free(db, "query", params.name)
-        text = msgspec.json.encode(Definition(query=params.query, description=params.description)).decode()
-        now = time.time_ns()
+        text, now = _stored(params), time.time_ns()
         db.execute("INSERT INTO saved_query VALUES(?,?,?,?)", (params.name, text, now, now))
         return _find(db, params.name)
 
@@ -53,15 +53,12 @@ class Queries(Family):
 
     @writes(ops.QueryUpdate)
     def update(self, db: apsw.Connection, params: ops.QueryUpdate) -> ops.SavedQuery:
-        before = _find(db, params.name)
-        definition = Definition(
-            query=before.query if params.query is None else params.query,
-            description=before.description if params.description is None else params.description,
-        )
-        _check(definition.query)
-        text = msgspec.json.encode(definition).decode()
+        given = {name: value for name in ("query", "description") if (value := getattr(params, name)) is not None}
+        now_meant = structs.replace(_find(db, params.name), **given)
+        _check(now_meant.query)
         db.execute(
-            "UPDATE saved_query SET definition = ?, updated = ? WHERE name = ?", (text, time.time_ns(), params.name)
+            "UPDATE saved_query SET definition = ?, updated = ? WHERE name = ?",
+            (_stored(now_meant), time.time_ns(), params.name),
         )
         return _find(db, params.name)
 
@@ -91,13 +88,11 @@ def _find(db: apsw.Connection, name: str, field: str = "name") -> ops.SavedQuery
     return _saved(named.find(db, "query", name, field))
 
 
+def _stored(query: ops.QueryCreate | ops.SavedQuery) -> str:
+    return msgspec.json.encode(msgspec.convert(query, Definition, from_attributes=True)).decode()
+
+
 def _saved(row: Row) -> ops.SavedQuery:
     name, text, created, updated = row
-    definition = msgspec.json.decode(text, type=Definition)
-    return ops.SavedQuery(
-        name=name,
-        description=definition.description,
-        query=definition.query,
-        created_at=times.rfc3339(created),
-        updated_at=times.rfc3339(updated),
-    )
+    definition = structs.asdict(msgspec.json.decode(text, type=Definition))
+    return ops.SavedQuery(name=name, **definition, created_at=times.rfc3339(created), updated_at=times.rfc3339(updated))

@@ -198,12 +198,12 @@ class Grep:
             return False
         matches = found.matches[skip:]
         taken = 0
-        for match in matches:
-            if self._room <= 0 or self._bytes > MAX_ANSWER_BYTES:
+        for match in matches[: self._room]:
+            if self._bytes > MAX_ANSWER_BYTES:
                 break
             taken += 1
-            self._room -= 1
-            self._bytes += len(match.text) + sum(map(len, (*match.before, *match.after))) + 30
+            self._bytes += len(match.text) + sum(map(len, match.before)) + sum(map(len, match.after)) + 30
+        self._room -= taken
         if taken:
             self._files.append(GrepFile(path=found.path, matches=matches[:taken]))
             self._bytes += len(found.path)

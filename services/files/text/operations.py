@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 
+import msgspec
 import trio
 from msgspec import structs
 
 from proto.errors import InvalidParams, OperationError
+from proto.frames import Written
 from proto.ops.files import text as ops
 from services.files import paths
 from services.files.changes.writing import Writing
@@ -32,8 +34,9 @@ class TextTools(Family):
         self._few = trio.CapacityLimiter(3)
 
     @handles(ops.GrepFiles)
-    async def grep_files(self, params: ops.GrepFiles, ctx: Context) -> ops.GrepFound:
-        return await Grep(self._core, params, ctx).run()
+    async def grep_files(self, params: ops.GrepFiles, ctx: Context) -> Written:
+        # A hundred thousand lines would be taken apart and written again on the way, for a tenth of the time.
+        return Written(msgspec.json.encode(await Grep(self._core, params, ctx).run()))
 
     @handles(ops.ReadFile)
     async def read_file(self, params: ops.ReadFile, ctx: Context) -> ops.FileText:

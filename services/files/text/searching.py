@@ -321,7 +321,7 @@ def shown(line: bytes, at: int) -> str:
     return ("…" if first else "") + text + ("…" if first + SHOWN < len(line) else "")
 
 
-def _around(data: bytes, start: int, end: int, context: int) -> tuple[list[str], list[str]]:
+def _around(data: bytes, start: int, end: int, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The lines before and after the one from `start` to `end`."""
     before: list[str] = []
     after: list[str] = []
@@ -334,7 +334,7 @@ def _around(data: bytes, start: int, end: int, context: int) -> tuple[list[str],
         stop = len(data) if stop < 0 else stop
         after.append(shown(data[end + 1 : stop], 0))
         end = stop
-    return before, after
+    return tuple(before), tuple(after)
 
 
 def _said(path: str, error: Exception) -> str:

@@ -8,20 +8,17 @@ decides, and those of the folders above the search count too. A glob comes befor
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from pathspec import GitIgnoreSpec
-
 from proto.errors import InvalidParams
 from proto.ops.files.text import Piece
 from services.files import paths
 from services.files.index.listing import without_files
-from services.runtime.ignore_files import IgnoreRules, gitignore, rules_in
-from services.runtime.roots import OutsideRoots, Roots, printable
+from services.runtime.ignore_files import IgnoreRules, Patterns, rules_in
+from services.runtime.roots import OutsideRoots, Roots
 
 OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
 """In rising order of precedence."""
@@ -49,29 +46,21 @@ class Globs:
         if len(given) > MAX_GLOBS:
             raise InvalidParams(f"`glob`: more than {MAX_GLOBS} patterns", field="glob")
         try:
-            self._spec: GitIgnoreSpec | None = gitignore(given) if given else None
+            self._patterns = Patterns(given) if given else None
         except ValueError as error:
             raise InvalidParams(f"`glob`: {error}", field="glob") from None
-        self.says = self._spec is not None
-        # Without a slash inside they are about the name alone, and many are alike.
-        self._of_names = all("/" not in glob.lstrip("!").rstrip("/") for glob in given)
-        self._matched = functools.lru_cache(65_536)(self._look)
+        self.says = bool(given)
         self._takes_only = any(not glob.startswith("!") for glob in given)
 
     def verdict(self, below: str, name: str) -> bool | None:
         """Whether a name in a folder is left out, or expressly not; None where none of them says so. Folders end in a
         slash."""
-        if self._spec is None:
+        if self._patterns is None:
             return None
-        matched = self._matched(name if self._of_names else below + name)
+        matched = self._patterns.verdict(below, name)
         if matched is None:
             return True if self._takes_only and name[-1] != "/" else None
         return not matched
-
-    def _look(self, path: str) -> bool | None:
-        assert self._spec is not None
-        matched: bool | None = self._spec.check_file(printable(path)).include
-        return matched
 
 
 def _expanded(glob: str) -> list[str]:

@@ -7,7 +7,7 @@ cannot come to differ in what a result or a failure says.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from proto.mcp import MISSING_CAPABILITY
 from proto.near import did_you_mean
 from proto.operation import Operation, Params
 from proto.ops import Table
+from proto.surfaces.steps import PLACE, Category
 from proto.surfaces.surface import Surface, caches
 from services.front.composite.answer import Composed
 from services.front.excerpt import Excerpt, excerpt
@@ -49,9 +50,7 @@ async def perform(
 ) -> object:
     """Call `operation` for a client and wait for its value; cancelling this cancels the handler.
 
-    Args:
-        traceparent: what the client sent as that, if it is one.
-        written: whether the value may be JSON already (`msgspec.Raw`).
+    `traceparent` is what the client sent as that; `written`, the value may be JSON already (`msgspec.Raw`).
 
     Raises:
         InputRequired: the client must be asked, and make the call again.
@@ -75,35 +74,34 @@ async def perform(
     raise client_requests.input_required()
 
 
-def bounded(surface: Surface, operation: Operation[object], params: Params[object], value: object) -> object:
-    """The value as this surface answers it: cut, where it is too long and may be."""
-    if not surface.bounds(operation):
-        return value
-    return excerpt(operation, params, value, getattr(params, "max_tokens", None))
-
-
 def may_be_written(operation: Operation[object]) -> bool:
     """Whether nothing but the JSON of this tool's result is looked at on its way to a client."""
     return operation.text is None and not operation.is_content and not caches(operation)
 
 
-def tool_parts(operation: Operation[object], value: object) -> tuple[str, bytes]:
-    """The text and the structured content (JSON) of a tool's result, or of what stands for a long one."""
+def tool_parts(
+    surface: Surface, operation: Operation[object], params: Params[object], value: object
+) -> tuple[str, bytes]:
+    """The text and the structured content (JSON) of a tool's result, or of what stands for a long one there."""
+    bounds = surface.bounds(operation)
+    if bounds:
+        value = excerpt(operation, params, value, getattr(params, "max_tokens", None))
     bare = _encode(value)
     text: object = value.get(operation.text) if operation.text is not None and isinstance(value, dict) else None
     if isinstance(value, Excerpt):
         return (f"{text}\n\n{_encode(value['more']).decode()}" if isinstance(text, str) else bare.decode()), bare
     structured = b'{"result":%b}' % bare if operation.wraps_result else bare
-    return shortened(operation, value, text if isinstance(text, str) else bare.decode(), structured)
+    text = text if isinstance(text, str) else bare.decode()
+    return (text, structured) if bounds else shortened(operation, value, text, structured)
 
 
-def tool_result(operation: Operation[object], value: object) -> JsonObject:
-    """The value as the result of `tools/call`, in wire form."""
+def tool_result(surface: Surface, operation: Operation[object], params: Params[object], value: object) -> JsonObject:
+    """The value as the result of `tools/call` on a surface, in wire form."""
     if isinstance(value, Composed):
         return value.wire()
     if operation.is_content:
         return {"isError": False, **plain(value)}
-    text, structured = tool_parts(operation, value)
+    text, structured = tool_parts(surface, operation, params, value)
     return {
         "content": [{"type": "text", "text": text}],
         "structuredContent": _decode(structured),
@@ -111,11 +109,13 @@ def tool_result(operation: Operation[object], value: object) -> JsonObject:
     }
 
 
-def encoded_tool_result(operation: Operation[object], value: object, tail: bytes) -> bytes:
+def encoded_tool_result(
+    surface: Surface, operation: Operation[object], params: Params[object], value: object, tail: bytes
+) -> bytes:
     """`tool_result` as JSON at once; `tail` holds further members (`,"name":…`)."""
     if isinstance(value, Composed):
         return value.encoded(tail)
-    text, structured = tool_parts(operation, value)
+    text, structured = tool_parts(surface, operation, params, value)
     return b'{"content":[{"type":"text","text":%b}],"structuredContent":%b,"isError":false%b}' % (
         _encode(text),
         structured,
@@ -149,10 +149,11 @@ def resource_result(operation: Operation[object], uri: str, value: object) -> Js
     return {"contents": [content]}
 
 
-def unknown_tool(name: str, known: Iterable[str]) -> MCPError:
-    """For a tool that is not there, or not on this surface."""
-    message = f"Unknown tool: {name}{did_you_mean(name, known)}"
-    return MCPError(code=INVALID_PARAMS, message=message, data={"tool": name})
+def unknown_tool(name: str, surface: Surface) -> MCPError:
+    """For a tool that is not there, or not on this surface; steps are often taken for tools."""
+    found = surface.steps.find(name) if Category.QUERY in surface.tools else None
+    hint = did_you_mean(name, surface.tools) if found is None else f"; `{name}` {PLACE[found[0]]}"
+    return MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name}{hint}", data={"tool": name})
 
 
 def as_error(failure: Failure) -> MCPError:

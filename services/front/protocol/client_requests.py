@@ -55,10 +55,9 @@ class InputRequired(Exception):
 
 
 class CallRequests:
-    """`kernel.ports.ClientRequests` for one call.
+    """`proto.dispatch.ClientRequests` for one call.
 
     Args:
-        nursery: where a held-back progress report waits for its moment.
         token: the client's progress token; None where it wants no progress.
         level: the lowest level of log lines the client wants; None for none.
         asks: whether the operation declared that it asks.

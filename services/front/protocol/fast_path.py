@@ -8,7 +8,6 @@ None), and a test runs the same requests through both and compares.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +23,7 @@ from proto.front import SERVICE
 from proto.json_types import JsonObject
 from proto.operation import Operation
 from proto.surfaces.steps import NAMES
-from services.front.protocol.calls import as_error, bounded, encoded_tool_result, may_be_written, perform
+from services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
 from services.front.protocol.client_requests import CallRequests, Client
 from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
 from services.front.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
@@ -73,10 +72,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     code: int | None = None
 
 
-_KNOWN_ENVELOPES = 256
-"""Distinct `_meta` envelopes of 2026-07-28 remembered as valid; a client sends the same with each request."""
-
-
 class FastPath:
     """The fast path of one surface."""
 
@@ -90,7 +85,6 @@ class FastPath:
         }
         self._stamp = {SERVER_INFO_META_KEY: server.sdk.server_info_stamp}
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)
-        self._known: OrderedDict[tuple[bytes, bytes | None, str | None], Mapping[str, Any]] = OrderedDict()
 
     def recognise(self, envelope: Envelope, *, modern: bool) -> ToolCall | None:
         """The call, if it is one for the fast path."""
@@ -112,34 +106,10 @@ class FastPath:
                 return None
             return ToolCall(request_id, operation, arguments, False, token, None, meta.traceparent)
         level = None if isinstance(meta.level, UnsetType) else meta.level
-        capabilities = self._envelope(meta, level)
+        capabilities = _capabilities(meta, level)
         if capabilities is None:
             return None
         return ToolCall(request_id, operation, arguments, True, token, level, meta.traceparent, capabilities)
-
-    def _envelope(self, meta: _Meta, level: str | None) -> Mapping[str, Any] | None:
-        """The capabilities in a valid envelope of 2026-07-28; None where the SDK must say what is wrong with it."""
-        if meta.version != LATEST_MODERN_VERSION or isinstance(meta.capabilities, UnsetType):
-            return None
-        key = (bytes(meta.capabilities), None if isinstance(meta.info, UnsetType) else bytes(meta.info), level)
-        if (known := self._known.get(key)) is not None:
-            return known
-        envelope: JsonObject = {f"{_PREFIX}protocolVersion": meta.version}
-        try:
-            # As the client sent them; the SDK checks their form.
-            capabilities: JsonObject = msgspec.json.decode(key[0])
-            envelope[f"{_PREFIX}clientCapabilities"] = capabilities
-            if key[1] is not None:
-                envelope[f"{_PREFIX}clientInfo"] = msgspec.json.decode(key[1])
-            if level is not None:
-                envelope[f"{_PREFIX}logLevel"] = level
-            protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
-        except (msgspec.DecodeError, UnicodeDecodeError, ValidationError):
-            return None
-        self._known[key] = capabilities
-        if len(self._known) > _KNOWN_ENVELOPES:
-            self._known.popitem(last=False)
-        return capabilities
 
     async def answer(self, call: ToolCall, client: Client, nursery: trio.Nursery, level: str | None) -> Answer:
         """Make the call and answer it.
@@ -159,8 +129,8 @@ class FastPath:
                 call.traceparent,
                 written=may_be_written(operation),
             )
-            value = bounded(self._server.surface, operation, params, value)
-            result = encoded_tool_result(operation, value, self._modern_tail if call.modern else b"")
+            tail = self._modern_tail if call.modern else b""
+            result = encoded_tool_result(self._server.surface, operation, params, value, tail)
         except Exception as error:  # noqa: BLE001  # the edge: a defect is this call's answer, and is logged
             return self.failed(call, error)
         return Answer(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (_encode(call.id), result))
@@ -180,3 +150,22 @@ class FastPath:
 
 def _is_composite(operation: Operation[object]) -> bool:
     return operation.service == SERVICE and operation.name in NAMES
+
+
+def _capabilities(meta: _Meta, level: str | None) -> JsonObject | None:
+    """The capabilities in a valid envelope of 2026-07-28; None where the SDK must say what is wrong with it."""
+    if meta.version != LATEST_MODERN_VERSION or isinstance(meta.capabilities, UnsetType):
+        return None
+    envelope: JsonObject = {f"{_PREFIX}protocolVersion": meta.version}
+    try:
+        # As the client sent them; the SDK checks their form.
+        capabilities: JsonObject = msgspec.json.decode(meta.capabilities)
+        envelope[f"{_PREFIX}clientCapabilities"] = capabilities
+        if not isinstance(meta.info, UnsetType):
+            envelope[f"{_PREFIX}clientInfo"] = msgspec.json.decode(meta.info)
+        if level is not None:
+            envelope[f"{_PREFIX}logLevel"] = level
+        protocol_methods.validate_client_request(TOOLS_CALL, meta.version, {"name": "", "_meta": envelope})
+    except (msgspec.DecodeError, UnicodeDecodeError, ValidationError):
+        return None
+    return capabilities

@@ -1,12 +1,8 @@
 """The first messages of a client, answered without the SDK: of a local one while it still loads.
 
-A client that starts Linckia waits for the answer of `initialize` (or, in 2026-07-28, `server/discover`) before it does
-anything, and the SDK takes a second to import.  What these answers say follows from the surface alone, so they are
-given here, in the SDK's own words; a test runs the same requests through both and compares.  Only what is beyond
-doubt is taken: a message that is malformed, or that means anything else, waits for the SDK.
-
-What was answered here to a local client must be told to the SDK as well once it is there (`taken`), whose answer is
-then dropped.  Over HTTP nothing is remembered of a greeting: what it agreed on is in the session's id.
+A client that starts Linckia waits for the answer of `initialize` (or, in 2026-07-28, `server/discover`), and the SDK
+takes a second to import.  What these answers say follows from the surface alone, in the SDK's own words.  Only what is
+beyond doubt is taken; any other message waits for the SDK, which is then told what was answered here (`taken`).
 """
 
 from __future__ import annotations
@@ -145,9 +141,8 @@ class Greeter:
     def answer(self, data: bytes, *, greeted: bool, modern: bool = False, listing: bool = False) -> Greeting | None:
         """The answer to a message; None where the SDK must see it first.
 
-        Args:
-            greeted: whether the client has opened its session, `modern` without a handshake.
-            listing: whether it may be told all the tools here, as a local client once it has said that it is ready.
+        `greeted`, the client has opened its session, `modern` without a handshake; `listing`, it may be told all the
+        tools here, as a local client once it has said that it is ready.
         """
         if len(data) > _MAX_BYTES or data.count(b"{") + data.count(b"[") > _MAX_BRACKETS:
             return None

@@ -72,16 +72,16 @@ class SurfaceServer:
         dispatcher: Dispatcher,
         news: News,
         version: str,
-        scratchpads: Scratchpads | None = None,
-        prompts: FilePrompts | None = None,
+        scratchpads: Scratchpads,
+        prompts: FilePrompts,
     ) -> None:
         self.surface = surface
         self.dispatcher = dispatcher
         self._table = table
         self.news = news
-        self.scratchpads = scratchpads or Scratchpads()
+        self.scratchpads = scratchpads
         # Shown where there are prompts at all.
-        self._prompts = prompts if prompts is not None and surface.name in SHOWN_ON else FilePrompts()
+        self._prompts = prompts if surface.name in SHOWN_ON else FilePrompts()
         self.listening = ListenHandler(news.bus)
         self.greeter = Greeter(surface, version)
         # Arguments of the library's own constructor, each a function of another type, which it checks.
@@ -162,12 +162,12 @@ class SurfaceServer:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         operation = self.surface.tools.get(params.name)
         if operation is None:
-            raise calls.unknown_tool(params.name, self.surface.tools)
+            raise calls.unknown_tool(params.name, self.surface)
 
         async def call() -> JsonObject:
             parsed = operation.parse(params.arguments or {})
             value = await self._perform(ctx, operation, parsed, params.request_state)
-            return calls.tool_result(operation, calls.bounded(self.surface, operation, parsed, value))
+            return calls.tool_result(self.surface, operation, parsed, value)
 
         return await _answered(ctx, operation, call())
 

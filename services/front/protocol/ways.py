@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 
-import msgspec
+from msgspec import UnsetType
 
 from services.front.protocol.messages import TOOLS_CALL, Envelope
 
@@ -31,29 +31,19 @@ class Carrier(enum.Enum):
     HTTP = "http"
 
 
-class Row(msgspec.Struct, frozen=True):
-    """`over` are the carriers whose messages of this method take the way; over the others they are the SDK's."""
-
-    method: str
-    way: Way
-    over: frozenset[Carrier]
-
-
-_ALL = frozenset(Carrier)
-
-TABLE = (
-    Row("initialize", Way.GREETING, frozenset({Carrier.LOADING, Carrier.HTTP})),
-    Row("notifications/initialized", Way.GREETING, frozenset({Carrier.LOADING, Carrier.HTTP})),
-    Row("server/discover", Way.GREETING, frozenset({Carrier.LOADING})),
-    Row("ping", Way.GREETING, _ALL),
-    Row("tools/list", Way.GREETING, frozenset({Carrier.LOADING})),
-    Row(TOOLS_CALL, Way.CALL, frozenset({Carrier.STDIO, Carrier.HTTP})),
-)
-
-_WAYS = {(row.method, carrier): row.way for row in TABLE for carrier in row.over}
+TABLE: dict[str, tuple[Way, frozenset[Carrier]]] = {
+    "initialize": (Way.GREETING, frozenset({Carrier.LOADING, Carrier.HTTP})),
+    "notifications/initialized": (Way.GREETING, frozenset({Carrier.LOADING, Carrier.HTTP})),
+    "server/discover": (Way.GREETING, frozenset({Carrier.LOADING})),
+    "ping": (Way.GREETING, frozenset(Carrier)),
+    "tools/list": (Way.GREETING, frozenset({Carrier.LOADING})),
+    TOOLS_CALL: (Way.CALL, frozenset({Carrier.STDIO, Carrier.HTTP})),
+}
+"""The way of each method, and the carriers over which it is taken; over the others the SDK answers."""
 
 
 def way_of(message: Envelope | None, carrier: Carrier) -> Way:
     """Who answers a message; None is one in no known form."""
-    method = None if message is None else message.method
-    return _WAYS.get((method, carrier), Way.SDK) if isinstance(method, str) else Way.SDK
+    method = "" if message is None or isinstance(message.method, UnsetType) else message.method
+    way, over = TABLE.get(method, (Way.SDK, ()))
+    return way if carrier in over else Way.SDK

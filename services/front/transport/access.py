@@ -1,12 +1,9 @@
 """Who may talk to the HTTP side: the Host and Origin checks, the bearer token, CORS.
 
 A page in a browser can be made to send requests to this machine (DNS rebinding): so the Host must be a name this server
-goes by, and an Origin, where a browser names one, must be allowed.  Off the loopback only the token protects.
-Everything is refused before any of the request's body is read.
-
-A token is the kernel's own, for which everything is open, or one that the operator has made or an issuer (`oauth`),
-whose grant goes with all that is called for the request (`proto.grants`).  Once it is revoked or has expired, what is
-being answered ends too.  What is refused is told to the audit log.
+goes by, and an Origin, where a browser names one, must be allowed.  A token is the kernel's own, for which everything
+is open, or one that the operator has made or an issuer (`oauth`), whose grant goes with all that is called for the
+request.  Everything is refused before any of the request's body is read, and told to the audit log.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 import secrets
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import trio
@@ -51,8 +51,7 @@ from services.front.protocol.ways import Carrier, Way, way_of
 from services.front.session import SessionState
 from services.front.transport.exchange import Exchange, send_whole
 from services.front.transport.http_batch import serve_batch
-from services.front.transport.http_sessions import HttpSession, Sessions
-from services.front.transport.peers import Said
+from services.front.transport.http_sessions import HttpSession, Said, Sessions
 from services.front.transport.request import Body, McpRequest, Refused, answered_once, name_of, replay_of
 from services.front.transport.session_ids import Claims
 from services.front.transport.turns import LARGE_BYTES, Shared
@@ -90,10 +89,8 @@ class Endpoint:
         # For what stands for itself: all of 2026-07-28, and what has no session.
         self._manager = StreamableHTTPSessionManager(server.sdk, stateless=True, max_request_body_size=max_body_bytes)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        async with self._manager.run():
-            yield
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return self._manager.run()
 
     def close_streams(self) -> None:
         """End the streams that only listen; their clients would keep the server from ending.  Calls have a while."""
@@ -233,7 +230,7 @@ class Endpoint:
             session_id = self._id_for(sessions, params)
         claims = sessions.ids.read(session_id) or Claims("", self._server.surface.name, "", 0)
         session = HttpSession(session_id, claims, self._server, SessionState())
-        transport = await sessions.open(session)
+        transport = await sessions.start(session)
         try:
             await transport.handle_request(request.scope, request.receive, answered_once(request.send))
         finally:

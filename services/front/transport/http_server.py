@@ -1,11 +1,8 @@
 """HTTP/1.1 under trio for an ASGI application: parsed by llhttp, bounded in every direction.
 
-A connection is one task.  Its requests are served one after the other; heads, bodies and idle time have their limits,
-and a client that does not read what it is sent is dropped.  What a client sends ahead waits unread in its socket.
-
-An orderly end cuts nobody off.  What is in flight is answered.  A connection between two requests cannot be closed
-without a race: its client may be sending, and does not repeat a POST by itself (RFC 9112, 9.3.1).  So it is passed on
-to the server that comes next, unread.
+A connection is one task.  What a client sends ahead waits unread in its socket.  An orderly end answers what is in
+flight.  A connection between two requests cannot be closed without a race: its client may be sending, and does not
+repeat a POST by itself (RFC 9112, 9.3.1).  So it is passed on to the server that comes next, unread.
 """
 
 from __future__ import annotations
@@ -75,10 +72,7 @@ async def serve(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on `listening`, which is closed at the end, until `shutdown` returns and what is in flight is answered.
-
-    Args:
-        relay: without one, connections between two requests are closed at the end.
-    """
+    Without a `relay`, connections between two requests are closed then."""
     server = _Server(app, settings, relay)
     listening.setblocking(False)
     async with trio.open_nursery() as connections:

@@ -1,10 +1,11 @@
 """Sessions of clients with a handshake over HTTP, which belong to no front: any that gets a good id serves it.
 
-The id says what the handshake agreed on (`services.front.transport.session_ids`), so that opening a session costs no
-memory, and the kernel keeps what its client has said since (`services.front.session`).  A front makes the rest when the
-session is first used there: the SDK's part when a message needs the SDK.  What idled longest is given up for another,
-and so is what nobody used for hours; the next request makes it again.  Lost with a front are the calls in its hands,
-whose connections end, the entries of the scratchpad, and notices that no stream was open for.
+The id says what the handshake agreed on (`services.front.transport.session_ids`), and the kernel keeps what its client
+has said since (`services.front.session`).  A front makes the rest when the session is first used there: the SDK's part
+when a message needs the SDK.  What idled longest is given up for another; the next request makes it again.
+
+Where there are several fronts, the requests of one session come to any of them, so that what one is told of a session
+the others are told as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
+import msgspec
 import trio
 from mcp.server.connection import Connection
 from mcp.server.runner import serve_connection
@@ -23,11 +26,19 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from mcp_types import InitializeRequestParams
 
+from proto import frames, grants
+from proto.dispatch import Dispatcher
+from proto.errors import LinckiaError
+from proto.frames import Event
+from proto.front import SERVICE
+from proto.front import TO_FRONTS as PREFIX
+from proto.operation import Params, operation_of
+from proto.ops.kernel import KernelKeepSession, KernelKeptSession
+from services.front.dispatcher import Events
 from services.front.protocol.connections import KEEP, STATE
 from services.front.protocol.server import SurfaceServer
 from services.front.scratchpad import LOOSE, Entry, Scratchpad, Scratchpads
 from services.front.session import SessionState, read_state
-from services.front.transport.peers import Cached, Changed, News, Peers, Said
 from services.front.transport.session_ids import Claims, SessionIds
 
 MAX_SESSIONS = 4096
@@ -43,6 +54,78 @@ IDLE_S = 4 * 3600.0
 _SWEEP_S = 60.0
 
 _log = logging.getLogger("linckia.gateway")
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A session is as its state says."""
+
+    name: str
+    state: str
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A session's client has sent what is no request: an answer to a question, or the withdrawal of a call."""
+
+    name: str
+    message: bytes
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """A long answer was kept for a session, or for clients without one."""
+
+    name: str
+    entry: Entry
+
+
+News: TypeAlias = Changed | Said | Cached
+
+_KINDS: dict[str, type[News]] = {f"{PREFIX}{kind.__name__}": kind for kind in (Changed, Said, Cached)}
+
+
+class Peers:
+    """The other fronts, if there are `several`, and the kernel."""
+
+    def __init__(self, dispatcher: Dispatcher, events: Events, *, several: bool) -> None:
+        self.several = several
+        self._dispatcher = dispatcher
+        self._events = events
+
+    async def _ask_kernel(self, params: Params[object]) -> object:
+        with grants.lifted():
+            return await self._dispatcher.call(operation_of(params), params, caller=SERVICE)
+
+    async def keep(self, name: str, state: SessionState) -> None:
+        """Have the kernel keep what a session is, and tell the others."""
+        written = state.written()
+        try:
+            await self._ask_kernel(KernelKeepSession(name=name, state=written))
+        except LinckiaError as error:
+            _log.warning("a session's state is not kept: %s", error)
+        self.tell(Changed(name, written))
+
+    async def kept(self, name: str) -> SessionState:
+        """What the kernel keeps of a session; the defaults where that is nothing."""
+        try:
+            written = await self._ask_kernel(KernelKeptSession(name=name))
+            return read_state(written) if isinstance(written, str) else SessionState()
+        except (LinckiaError, msgspec.DecodeError) as error:
+            _log.warning("a session's state is not known: %s", error)
+            return SessionState()
+
+    def tell(self, what: News) -> None:
+        """The other fronts, if there are any."""
+        if self.several:
+            self._events.publish(f"{PREFIX}{type(what).__name__}", what)
+
+    def listen(self, receive: Callable[[News], Awaitable[None]]) -> None:
+        """Call `receive` with what the others tell."""
+
+        async def read(event: Event) -> None:
+            if (kind := _KINDS.get(event.topic)) is not None:
+                await receive(frames.read_body(event.body, kind))
+
+        if self.several:
+            self._events.on_event(read)
 
 
 class HttpSession:
@@ -196,17 +279,14 @@ class Sessions:
                     {"protocolVersion": claims.version, "capabilities": claims.capabilities, "clientInfo": said},
                     by_name=False,
                 )
-                await self._start(session, client)
+                await self.start(session, client)
         assert session.transport is not None
         return session.transport
 
-    async def open(self, session: HttpSession) -> StreamableHTTPServerTransport:
-        """The SDK's part of a session whose `initialize` it has yet to see."""
-        return await self._start(session, None)
-
-    async def _start(
-        self, session: HttpSession, client: InitializeRequestParams | None
+    async def start(
+        self, session: HttpSession, client: InitializeRequestParams | None = None
     ) -> StreamableHTTPServerTransport:
+        """Start the SDK's part of a session, whose `initialize` it has yet to see where there is no `client`."""
         served = [each for each in self._by_name.values() if each.transport is not None]
         idle = (each for each in served if not each.in_flight)
         if len(served) >= self._served and (other := min(idle, key=lambda each: each.used_at, default=None)):

@@ -47,13 +47,11 @@ async def lines(
     excess: Excess | None = None,
     begun: Callable[[bytes], None] = lambda data: None,
 ) -> AsyncIterator[Line]:
-    """The lines of `source` that are not blank, the last one also without its newline.
-
-    A line longer than `limit` bytes is skipped as it comes, and yielded as excess.
+    """The lines of `source` that are not blank, the last one also without its newline; one longer than `limit` bytes is
+    skipped as it comes, and yielded as excess.
 
     Args:
-        before: what was read of it already.
-        excess: instead, of the line that it is in the middle of.
+        before: what was read of it already; `excess` instead, of the line that it is in the middle of.
         begun: told what there is of a line that has no end yet, up to `BEGUN_BYTES`.
     """
     buffer = bytearray()

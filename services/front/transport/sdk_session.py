@@ -46,14 +46,9 @@ _log = logging.getLogger("linckia.gateway")
 
 
 class SdkSession:
-    """The SDK's server for one client, in a nursery by `run`.
+    """The SDK's server for one client: `post` sends a message to it, `respond` the answer to a request.
 
-    Args:
-        post: sends a message to the client.
-        respond: sends the answer to a request.
-        answered: ids of requests that the client has its answer of.
-
-    `in_hand` are the requests that the SDK has yet to answer.
+    `answered` are ids of requests that the client has its answer of, `in_hand` those that the SDK has yet to answer.
     """
 
     def __init__(
@@ -136,11 +131,7 @@ class SdkSession:
         return self.fast_path.recognise(envelope, modern=self._opened_modern)
 
     async def hand_over(self, data: bytes, has_id: bool, refuse: Callable[[bytes], None]) -> RequestId | None:
-        """Give the SDK a message, or answer what is wrong with it.
-
-        Args:
-            has_id: whether it has an `id`, in whatever form.
-            refuse: sends that answer.
+        """Give the SDK a message, or have `refuse` send what is wrong with it; `has_id`, in whatever form.
 
         Returns the request that it withdraws, where it is one of those.
         """

@@ -1,9 +1,7 @@
 """The state of a local client's session, kept where it outlives the front, and the kernel.
 
-The memory is the client's process's (`linckia stdio` makes it and passes it along with its descriptors).  The front
-notes there what it has read and not yet looked at, which requests wait for their answer, and what the client has said
-that made the session what it is.  When the front is killed, the next one is given the same memory, and the session
-goes on: nothing that the client sent is lost, and every request is answered.
+`linckia stdio` makes the memory.  The front notes there what it has read and not yet looked at, which requests wait
+for their answer, and what the client has said that made the session what it is, so that the next front goes on with it.
 
 A record is written beside the last one and then made the current one by a single byte, so that a kill at any point
 leaves one that is whole.  Input is read into the memory itself, numbered before, and the record tells up to which
@@ -44,7 +42,6 @@ _BEGINNING_BYTES = 256
 _MOST = 2048
 """Where more requests are in flight than there is room for: bytes kept of each, and their number."""
 
-
 _NAME = re.compile("[0-9a-f]{32}")
 
 
@@ -70,18 +67,13 @@ class Kept(msgspec.Struct, array_like=True):
     """What services know the session by."""
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Kept).decode
 
 
 class SessionMemory:
     """The record of one session; without memory (`None`) it keeps nothing.
 
-    Args:
-        fd: empty at first, and afterwards as another session_memory has left it.
-
-    Raises:
-        OSError, ValueError: the descriptor is of no such memory.
+    `fd` is empty at first, and afterwards as another has left it.  Raises OSError, ValueError: it is no such memory.
     """
 
     def __init__(self, fd: int | None) -> None:
@@ -91,8 +83,8 @@ class SessionMemory:
         before = self._record()
         # A client may write there what it likes, but not the name of another's session over HTTP.
         self.name = before.name if _NAME.fullmatch(before.name) else secrets.token_hex(16)
+        # Not kept here: it is in what the client said.
         self.state = SessionState()
-        """Not kept here: it is in what the client said."""
         self._said: dict[str, bytes] = {}
         self._asked: dict[RequestId, tuple[str, bytes]] = {}
         self._rest = b""
@@ -100,10 +92,9 @@ class SessionMemory:
         self._cut = False
         self._reads = 0
         self._revivals = 0
+        # Of what was in hand when this front took over, what still is, and whether there is input among that.
         self._inherited: set[RequestId] = set()
-        """Of what was in hand when this front took over, what still is."""
         self._unread = False
-        """Whether there is input among that."""
         self._landing = memoryview(b"") if self._memory is None else memoryview(self._memory)[_LANDING:]
 
     def close(self) -> None:
@@ -218,12 +209,12 @@ class SessionMemory:
         said = list(self._said.values())
         asked = [message for _, message in self._asked.values()]
         own = self._short, self._cut, self._reads, b"", self._revivals, self.name
-        record = _encode(Kept(said, asked, self._rest, *own))
+        record = msgspec.msgpack.encode(Kept(said, asked, self._rest, *own))
         if len(record) > SLOT_BYTES - 4:
             # Enough to answer them; a session with so many subscriptions has to subscribe again.
             asked = [message[:_BEGINNING_BYTES] for message in asked[-_MOST:]]
             said = [message for message in said if len(message) < _BEGINNING_BYTES][:_MOST]
-            record = _encode(Kept(said, asked, self._rest, *own))
+            record = msgspec.msgpack.encode(Kept(said, asked, self._rest, *own))
         slot = 1 if memory[0] != 1 else 2
         at = _HEADER_BYTES + (slot - 1) * SLOT_BYTES
         memory[at : at + 4 + len(record)] = len(record).to_bytes(4, "little") + record

@@ -69,9 +69,8 @@ _log = logging.getLogger("linckia.gateway")
 
 
 class StdioSession:
-    """One client on one pair of descriptors; the client end of its calls on the fast path.
-
-    The descriptors stay open and are left as they were found.
+    """One client on one pair of descriptors, which are left as they were found; the client end of its calls on the fast
+    path.
 
     Args:
         memory: of this session, which may have been another kernel's before.

@@ -32,9 +32,8 @@ from services.front.gateway import Gateway
 from services.front.transport import http_server
 from services.front.transport.access import Guard, Tokens
 from services.front.transport.endpoint import Endpoint, hear
-from services.front.transport.http_sessions import Sessions
+from services.front.transport.http_sessions import Peers, Sessions
 from services.front.transport.oauth import ResourceServer
-from services.front.transport.peers import Peers
 from services.front.transport.session_ids import SessionIds
 from services.front.transport.turns import Shared
 from services.front.web import metrics, page, routes
@@ -117,12 +116,9 @@ async def serve_http(
     Requests in flight then have some seconds to end; streams that only listen are ended at once.
 
     Args:
-        routes: others' (metrics, the operator's page), behind the same checks.
         ready: what `/health` and `/readyz` answer 200 for.
         session_key: signs the ids of sessions; all fronts have the same.
         several: whether there are other fronts.
-        tokens: those that the operator has made.
-        issuer: judges the tokens of another issuer, if there is one.
         shared: with the routes, what one client's flood leaves to the others.
         relay: from the front before, and to the next.
     """

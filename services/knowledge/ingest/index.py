@@ -69,19 +69,11 @@ class Failed:
 class Index:
     """The notes, and the work that is left; one step at a time."""
 
-    def __init__(
-        self, env: Environment, database: Database, roots: Roots, turn: trio.CapacityLimiter,
-        look_again: Callable[[Iterable[str]], None],
-    ) -> None:  # fmt: skip
-        """
-        Args:
-            turn: of the thread that reads files.
-            look_again: called with files that may have been written while they were read.
-        """
+    def __init__(self, env: Environment, database: Database, look_again: Callable[[Iterable[str]], None]) -> None:
+        """`look_again` is called with files that may have been written while they were read."""
         self._env = env
         self._database = database
-        self._roots = roots
-        self._turn = turn
+        self._roots = env.roots
         self._look_again = look_again
         self._measure: Measure | None = None
         self._generation: int | None = None
@@ -160,9 +152,7 @@ class Index:
 
     async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
         """Forget the files that are gone and give ids to new ones, in one transaction."""
-        moved = await trio.to_thread.run_sync(
-            _moves, changes, self.known, self.renamed, self._roots, walk, limiter=self._turn
-        )
+        moved = await trio.to_thread.run_sync(_moves, changes, self.known, self.renamed, self._roots, walk)
         ids = [self.known[place].id for place in changes.gone]
 
         def change(db: apsw.Connection) -> dict[Place, Known]:
@@ -183,10 +173,10 @@ class Index:
         """Do one piece of work; answers whether there was any."""
         if not self.reconciled:
             await self._reconcile()
-        elif self.leaving and await self._take_out(reused=bool(self.pending)):
-            pass
         elif self.pending:
             await self._batch()
+        elif self.leaving:
+            await self._take_out()
         else:
             return self.cut_after is not None and await self._cut_again(self.cut_after)
         return True
@@ -231,24 +221,21 @@ class Index:
         self.leaving = True
         self.reconciled = True
 
-    async def _take_out(self, *, reused: bool) -> bool:
-        """Take ids out of the search; answers whether there were any that can go now.
+    async def _take_out(self) -> None:
+        """Take ids out of the search, which leaves out notes that are gone until then.
 
-        While notes wait to be put, only those go that a note has again: the new note of a renamed file takes over the
-        vectors of the old one. Searches leave out notes that are gone.
+        After all notes that wait were put: the new note of a renamed file takes over the vectors of the old one.
         """
-        ids = await self._database.read(lambda db: nodes.leaving(db, 4096, reused=reused))
-        if not ids:
-            self.leaving = reused
-            return False
-        await self._env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
-        await self._database.write(lambda db: nodes.left(db, ids))
-        return True
+        ids = await self._database.read(lambda db: nodes.leaving(db, 4096))
+        if ids:
+            await self._env.call(RetrieveDelete(collection=COLLECTION, groups=ids))
+            await self._database.write(lambda db: nodes.left(db, ids))
+        self.leaving = bool(ids)
 
     async def _batch(self) -> None:
         wanted = {place: self.known[place] for place in itertools.islice(self.pending, BATCH_FILES)}
         assert self._measure is not None, "notes are known before they are read"
-        batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, self._measure, limiter=self._turn)
+        batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, self._measure)
         now = trio.current_time()
         put = await self._put(list(batch.groups.values()), batch)
         updates = [batch.updates[id_] for id_ in put] + batch.unchanged

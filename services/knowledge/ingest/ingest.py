@@ -79,10 +79,9 @@ class Ingest:
         self._retry_at = 0.0
         self._pause_s = FIRST_PAUSE_S
         self._wake = trio.Event()
-        self._turn = trio.CapacityLimiter(1)
         self._started = trio.current_time()
         self.roots = env.roots
-        self.index = Index(env, database, self.roots, self._turn, self.invalidate)
+        self.index = Index(env, database, self.invalidate)
         self.passed = trio.Condition()
         """Notified after each step."""
         self.scanned = False
@@ -304,7 +303,7 @@ class Ingest:
             return walk, changes, time.perf_counter() - began
 
         try:
-            walk, changes, took_s = await trio.to_thread.run_sync(work, limiter=self._turn)
+            walk, changes, took_s = await trio.to_thread.run_sync(work)
             await self.index.follow(changes, walk, first=not self.scanned)
         except BaseException:
             self.invalidate(files, folders)

@@ -13,7 +13,6 @@ import urllib.parse
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import FrontMatter
@@ -27,7 +26,7 @@ DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^
 DEFINITION = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
 _TAG = re.compile(r"\[tag:([^\[\]\n]+)\]", re.IGNORECASE)
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
-_TAG_COMMENT = re.compile(r"<!--[ \t]*tags:", re.IGNORECASE)
+_TAG_COMMENT = re.compile(r"<!--[ \t]*tags:((?:[^<-]++|-(?!->)|<(?!!--[ \t]*tags:))*+)-->", re.IGNORECASE)
 _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
 _BETWEEN_RELATIONS = re.compile(r"\]\s*\[")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -159,12 +158,8 @@ def linked(destination: str, place: Place) -> Iterator[Reference]:
 def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:
     """Each `<!-- tags: … -->` of `text` as (start, end, what stands between); one that has no end before the next is
     none."""
-    begun: re.Match[str] | None = None
-    for match in chain(_TAG_COMMENT.finditer(text), (None,)):
-        stop = -1 if begun is None else text.find("-->", begun.end(), None if match is None else match.start())
-        if begun is not None and stop >= 0:
-            yield begun.start(), stop + 3, text[begun.end() : stop]
-        begun = match
+    for match in _TAG_COMMENT.finditer(text):
+        yield match.start(), match.end(), match[1]
 
 
 def entries(content: str) -> list[str]:

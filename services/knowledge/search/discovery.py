@@ -15,7 +15,7 @@ from proto.ops.retrieve import UNLIKELY, Pair, RetrievePairs, RetrieveStatus
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
-from services.knowledge.search import duplicates, gaps, reading, sentences
+from services.knowledge.search import duplicates, gaps, reading, words
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
 from services.knowledge.search.topics import MOST_PAIRS
@@ -117,7 +117,7 @@ class Discovery:
         for id_, node in there.items():
             trio.from_thread.check_cancelled()
             contents[id_] = None if node is None else gaps.content(node.place, self._ingest.roots)
-        common = sentences.commonplaces(each.sentences for each in contents.values() if each is not None)
+        common = words.commonplaces(each.sentences for each in contents.values() if each is not None)
         said = [gaps.compared(contents[pair.first], contents[pair.second], common) for pair in pairs[:QUOTED]]
         return contents, [*said, *([([], [])] * (len(pairs) - len(said)))]
 
@@ -126,10 +126,10 @@ class Discovery:
     ) -> list[ops.Gap]:
         """The gaps with their reasons, which quote the nearest sentences."""
         texts = list(dict.fromkeys(each.text for both in said for own in both for each in own))
-        vectors: sentences.Vectors = {}
+        vectors: words.Vectors = {}
         try:
             if texts:
-                vectors = sentences.unpacked(texts, await ctx.call(EmbedTexts(texts=texts), timeout_s=QUOTES_WAIT_S))
+                vectors = words.unpacked(texts, await ctx.call(EmbedTexts(texts=texts), timeout_s=QUOTES_WAIT_S))
         except LinckiaError as error:
             ctx.log("warning", f"find_gaps: sentences are compared by their words: {error.failure.message}")
 
@@ -180,7 +180,7 @@ class Discovery:
         compared = await ctx.call(asked)
         known: Known = {}
         for start in range(0, len(compared.pairs), READ_PAIRS):
-            some = [p for p in compared.pairs[start : start + READ_PAIRS] if found.of(p.first) != found.of(p.second)]
+            some = [p for p in compared.pairs[start : start + READ_PAIRS] if not found.together(p.first, p.second)]
             for pair, share in zip(some, await self._likenesses(some, known), strict=True):
                 if share >= params.threshold:
                     found.join(pair.first, pair.second, share)

@@ -61,30 +61,28 @@ def same_text(db: apsw.Connection) -> list[list[str]]:
 
 
 class Groups:
-    """Notes put together, two by two (disjoint sets), with the least likeness of two that were."""
+    """Notes put together, two by two, with the least likeness of two that were."""
 
     def __init__(self) -> None:
-        self._parent: dict[str, str] = {}
-        self._least: dict[str, float] = {}
+        from networkx.utils import UnionFind  # not before it is needed: it takes half a second
 
-    def of(self, id_: str) -> str:
-        while (parent := self._parent.get(id_, id_)) != id_:
-            id_ = parent
-        return id_
+        self._sets = UnionFind()
+        self._joined: list[tuple[str, float]] = []
+
+    def together(self, one: str, other: str) -> bool:
+        return bool(self._sets[one] == self._sets[other])
 
     def join(self, one: str, other: str, likeness: float) -> None:
-        first, second = sorted((self.of(one), self.of(other)))
-        least = min(self._least.pop(first, 1.0), self._least.pop(second, 1.0), likeness)
-        self._parent.setdefault(first, first)
-        self._parent[second] = first
-        self._least[first] = least
+        self._sets.union(one, other)
+        self._joined.append((one, likeness))
 
     def all(self) -> list[tuple[float, list[str]]]:
         """Each with its least likeness; the most alike first, then the largest."""
-        by_first: dict[str, list[str]] = {}
-        for id_ in sorted(self._parent):
-            by_first.setdefault(self.of(id_), []).append(id_)
-        found = ((self._least[first], ids) for first, ids in by_first.items())
+        least: dict[str, float] = {}
+        for one, likeness in self._joined:
+            first = self._sets[one]
+            least[first] = min(least.get(first, 1.0), likeness)
+        found = ((least[self._sets[next(iter(ids))]], sorted(ids)) for ids in self._sets.to_sets() if len(ids) > 1)
         return sorted(found, key=lambda each: (-each[0], -len(each[1]), each[1]))
 
 

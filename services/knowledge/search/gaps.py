@@ -16,8 +16,16 @@ from proto.ops.knowledge import Gap
 from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place, text_if_readable
 from services.knowledge.notes.markdown import parse
-from services.knowledge.search.sentences import Sentence, Vectors, chosen, nearest, sentences
-from services.knowledge.search.words import count_words, shared, without_addresses
+from services.knowledge.search.words import (
+    Sentence,
+    Vectors,
+    chosen,
+    count_words,
+    nearest,
+    sentences,
+    shared,
+    without_addresses,
+)
 from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -40,13 +40,12 @@ Dangling = tuple[str, str, str]
 """Of a link: the note that has it, its kind, the key of its target."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loose:
+class Loose(NamedTuple):
     """The first of both, and how many there are."""
 
-    broken: list[BrokenLink] = field(default_factory=list)
+    broken: Sequence[BrokenLink] = ()
     broken_count: int = 0
-    orphans: list[str] = field(default_factory=list)
+    orphans: Sequence[str] = ()
     orphan_count: int = 0
 
 

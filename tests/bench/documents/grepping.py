@@ -12,7 +12,6 @@ from pathlib import Path
 import trio
 
 from proto.ops.documents.find import DocumentsGrep
-from services.documents.store.compress import Codec
 from services.documents.store.store import Store
 from services.documents.text import grep as grepping
 from tests.bench.documents.trees import children_s, kernel_alone, make_tree, sources
@@ -109,7 +108,6 @@ def _hostile(kernel: RunningKernel, paths: list[str]) -> None:
 
 async def _measure(folder: Path, root: Path) -> None:
     store = Store(folder)
-    codec = await store.read(Codec)
     ripgrep = shutil.which("rg")
     print(f"{'the first hundred':<40}{'matches':>8}{'CPU ms':>9}{'rg CPU ms':>11}{'ratio':>8}")
     for pattern in (*PATTERNS, *SELECTIVE):
@@ -117,7 +115,7 @@ async def _measure(folder: Path, root: Path) -> None:
         taken: list[float] = []
         for _ in range(7):
             began = time.process_time()
-            answer = await store.read(partial(grepping.grep, codec=codec, params=params))
+            answer = await store.read(partial(grepping.grep, params=params))
             taken.append((time.process_time() - began) * 1000)
         ours, theirs = statistics.median(taken), float("nan")
         if ripgrep:

@@ -13,12 +13,14 @@ from proto import ops
 from proto.errors import InvalidParams
 from proto.surfaces.surface import Surface
 from services.front.composite.run import Composites
+from services.front.prompts import FilePrompts
 from services.front.protocol import batch
 from services.front.protocol.connections import News
 from services.front.protocol.fast_path import FastPath
 from services.front.protocol.handshake import Handshake
 from services.front.protocol.messages import NotJson, error_message, is_call, read_envelope, request_key
 from services.front.protocol.server import SurfaceServer
+from services.front.scratchpad import Scratchpads
 from services.front.transport.json_lines import readable_id
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import TABLE
@@ -60,7 +62,7 @@ def _fast() -> FastPath:
     # Nothing is published here.
     news = News(cast("trio.Nursery", None))
     composites = Composites(dispatcher, surface.steps)
-    return FastPath(SurfaceServer(surface, TABLE, composites, news, "1"))
+    return FastPath(SurfaceServer(surface, TABLE, composites, news, "1", Scratchpads(), FilePrompts()))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from kernel.ports import ServiceState
-from kernel.router.instance import Limits
+from kernel.router.call import Limits
 from kernel.router.router import Router
 from kernel.supervisor.spec import Backoff, ServiceSpec
 from kernel.supervisor.supervisor import ServiceReport, Supervisor

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kernel.ports import ServiceState
-from kernel.router.instance import Limits
+from kernel.router.call import Limits
 from proto.errors import LinckiaError, OperationError
 from proto.frames import Fault, read_body
 from proto.grants import Grant

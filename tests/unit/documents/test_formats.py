@@ -17,7 +17,8 @@ from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus
 from services.decode import main as decode
-from services.decode.text import archive, writer
+from services.decode import results
+from services.decode.text import office
 from services.decode.text.reading import text_of
 from services.documents.text.passages import passages
 from services.retrieve.main import open_service as open_retrieve
@@ -110,12 +111,12 @@ def test_what_yields_no_text_says_why(what: str) -> None:
 
 def test_a_document_that_unfolds_or_goes_on_too_long_is_cut_there(monkeypatch: pytest.MonkeyPatch) -> None:
     long = formats.docx("<w:p><w:r><w:t>word</w:t></w:r></w:p>" * 5000)
-    monkeypatch.setattr(writer, "MAX_TEXT_CHARACTERS", 3000)
+    monkeypatch.setattr(results, "MAX_TEXT_CHARACTERS", 3000)
     made = text_of(long, LIMIT_S)
     assert (len(made.text or ""), made.problem) == (3000, "its text is cut before its end")
     made = text_of(long, -1.0)
     assert (made.text, made.problem) == (None, "its text is cut before its end")
-    monkeypatch.setattr(archive, "MAX_UNFOLDED_BYTES", 500)
+    monkeypatch.setattr(office, "MAX_UNFOLDED_BYTES", 500)
     for data in (formats.docx(), formats.xlsx(), formats.odt()):
         assert "unfolds to more" in (text_of(data, LIMIT_S).problem or "")
 

@@ -14,7 +14,6 @@ from proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsR
 from proto.ops.documents.find import DocumentsGrep
 from proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
 from services.documents.store import schema
-from services.documents.store.compress import Codec
 from services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming
 from services.documents.store.store import Store
 from tests.in_process import Bench
@@ -147,7 +146,7 @@ async def test_a_store_of_an_earlier_version_is_opened_and_goes_on(tmp_path: Pat
 async def test_what_compresses_to_nothing_is_not_held_until_it_is_a_batch_of_bytes(tmp_path: Path) -> None:
     # Each chunk holds as much memory as it had before: a hole of some gigabytes was more than the service may have.
     store = Store(tmp_path)
-    incoming = Incoming(await store.read(Codec))
+    incoming = Incoming(store.codec)
     fed = 0
     while not incoming.full and fed <= BATCH_CHUNKS * MAX_BYTES // 2**20:
         incoming.feed(bytes(2**20))

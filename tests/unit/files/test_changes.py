@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -20,7 +21,7 @@ from proto.ops.files.changes import (
 from proto.ops.files.index import Index
 from services.files.changes import copying, disk
 from services.files.changes.disk import Place
-from services.runtime.replace import rename_without_flag
+from services.runtime.replace import rename, rename_without_flag
 from tests.unit.files.changing import members, pairs, put_into_set, small_tree, statuses
 from tests.unit.files.rig import OnDisk, change_tree, differences, files_service, index, make_tree, stored
 
@@ -204,8 +205,10 @@ def test_without_the_flag_of_the_system_nothing_is_overwritten_either(tmp_path: 
 
     try:
         for source, target in (("file", "taken"), ("folder", "full"), ("folder", "taken"), ("file", "full")):
-            with pytest.raises(FileExistsError):
-                rename_without_flag(at(source), at(target))
+            for way in (rename, rename_without_flag):
+                with pytest.raises(FileExistsError) as refused:
+                    way(at(source), at(target))
+                assert refused.value.strerror == os.strerror(errno.EEXIST)
         rename_without_flag(at("file"), at("new"))
         rename_without_flag(at("folder"), at("new folder"))
     finally:

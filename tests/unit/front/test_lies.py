@@ -45,7 +45,7 @@ LIES = {
 
 @pytest.fixture(params=list(LIES.values()), ids=list(LIES))
 def lying(request: pytest.FixtureRequest) -> LinkDispatcher:
-    return LinkDispatcher(cast("Outgoing", Lying(request.param)))
+    return LinkDispatcher(cast("Outgoing", Lying(request.param)), {})
 
 
 @asynccontextmanager

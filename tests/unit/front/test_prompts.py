@@ -28,11 +28,9 @@ async def served(
     data: Path, *roots: Path, surface: str = "documents", denied: tuple[str, ...] = ()
 ) -> AsyncIterator[Wire]:
     dispatcher = InProcess()
-
-    def serve(name: str, fill: Callable[[Any, Any], Any]) -> None:
-        dispatcher.handlers.by_name[name] = (TABLE[name].params, fill)
-
-    prompts.register(serve)
+    for name, fill in prompts.HANDLERS.items():
+        answer: Callable[[Any, Any], Any] = fill
+        dispatcher.handlers.by_name[name] = (TABLE[name].params, answer)
     given = (PromptFolder(str(data / "prompts")), *(PromptFolder(str(root / "prompts"), str(root)) for root in roots))
     folders = [Folder.of(folder, Roots(denied=denied)) for folder in given]
     opened = open_gateway(TABLE, dispatcher, dispatcher, version="1", prompt_folders=folders)

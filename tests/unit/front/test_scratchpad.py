@@ -80,8 +80,7 @@ TABLE = Table(operation_of(each) for each in (Search, Read, Other, ScratchpadRea
 @asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     handlers = Handlers()
-    kernel: dict[str, Callable[[Any, str], Awaitable[Any]]] = {}
-    scratchpad.register(kernel.__setitem__)
+    kernel: dict[str, Callable[[Any, str], Awaitable[Any]]] = {**scratchpad.HANDLERS}
 
     @handlers.handle(Search)
     async def search(params: Search, ctx: Context) -> Results:

@@ -19,8 +19,7 @@ from proto.frames import Event, pack_body
 from services.front.scratchpad import Scratchpads
 from services.front.session import MAX_SUBSCRIPTIONS, SessionState, current_key, read_state
 from services.front.transport import session_ids
-from services.front.transport.http_sessions import HttpSession, Sessions
-from services.front.transport.peers import Peers
+from services.front.transport.http_sessions import HttpSession, Peers, Sessions
 from services.front.transport.session_ids import SessionIds
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.front.inprocess import InProcess

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.router.instance import Limits
+from kernel.router.call import Limits
 from kernel.router.record import AuditLog
 from kernel.router.router import Router
 from proto import frames, ops

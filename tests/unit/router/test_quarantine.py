@@ -8,9 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.router import quarantine
-from kernel.router.call import RoutedCall
-from kernel.router.quarantine import QUARANTINE_S
+from kernel.router import call as calls
+from kernel.router.call import QUARANTINE_S, RoutedCall
 from proto.errors import (
     Executed,
     Kind,
@@ -138,8 +137,8 @@ async def test_only_what_asks_the_same_is_refused_and_for_a_while(
 
 
 def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quarantine, "ENTRIES", 3)
-    monkeypatch.setattr(quarantine, "MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(calls, "ENTRIES", 3)
+    monkeypatch.setattr(calls, "MAX_MESSAGE_BYTES", 10)
     monkeypatch.setattr(trio, "current_time", lambda: 0.0)
 
     def asking(params: bytes) -> RoutedCall:
@@ -148,7 +147,7 @@ def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPa
             op=op, params=params, caller="client", trace="", deadline=0, limit_s=0, done=lambda outcome: None
         )
 
-    kept = quarantine.Quarantine()
+    kept = calls.Quarantine()
     for params in (b"a", b"b", b"c", b"d"):
         kept.convict(asking(params))
     assert [bool(kept.left_s(asking(params))) for params in (b"a", b"b", b"c", b"d")] == [False, True, True, True]

@@ -14,8 +14,8 @@ from proto.ops.retrieve import Pair
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
 from services.knowledge.search import duplicates, gaps, labels
-from services.knowledge.search.sentences import Sentence, commonplaces, nearest, sentences, unpacked
 from services.knowledge.search.topics import communities, joined
+from services.knowledge.search.words import Sentence, commonplaces, nearest, sentences, unpacked
 from services.runtime.models.measure import ROUGH
 
 NOTE = """---

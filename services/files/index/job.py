@@ -1,17 +1,62 @@
-"""Jobs as clients are told of them: what is stored, and of one that runs what it has counted since."""
+"""A job of `index`: as it runs here, and as clients are told of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import apsw
 import msgspec
+import trio
 
-from proto.ops.files.index import Job, Wholes
-from services.files.index.scan import Counts
+from proto.ops.files.index import Job, JobStatus, Wholes
+from services.files.index.scan import Counts, Scan
 from services.files.store.sql import Row, fetch_all, fetch_one
 from services.runtime import times
+from services.runtime.storage import DiskFull
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Running:
+    """A job that waits or runs in this process."""
+
+    id: int
+    root: str
+    background: bool
+    force: bool
+    max_age_s: float
+    rows: int | None = None
+    """What clients are to see of the path, as `folder.rows`; None: what they see already."""
+    attempt: int = 1
+    waiting: int = 0
+    """Calls that wait for its end."""
+    cancelled: bool = False
+    scan: Scan | None = None
+    looked: bool = False
+    """Whether the scan itself is over: a later caller wants to know of what may have changed since."""
+    failure: DiskFull | None = None
+    """Why a job that a call waits for was not run."""
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.scan is not None:
+            self.scan.cancel()
+
+    @property
+    def counts(self) -> Counts | None:
+        return None if self.scan is None else self.scan.counts
+
+
+class Outcome(NamedTuple):
+    """Of a job."""
+
+    status: JobStatus
+    error: str | None = None
+    skipped: str | None = None
+
 
 _SELECT = (
     "SELECT id, root, status, progress, attempt, created, started, finished, files, directories, size, problems,"
@@ -22,13 +67,13 @@ Counted = Callable[[int], Counts | None]
 """The counts of a job, by its id, where it runs."""
 
 
-def find(db: apsw.Connection, id_: int, counted: Counted) -> Job | None:
+def find_job(db: apsw.Connection, id_: int, counted: Counted) -> Job | None:
     """The job of this id."""
     row = fetch_one(db, f"{_SELECT} WHERE id = ?", (id_,))
     return None if row is None else _job(row, counted)
 
 
-def every(db: apsw.Connection, counted: Counted) -> list[Job]:
+def every_job(db: apsw.Connection, counted: Counted) -> list[Job]:
     """All jobs, newest first."""
     return [_job(row, counted) for row in fetch_all(db, f"{_SELECT} ORDER BY id DESC")]
 
