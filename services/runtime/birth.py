@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import struct
 from typing import Final
+
+from services.runtime.privileges import libc
 
 AT_FDCWD: Final = -100
 _AT_SYMLINK_NOFOLLOW: Final = 0x100
@@ -17,11 +18,6 @@ _BTIME = struct.Struct("=qI")
 _BTIME_AT: Final = 80
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
-
-
 def born_ns(name: str | bytes, folder: int = AT_FDCWD) -> int:
     """When the entry of an open folder was created, in nanoseconds, or with an empty name that folder; 0 where that is
     not known or it does not exist. No link is followed.
@@ -30,7 +26,7 @@ def born_ns(name: str | bytes, folder: int = AT_FDCWD) -> int:
     """
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     flags = _AT_SYMLINK_NOFOLLOW if name else _AT_EMPTY_PATH
-    if _libc().statx(folder, os.fsencode(name), flags, _STATX_BTIME, buffer) < 0:
+    if libc().statx(folder, os.fsencode(name), flags, _STATX_BTIME, buffer) < 0:
         return 0
     if not struct.unpack_from("=I", buffer)[0] & _STATX_BTIME:
         return 0

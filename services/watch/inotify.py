@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import logging
 import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from services.runtime.privileges import checked, libc
 
 IN_MODIFY: Final = 0x2
 IN_ATTRIB: Final = 0x4
@@ -56,16 +57,16 @@ class Inotify:
 
     def __init__(self) -> None:
         """Raises OSError where the user has too many of them already (`fs.inotify.max_user_instances`)."""
-        self.fd = _checked(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
+        self.fd = checked(libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
 
     def add(self, folder: int) -> int:
         """Watch an open folder; the same folder always has the same number. Raises OSError (ENOSPC: past the limit)."""
         path = b"/proc/self/fd/%d" % folder
-        return _checked(_libc().inotify_add_watch(self.fd, path, ctypes.c_uint32(_MASK)), "inotify_add_watch")
+        return checked(libc().inotify_add_watch(self.fd, path, ctypes.c_uint32(_MASK)), "inotify_add_watch")
 
     def remove(self, watch: int) -> None:
         """End a watch; one that ended by itself, with its folder, is passed over."""
-        if _libc().inotify_rm_watch(self.fd, watch) < 0 and ctypes.get_errno() != errno.EINVAL:
+        if libc().inotify_rm_watch(self.fd, watch) < 0 and ctypes.get_errno() != errno.EINVAL:
             raise OSError(ctypes.get_errno(), f"inotify_rm_watch: {os.strerror(ctypes.get_errno())}")
 
     def read(self) -> bytes:
@@ -167,15 +168,3 @@ def system_limit(name: str) -> int:
         return int(Path("/proc/sys/fs/inotify", name).read_text())
     except (OSError, ValueError):
         return 0
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result

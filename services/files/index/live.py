@@ -21,7 +21,7 @@ import apsw
 from services.files import paths
 from services.files.index.edit import Edit
 from services.files.index.listing import MAX_INT, Found, is_at, look, open_folder, read_folder
-from services.files.index.tree import Stored, Tree, below, find, find_scanned
+from services.files.index.tree import Stored, Tree, below, find, find_scanned, rows_of_root, set_rows
 from services.files.store import schema
 from services.files.store.sql import fetch_all, fetch_value
 
@@ -91,8 +91,13 @@ class Live:
 
     def list_root(self) -> None:
         """Store the entries directly in the root, and the content of new directories."""
-        self._whole[paths.as_folder(self._root)] = None
-        self.apply([Hint(self._root)])
+
+        def show(db: apsw.Connection) -> None:
+            if (rows := rows_of_root(self._root)) is not None:
+                set_rows(db, self._root, rows)
+
+        # What is in it is not known, even if it was listed before.
+        self.apply([Hint(self._root, left=True)], show)
 
     def look_again(self, folders: Iterable[str], gone: Collection[str]) -> set[str]:
         """Examine all stored entries of these directories (paths with slash); new entries are left alone.

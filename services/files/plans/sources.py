@@ -27,6 +27,7 @@ from services.files.store import schema
 from services.files.store.sql import Row, fetch_all, fetch_one, fetch_value
 from services.runtime import times
 from services.runtime.handlers import Context, handles
+from services.runtime.roots import is_text_name
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ class SourceTools:
         if params.type == "live":
             if found.kind != schema.DIRECTORY:
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
-            if not _is_text(path):
+            if not is_text_name(paths.to_os(path)):
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not UTF-8, and cannot be followed", field="path")
         definition = structs.replace(msgspec.convert(params, Definition, from_attributes=True), path=path)
         runs = params.type == "live" and params.enabled
@@ -251,14 +252,6 @@ async def resume_sources(core: Core, following: Followers) -> None:
 def _new_subscription() -> str:
     # Never that of an earlier start: what the watcher kept for that one is not to be read on.
     return f"source-{uuid.uuid4().hex}"
-
-
-def _is_text(path: str) -> bool:
-    try:
-        paths.to_os(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _want(db: apsw.Connection, name: str, wanted: bool, subscription: str | None) -> None:

@@ -6,13 +6,13 @@ import itertools
 import os
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypedDict, TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.files.shared import FileEntry, Filter
+from proto.ops.files.shared import EntryPage, FileEntry, Filter
 from services.files import paths
 from services.files.index.tree import Stored, find_scanned, find_shown
 from services.files.query.matching import COLUMNS, Condition, between, text_matches
@@ -182,19 +182,7 @@ class Select:
         return len(ids), sum(size for _, _, kind, size in ids if kind != schema.DIRECTORY), rows
 
 
-class Found(TypedDict):
-    """The fields of `EntryPage`."""
-
-    entries: list[FileEntry]
-    total_count: int
-    returned_count: int
-    offset: int
-    limit: int
-    has_more: bool
-    summary: str | None
-
-
-def page(db: apsw.Connection, select: Select, order: Order, *, limit: int, offset: int) -> tuple[Found, int]:
+def page(db: apsw.Connection, select: Select, order: Order, *, limit: int, offset: int) -> tuple[EntryPage, int]:
     """One page of the entries that match, and how many bytes there are in files."""
     total, size, rows = select.first(db, order, limit=limit, offset=offset)
     entries, cut = fitting(map(entry_of, rows))
@@ -203,7 +191,7 @@ def page(db: apsw.Connection, select: Select, order: Order, *, limit: int, offse
         f"{total} entries match, {size} bytes in files; these are {len(entries)} of them, as many as fit into"
         f" {MAX_BYTES} bytes. Go on with offset={end}, set a limit, or narrow the search."
     )
-    found = Found(
+    found = EntryPage(
         entries=entries, total_count=total, returned_count=len(entries), offset=offset, limit=limit,
         has_more=end < total, summary=summary if cut else None,
     )  # fmt: skip

@@ -56,7 +56,7 @@ class Grouping(Family):
         shown: dict[str, Any] = {}
         if params.include_entries:
             found, size = page(db, select, BY_PATH, limit=params.limit, offset=params.offset)
-            shown = {name: found[name] for name in ("entries", "limit", "offset", "has_more", "summary")}
+            shown = {name: getattr(found, name) for name in ("entries", "limit", "offset", "has_more", "summary")}
         else:
             _, size = select.totals(db)
         children, parents = _linked(db, id_, down=True), _linked(db, id_, down=False)

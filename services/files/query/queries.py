@@ -40,7 +40,7 @@ class Queries(Family):
     def execute(self, db: apsw.Connection, params: ops.QueryExecute) -> ops.FoundEntries:
         select, order = selection(db, params.name)
         found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
-        return ops.FoundEntries(query=params.name, **found)
+        return ops.FoundEntries(query=params.name, **structs.asdict(found))
 
     @reads(ops.QueryList)
     def listing(self, db: apsw.Connection, params: ops.QueryList) -> ops.QueryListing:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import apsw
 import msgspec
+from msgspec import structs
 
 from proto.errors import InvalidParams
 from proto.ops.files import resources as ops
@@ -97,7 +98,7 @@ def _found(
     start = sets.find(db, params.name)
     select = Select(criteria, sets.with_children(db, start) if params.include_children else [start])
     found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
-    return ops.SetEntryPage(resource_set=params.name, **found)
+    return ops.SetEntryPage(resource_set=params.name, **structs.asdict(found))
 
 
 def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]:

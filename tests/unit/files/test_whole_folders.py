@@ -146,6 +146,19 @@ async def test_changes_in_them_are_followed_in_the_sums(tmp_path: Path, root: Pa
         assert shown(data, root) == OWN | {"src/lib", "src/lib/__pycache__"}
 
 
+async def test_a_folder_in_them_that_is_followed_is_listed(tmp_path: Path, root: Path) -> None:
+    data = tmp_path / "data"
+    async with files_and_watch(data, root) as bench:
+        await index(bench, root)
+        git = str(root / ".git")
+        # It is there before the source, and after the scan.
+        (root / ".git/HEAD").write_text("ref")
+        await bench.call(SourceCreate(name="live", type="live", path=git, watch_recursive=False, debounce_ms=20))
+        inside = {"HEAD", "config", "objects", "objects/ab", "objects/ab/cd"}
+        await until(lambda: sorted((OWN | {f".git/{path}" for path in inside}) ^ shown(data, root)))
+        assert wrong(data, root) == []
+
+
 async def test_rows_of_an_older_index_stay_until_its_next_scan(tmp_path: Path, root: Path) -> None:
     data = tmp_path / "data"
     async with files_service(data, root) as bench:
