@@ -34,16 +34,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("linckia.retrieve")
 
-_PRAGMAS = {
-    # What is deleted is overwritten, not only forgotten.
-    "secure_delete": 1,
-    "cache_size": -16384,
-}
-
-SCRUB_WAIT_S = 30.0
+SCRUB_WAIT_S, CHECKPOINT_PAUSE_S = 30.0, 0.05
 """For files that hold words, and for those that hold vectors, of what was deleted to go; and for the log."""
-
-CHECKPOINT_PAUSE_S = 0.05
 
 GIVEN = "given:"
 """The fingerprint of vectors that are given begins so."""
@@ -55,8 +47,7 @@ MOST_HURRIED = 256
 class Collection:
     """Opening blocks; the methods are for the event loop.
 
-    A damaged database is begun again, under another epoch. From then on this object answers Unavailable, and another
-    one is to be opened in its place: `begun_again`.
+    A damaged database is begun again, under another epoch: this object then answers Unavailable (`begun_again`).
 
     Args:
         readers: of all collections.
@@ -81,7 +72,7 @@ class Collection:
         path = folder / f"{name}.db"
         try:
             self._database = Database(
-                path, schema.SCHEMA, kind=kind, readers=readers, pragmas=_PRAGMAS, on_rebuilt=on_rebuilt
+                path, schema.SCHEMA, kind=kind, readers=readers, pragmas=schema.PRAGMAS, on_rebuilt=on_rebuilt
             )
         except (apsw.Error, OSError) as error:
             raise OperationError(f"collection {name} cannot be opened: {error}") from error
@@ -133,7 +124,7 @@ class Collection:
 
     @property
     def begun_again(self) -> bool:
-        """Whether the database was found damaged, so that this object is to be closed and another one opened."""
+        """Whether the database was found damaged: this object is to be closed and another one opened in its place."""
         return self._database.generation != self._generation
 
     @property
@@ -156,17 +147,13 @@ class Collection:
         """How many pieces wait for their vectors, and what for where that is known; empty where none does."""
         if not (lacking := self.progress.lacking):
             return ""
-        count = str(lacking) if len(self.vectors) else f"all {lacking}"
-        reason = self.outbox.waiting if self.outbox is not None else None
-        return f"{count} pieces still wait for their vectors{f' ({reason})' if reason else ''}"
+        reason = f" ({self.outbox.waiting})" if self.outbox is not None and self.outbox.waiting else ""
+        return f"{'' if len(self.vectors) else 'all '}{lacking} pieces still wait for their vectors{reason}"
 
     @property
     def becoming(self) -> str:
         """How far the vectors of another model are, after what keeps those there are from being compared."""
-        if self.coming is None:
-            return ""
-        waiting, made, _ = self.progress
-        return f" ({made} of {made + waiting} pieces have a vector of {self.coming.fingerprint}, the model in use)"
+        return "" if self.coming is None else self.progress.towards(self.coming)
 
     def backlog(self) -> Backlog | None:
         """How far its vectors are; None where none is still to come, or that is not known yet."""
@@ -184,16 +171,12 @@ class Collection:
 
     @property
     def waiting(self) -> int:
-        """Items whose vector is still to come, of the coming model where one is coming."""
         return self.progress.waiting
 
     # Writing
 
     async def put(self, groups: Sequence[Group], admit: Callable[[apsw.Connection], object] = lambda _: None) -> Change:
-        """Set groups in one transaction; on disk and found by words when this returns.
-
-        Args:
-            admit: called before, in that transaction; what it raises leaves all as it was.
+        """Set groups in one transaction, which `admit` may refuse; on disk and found by words when this returns.
 
         Cancellation: before the transaction nothing is done, after its start it is done as a whole.
 
@@ -287,7 +270,7 @@ class Collection:
             self.refilling = ""
 
     async def rebuild_words(self) -> None:
-        """Rebuild the word index from the text; does nothing while that is under way already.
+        """Rebuild the word index from the text, unless that is under way.
 
         Raises:
             Unavailable: more than the index is damaged.
@@ -336,7 +319,6 @@ class Collection:
         return await self.read(find)
 
     async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
-        """See `store.items`."""
         return await self.read(lambda db: store.items(db, ids, full))
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:

@@ -15,6 +15,12 @@ import apsw
 from services.retrieve import lexical
 from services.runtime.database import Schema, beside
 
+PRAGMAS = {
+    # What is deleted is overwritten, not only forgotten.
+    "secure_delete": 1,
+    "cache_size": -16384,
+}
+
 
 def of_vectors(name: str) -> str:
     """A table of vectors of one model; counting them reads the index alone."""

@@ -56,6 +56,11 @@ class Progress(NamedTuple):
     made: int
     lacking: int
 
+    def towards(self, model: Model) -> str:
+        """In words, after a reason."""
+        total = self.made + self.waiting
+        return f" ({self.made} of {total} pieces have a vector of {model.fingerprint}, the model in use)"
+
 
 NONE = Progress(0, 0, 0)
 
