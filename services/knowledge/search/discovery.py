@@ -15,6 +15,8 @@ from proto.ops.retrieve import UNLIKELY, Pair, RetrievePairs, RetrieveStatus
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
+from services.knowledge.notes.files import text_if_readable
+from services.knowledge.notes.frontmatter import split
 from services.knowledge.search import duplicates, gaps, reading, words
 from services.knowledge.search.operations import Search
 from services.knowledge.search.refinement import Refiner
@@ -103,7 +105,9 @@ class Discovery:
         def compare() -> list[float]:
             for id_, node in zip(missing, there, strict=True):
                 trio.from_thread.check_cancelled()
-                known[id_] = frozenset() if node is None else duplicates.runs_of(node.place, self._ingest.roots)
+                # None where its file cannot be read.
+                text = None if node is None else text_if_readable(node.place, self._ingest.roots)
+                known[id_] = duplicates.runs(split(text or "")[1])
             none: duplicates.Runs = frozenset()
             return [duplicates.likeness(known.get(pair.first, none), known.get(pair.second, none)) for pair in pairs]
 

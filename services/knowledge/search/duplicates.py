@@ -13,9 +13,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from services.knowledge.notes.files import Place, digest, text_if_readable
-from services.knowledge.notes.frontmatter import split
-from services.runtime.roots import Roots
+from services.knowledge.notes.files import digest
 
 SAME = 0.8
 """Of the runs of words, from which on one note says what the other says: one word in fourteen may be another."""
@@ -35,11 +33,6 @@ def runs(text: str) -> Runs:
         return frozenset([hash(tuple(words))] if words else ())
     found = {hash(tuple(words[at : at + _RUN_WORDS])) for at in range(len(words) - _RUN_WORDS + 1)}
     return frozenset(heapq.nsmallest(_SKETCH, found))
-
-
-def runs_of(place: Place, roots: Roots) -> Runs:
-    """Those of a note; none where its file cannot be read.  Blocks on the disk."""
-    return runs(split(text_if_readable(place, roots) or "")[1])
 
 
 def likeness(first: Runs, second: Runs) -> float:

@@ -68,16 +68,15 @@ class _Counts:
         for first, end in plan.code:
             lines[first:end] = [""] * (end - first)
         prose = without_addresses("\n".join(line for line in lines if not line.startswith("#")))
-        named = [self._terms(_parted(name), is_prose=False) for name in (note.title, *note.tags)]
+        names = (note.title, *note.tags)
+        named = Counter(term for name in names for term in self._terms(_parted(name), is_prose=False))
         counts: Counter[Term] = Counter(self._terms(prose, is_prose=True))
         for heading in plan.headings[1:]:
             counts.update(dict.fromkeys(self._terms(heading, is_prose=False), _HEADING_WEIGHT))
-        for term in [term for terms in named for term in terms]:
-            counts[term] += _TITLE_WEIGHT
+        for term, times in named.items():
+            counts[term] += _TITLE_WEIGHT * times
         for term, count in counts.items():
-            self.weight[term] += count / (count + _SATURATED)
-        for term in {term for terms in named for term in terms}:
-            self.weight[term] += _TITLED
+            self.weight[term] += count / (count + _SATURATED) + (_TITLED if term in named else 0.0)
         self.notes.update(counts.keys())
 
     def _terms(self, text: str, *, is_prose: bool) -> list[Term]:
@@ -114,25 +113,20 @@ def _form(forms: Counter[str]) -> str:
 
 def labels(clusters: Sequence[Iterable[Said]], checkpoint: Callable[[], None]) -> list[str]:
     """For each cluster its label, empty where nothing sets it apart; no two are the same, but for the empty ones."""
-    counts: list[_Counts] = []
-    for notes in clusters:
-        own = _Counts()
+    counts = [_Counts() for _ in clusters]
+    total: dict[Term, float] = defaultdict(float)
+    for own, notes in zip(counts, clusters, strict=True):
         for note in notes:
             checkpoint()
             own.add(note)
-        counts.append(own)
-    total: dict[Term, float] = defaultdict(float)
-    for own in counts:
         for term, weight in own.weight.items():
             total[term] += weight
-    taken: set[str] = set()
     made: list[str] = []
     for own in counts:
         terms = [own.written(term) for term in _chosen(own, total)]
         size = LABEL_TERMS
-        while (label := ", ".join(terms[:size])) in taken and size < len(terms):
+        while (label := ", ".join(terms[:size])) in made and size < len(terms):
             size += 1
-        taken.add(label)
         made.append(label)
     return made
 

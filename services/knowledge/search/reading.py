@@ -38,10 +38,8 @@ class _Candidate:
 
     @property
     def reason(self) -> str:
-        said = list(self.said)
-        if self.leads:
-            said.append(f"linked with {', '.join(self.leads[:3])}{' and others' if len(self.leads) > 3 else ''}")
-        return "; ".join(said)
+        linked = f"linked with {', '.join(self.leads[:3])}{' and others' if len(self.leads) > 3 else ''}"
+        return "; ".join([*self.said, *([linked] if self.leads else ())])
 
 
 def query_of(db: apsw.Connection, node: Node, text: str) -> str:
