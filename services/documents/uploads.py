@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import trio
@@ -33,7 +32,6 @@ FINISHED_KEPT = 64
 class _Upload:
     begun: ops.DocumentsPutBegin
     incoming: Incoming
-    receiving: ExitStack
     touched: float
     turn: trio.Lock = field(default_factory=trio.Lock)
 
@@ -54,9 +52,8 @@ class Uploads(Family):
             raise OperationError(f"{MAX_UPLOADS} uploads are under way already")
         pairs(params.metadata)
         id_ = secrets.token_hex(16)
-        receiving = ExitStack()
-        receiving.enter_context(self._adding.receiving_chunks())
-        self._uploads[id_] = _Upload(params, Incoming(self._adding.codec), receiving, trio.current_time())
+        self._adding.receiving += 1
+        self._uploads[id_] = _Upload(params, Incoming(self._adding.codec), trio.current_time())
         return ops.UploadBegun(upload_id=id_)
 
     @handles(ops.DocumentsPutPiece)
@@ -121,7 +118,7 @@ class Uploads(Family):
         """Answers whether there was one."""
         upload = self._uploads.pop(id_, None)
         if upload is not None:
-            upload.receiving.close()
+            self._adding.receiving -= 1
         return upload is not None
 
     def _find(self, id_: str) -> _Upload:

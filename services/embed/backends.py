@@ -26,8 +26,7 @@ import msgspec
 from proto.durable import replace_file
 from proto.errors import OperationError
 from services.embed.encoder import Encoder
-from services.embed.family import supports
-from services.embed.weights import ModelFiles, fingerprint
+from services.embed.weights import ModelFiles, fingerprint, supports
 from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import Precision, processor, require_device
 

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from services.embed import family
-from services.embed.family import MASK, STATES, WORDS
+from services.embed.weights import MASK, STATES, WORDS, first_position
 
 Floats = npt.NDArray[np.float32]
 Take = Callable[[str], Floats]
@@ -185,7 +184,7 @@ def _positions(graph: _Graph, config: Mapping[str, Any], take: Take) -> str:
     length = graph.add("Slice", graph.add("Shape", WORDS), *ends)
     axis = graph.constant([1], np.int64)
     start = graph.constant([0], np.int64)
-    return graph.add("Slice", graph.constant(rows[None, family.first_position(config) :]), start, length, axis)
+    return graph.add("Slice", graph.constant(rows[None, first_position(config) :]), start, length, axis)
 
 
 def _activated(graph: _Graph, kind: str, x: str, bias: Floats) -> str:

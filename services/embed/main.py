@@ -11,20 +11,18 @@ import importlib
 import importlib.util
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import trio
-from msgspec import Meta
 
 from proto.durable import replace_file
 from proto.errors import InvalidParams, OperationError
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, TextKind
 from services.embed.backends import Backend, onnx_is_here, open_encoder, remembered, try_torch
-from services.embed.family import supports
 from services.embed.samples import COMPARED
-from services.embed.serving import BatchSettings, Loaded, Serving
-from services.embed.weights import AUTO, resolve
+from services.embed.serving import Loaded, Serving, Settings
+from services.embed.weights import AUTO, resolve, supports
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.models.checkpoint import ModelMissing
 from services.runtime.models.device import Precision
@@ -34,19 +32,6 @@ TRIAL_AFTER_S = 90.0
 
 MOST_EARLIER = 8
 """Models that were used before, of which it is known which they were."""
-
-
-class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.embed]`."""
-
-    model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
-    backend: Annotated[Backend, Meta(description="auto: the fastest on this processor; torch, or onnx")] = Backend.AUTO
-    max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
-    query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
-    passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
-    batch_ms: Annotated[float, Meta(ge=0, description="Work in one batch of passages; 0: by the device")] = 0
-    max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
-    unload_after_s: Annotated[float, Meta(ge=0)] = 300
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -193,7 +178,8 @@ class EmbedService:
         settings = msgspec.structs.replace(self._settings, **msgspec.structs.asdict(chosen))
         try:
             loaded = load(settings, self._device, folder)
-        except ModelMissing as error:
+        except (ModelMissing, OSError) as error:
+            # Its folder may be out of reach of this process by now.
             raise OperationError(f"the model {fingerprint} was in use before and cannot be loaded: {error}") from None
         if loaded.fingerprint != fingerprint:
             raise OperationError(f"{chosen.model} was the model {fingerprint} and is {loaded.fingerprint} now")

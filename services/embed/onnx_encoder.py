@@ -26,14 +26,11 @@ import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
 from proto.durable import replace_file
 from proto.ops.embed import TextKind
-from services.embed import family
 from services.embed.encoder import Encoder, Vectors, pool, unit
-from services.embed.family import MASK, STATES, WORDS
 from services.embed.samples import COMPARED, SEEN
-from services.embed.tensors import read_tensors
 from services.embed.tokens import TextTokenizer
-from services.embed.weights import ModelFiles, fingerprint
-from services.runtime.models.checkpoint import Ids
+from services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint, prefix_of
+from services.runtime.models.checkpoint import Ids, ModelMissing
 from services.runtime.models.device import Precision, processor
 
 _TOKENS_AT_ONCE = 512
@@ -47,6 +44,7 @@ FORMAT = 1
 LEAST_MEAN, LEAST = 0.998, 0.99
 """Cosine of vectors in 8 bits with those in 32 that is agreement, on average and of the worst text."""
 
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _log = logging.getLogger("linckia.models")
 
 
@@ -128,7 +126,7 @@ class Graphs:
     def __init__(self, files: ModelFiles, threads: int) -> None:
         self._files, self._threads = files, threads
         self._tensors = read_tensors(files.weights)
-        self._prefix = family.prefix(files.config, self._tensors)
+        self._prefix = prefix_of(files.config, self._tensors)
         self._words = self._tensors[f"{self._prefix}embeddings.word_embeddings.weight"]
         self.width = int(self._words.values.shape[1])
 
@@ -215,6 +213,43 @@ class Graphs:
             self.states(session, texts)
             best_s = min(best_s, time.perf_counter() - began)
         return sum(map(len, texts)) / best_s
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A tensor in its file."""
+
+    values: npt.NDArray[Any]
+    is_bf16: bool
+
+    def rows(self, at: npt.NDArray[Any] | slice = slice(None)) -> npt.NDArray[np.float32]:
+        """These rows in float32, copied."""
+        found = self.values[at]
+        if self.is_bf16:
+            # The upper half of a float32, which numpy has no name for.
+            return (found.astype(np.uint32) << 16).view(np.float32)
+        return found.astype(np.float32)
+
+
+def read_tensors(paths: Sequence[Path]) -> dict[str, Stored]:
+    """The tensors of numbers with a fraction, by name.
+
+    Raises:
+        ModelMissing: a file is damaged.
+    """
+    found = {}
+    for path in paths:
+        try:
+            whole = np.memmap(path, dtype=np.uint8, mode="r")
+            begin = 8 + int(whole[:8].view("<u8")[0])
+            header = msgspec.json.decode(bytes(whole[8:begin]), type=dict[str, dict[str, Any]])
+            for name, said in header.items():
+                if (dtype := _TYPES.get(said.get("dtype", ""))) is not None:
+                    start, end = said["data_offsets"]
+                    values = whole[begin + start : begin + end].view(dtype).reshape(said["shape"])
+                    found[name] = Stored(values, said["dtype"] == "BF16")
+        except (msgspec.DecodeError, ValueError, KeyError, OSError) as error:
+            raise ModelMissing(f"{path} is no safetensors file, or damaged: {error}", field="model") from None
+    return found
 
 
 def _blocks(sequences: Sequence[Ids]) -> Iterator[list[Ids]]:

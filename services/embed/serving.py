@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import trio
+from msgspec import Meta
 
 from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedResult, EmbedTexts, MaxSimResult, TextKind, pack
+from services.embed.backends import Backend
 from services.embed.encoder import Encoder, LateInteraction, LatePair, Vectors
 from services.embed.samples import SEEN
 from services.embed.tokens import TextTokenizer, Tokens
-from services.embed.weights import ModelFiles, fingerprint
+from services.embed.weights import AUTO, ModelFiles, fingerprint
 from services.runtime.models.batcher import Batcher, BatchLimits, Lane, watch_health
 from services.runtime.models.checkpoint import Ids
 from services.runtime.models.device import ModelSettings, batches_at_once
@@ -28,11 +31,17 @@ _MOST_TOKENS_ON_A_CPU = 2048
 _CANARY = SEEN[0]
 
 
-class BatchSettings(ModelSettings, frozen=True, kw_only=True):
-    """Those settings of `embed` by which batches are made."""
+class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[services.embed]`."""
 
-    batch_ms: float = 0
-    max_waiting_tokens: int = 1_000_000
+    model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
+    backend: Annotated[Backend, Meta(description="auto: the fastest on this processor; torch, or onnx")] = Backend.AUTO
+    max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
+    query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
+    passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
+    batch_ms: Annotated[float, Meta(ge=0, description="Work in one batch of passages; 0: by the device")] = 0
+    max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
+    unload_after_s: Annotated[float, Meta(ge=0)] = 300
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -67,7 +76,7 @@ class Serving:
         background: runs the batches, and the watch over the model's health.
     """
 
-    def __init__(self, background: trio.Nursery, settings: BatchSettings, loaded: Loaded) -> None:
+    def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
         encoder = loaded.encoder
         on_gpu = encoder.device == "cuda"
         # On a GPU a query may have to wait for a batch.

@@ -12,8 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from services.embed.bert import PackedBert
 from services.embed.encoder import Encoder, Vectors
-from services.embed.family import supports
-from services.embed.weights import ModelFiles
+from services.embed.weights import ModelFiles, supports
 from services.runtime.models.checkpoint import Ids, load_transformer
 from services.runtime.models.device import Precision, resolve_precision, survives
 

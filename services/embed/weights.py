@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ _PREFIXES = {
     "intfloat/e5-": _E5,
 }
 """Of queries and of passages, by the beginning of a model's name, where neither its files nor `KNOWN` say."""
+
+
+_FAMILIES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "camembert": "roberta."}
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+"""That code of ours computes; BERT's family has its encoder, and these are its activations."""
+
+
+WORDS, MASK, STATES = "words", "mask", "states"
+"""Of the graph in ONNX Runtime.  Inputs: the words' rows of the embedding table, shape (count, length, hidden),
+float32, and 1 for each token that is one, shape (count, length), int32. Output: the last hidden states, shaped as the
+words."""
 
 
 class Pooling(enum.StrEnum):
@@ -132,3 +145,25 @@ def _prefixes(name: str, folder: Path) -> tuple[str, str]:
     if lowered.endswith("-instruct"):
         return "", ""
     return next((prefixes for start, prefixes in _PREFIXES.items() if lowered.startswith(start)), ("", ""))
+
+
+def supports(config: Mapping[str, Any]) -> bool:
+    """Whether `config` (a `config.json`) describes an encoder of the family, with absolute positions."""
+    return (
+        config.get("model_type") in _FAMILIES
+        and config.get("hidden_act", "gelu") in ACTIVATIONS
+        and config.get("position_embedding_type", "absolute") == "absolute"
+        and not config.get("is_decoder", False)
+    )
+
+
+def prefix_of(config: Mapping[str, Any], names: Collection[str]) -> str:
+    """What stands before the names of the checkpoint's tensors: the family's prefix, or nothing."""
+    prefix = _FAMILIES[str(config["model_type"])]
+    return prefix if any(name.startswith(prefix) for name in names) else ""
+
+
+def first_position(config: Mapping[str, Any]) -> int:
+    """Row of the first token's position: RoBERTa counts from the padding id onwards."""
+    of_roberta = _FAMILIES[str(config["model_type"])] == "roberta."
+    return int(config.get("pad_token_id") or 0) + 1 if of_roberta else 0

@@ -85,8 +85,7 @@ def load(settings: Settings, device: str) -> Loaded | None:
 def warm_up() -> None:
     """Import the code of the model that `auto` finds; without a model that second and 20 MB are saved."""
     with contextlib.suppress(ModelMissing):
-        if resolve() is not None:
-            importlib.import_module("transformers")
+        prepare({})
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
@@ -110,11 +109,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class RerankService:
-    """The operations of `rerank` with a model.
-
-    Args:
-        background: runs the batches, and the watch over the model's health.
-    """
+    """The operations of `rerank` with a model; `background` runs the batches, and the watch over its health."""
 
     def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
         self._loaded = loaded
@@ -152,15 +147,11 @@ class RerankService:
 
     @handles(RerankModelParams)
     async def rerank_model(self, params: RerankModelParams, ctx: Context) -> RerankModel:
-        loaded = self._loaded
+        files, encoder = self._loaded.files, self._loaded.encoder
         return RerankModel(
-            available=True,
-            model=loaded.files.name,
-            max_tokens=loaded.files.max_tokens,
-            device=loaded.encoder.device,
-            precision=loaded.encoder.precision.value,
-            tokens_per_s=self._batcher.tokens_per_s * self._runners,
-        )
+            available=True, model=files.name, max_tokens=files.max_tokens, device=encoder.device,
+            precision=encoder.precision.value, tokens_per_s=self._batcher.tokens_per_s * self._runners,
+        )  # fmt: skip
 
 
 class WithoutModel:

@@ -1,14 +1,14 @@
-"""One collection: its database, its vectors in memory, and the threads that work on them.
+"""One collection: its database, and its vectors in memory.
 
-One writer at a time, several readers beside it, all in worker threads, so that the event loop answers pings whatever
-a query costs. Vectors in memory change in the same thread right after the commit that they follow: what is committed
-and what is searched never part for longer than that.
+Vectors in memory change in the writer's thread right after the commit that they follow: what is committed and what is
+searched never part for longer than that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,14 +17,15 @@ import trio
 
 from proto.errors import OperationError, Unavailable
 from proto.frames import Backlog
-from proto.ops.retrieve import CollectionStatus, Group
-from services.retrieve import lexical, schema, store
+from proto.ops.retrieve import CollectionStatus, Group, Scrubbed
+from services.retrieve import lexical, schema, store, vector_store
 from services.retrieve.filters import Where
 from services.retrieve.lexical import WordsDamaged
 from services.retrieve.live_vectors import LiveVectors
 from services.retrieve.rate import Rate
 from services.retrieve.segment import DEFAULT_LIMITS, Limits
-from services.retrieve.store import Change, Found, Model, Waiting
+from services.retrieve.store import Change, Found
+from services.retrieve.vector_store import Model, Waiting
 from services.retrieve.word_index import FoundWords, WordIndex
 from services.runtime.database import Database, Kind, beside
 from services.runtime.outbox import Outbox
@@ -58,11 +59,9 @@ class Collection:
     one is to be opened in its place: `begun_again`.
 
     Args:
-        readers: shared by all collections: how many threads may read at once.
-        limits: when vectors become segments.
+        readers: of all collections.
         large_words: items from which tantivy is asked for words; None: never.
         on_rebuilt: called on trio's thread when the database was begun again.
-        kind: whether it can be fed again, or is the only copy of what clients gave.
 
     Raises:
         OperationError: the file cannot be opened, or the disk is full.
@@ -90,7 +89,7 @@ class Collection:
         """Another one stands for another database: ids of this one mean nothing in it."""
         self.refilling = ""
         """Why the collection is not full; empty where it is, for all that is known."""
-        self.progress = store.NONE
+        self.progress = vector_store.NONE
         """How far the vectors are, by the last count."""
         self.coming: Model | None = None
         """The model whose vectors are being made, while those of another are searched."""
@@ -99,7 +98,11 @@ class Collection:
         self.hurried: dict[str, None] = {}
         """Groups that were asked for or found while pieces of them had no vector: theirs come first."""
         try:
-            is_large, model = self._look(large_words)
+            try:
+                is_large, model = self._look(large_words)
+            except Unavailable:
+                # Damage was found just now, and the database begun again.
+                is_large, model = self._look(large_words)
         except BaseException:
             self._database.close()
             raise
@@ -118,24 +121,15 @@ class Collection:
 
     def _look(self, large_words: int | None) -> tuple[bool, Model | None]:
         """Learn what the database holds: whether so many items, and the model of its vectors."""
-
-        def look() -> tuple[bool, Model | None]:
-            # By the writer: a start need not wait for a reader.
-            with self._database.transaction() as db:
-                if not lexical.is_current(db):
-                    lexical.rebuild(db)
-                self.epoch = store.meta(db, "epoch") or ""
-                reason = store.meta(db, "refilling")
-                self.refilling = f"collection {self.name} {reason}" if reason else ""
-                self.progress = store.progress(db)
-                self.coming = store.coming_model(db)
-                return large_words is not None and store.has_items(db, large_words), store.current_model(db)
-
-        try:
-            return look()
-        except Unavailable:
-            # Damage was found just now, and the database begun again.
-            return look()
+        # By the writer: a start need not wait for a reader.
+        with self._database.transaction() as db:
+            if not lexical.is_current(db):
+                lexical.rebuild(db)
+            self.epoch = store.meta(db, "epoch") or ""
+            reason = store.meta(db, "refilling")
+            self.refilling = f"collection {self.name} {reason}" if reason else ""
+            self.progress, self.coming = vector_store.progress(db), vector_store.coming_model(db)
+            return large_words is not None and store.has_items(db, large_words), vector_store.current_model(db)
 
     @property
     def begun_again(self) -> bool:
@@ -213,25 +207,28 @@ class Collection:
             admit(db)
             return store.put(db, groups)
 
-        change = await self.write(put, self._follow)
-        if change.progress.waiting:
-            if not self.waiting:
+        return await self._change(put)
+
+    async def delete(self, ids: Sequence[str] | Callable[[apsw.Connection], Sequence[str]]) -> Change:
+        """Remove groups, perhaps chosen in that transaction; found no more by any means when this returns."""
+        return await self._change(lambda db: store.delete(db, ids(db) if callable(ids) else ids))
+
+    async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> None:
+        """Keep vectors (float16 bytes) of that model."""
+        before = self.waiting
+        await self._change(lambda db: store.settle(db, fingerprint, done))
+        self.rate.add(max(0, before - self.waiting))
+
+    async def _change(self, work: Callable[[apsw.Connection], Change]) -> Change:
+        change = await self.write(work, self._follow)
+        before, self.progress = self.waiting, change.progress
+        if self.waiting and (change.rows or self.waiting > before):
+            if not before:
                 self.rate.begin()
             self.has_work.set()
-        self.progress = change.progress
         return change
 
-    async def delete(self, ids: Sequence[str]) -> Change:
-        """Remove groups in one transaction; found no more by any means when this returns."""
-        return await self.delete_chosen(lambda _: ids)
-
-    async def delete_chosen(self, choose: Callable[[apsw.Connection], Sequence[str]]) -> Change:
-        """The same with ids that are chosen in that transaction."""
-        change = await self.write(lambda db: store.delete(db, choose(db)), self._follow)
-        self.progress = change.progress
-        return change
-
-    async def scrub(self) -> None:
+    async def scrub(self) -> Scrubbed:
         """Leave nothing of what was deleted in any file: text, words or vectors.
 
         Raises:
@@ -242,18 +239,15 @@ class Collection:
         if not await self.vectors.scrub(self, SCRUB_WAIT_S):
             raise Unavailable(f"the vectors of collection {self.name} are being rewritten", retry_after_ms=500)
         await self.write(lexical.merge)
-        with trio.move_on_after(SCRUB_WAIT_S) as waiting:
+        with _in_time(f"the words of collection {self.name} are being read"):
             await self.words.scrub()
-        if waiting.cancelled_caught:
-            raise Unavailable(f"the words of collection {self.name} are being read", retry_after_ms=500)
         for path in beside.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
-        with trio.move_on_after(SCRUB_WAIT_S) as waiting:
-            # A reader still needs the log; it ends, of which SQLite tells nothing.
+        with _in_time(f"collection {self.name} is being read"):
+            # A reader still needs it; it ends, of which SQLite tells nothing.
             while not await self._database.checkpoint():  # noqa: ASYNC110
                 await trio.sleep(CHECKPOINT_PAUSE_S)
-        if waiting.cancelled_caught:
-            raise Unavailable(f"collection {self.name} is being read", retry_after_ms=500)
+        return Scrubbed()
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
         """Have every item get a vector of this model; those of another one are searched until all are there."""
@@ -261,7 +255,7 @@ class Collection:
             return
 
         def adopt(db: apsw.Connection) -> apsw.Connection:
-            store.adopt_model(db, fingerprint, dimensions)
+            vector_store.adopt_model(db, fingerprint, dimensions)
             return db
 
         await self.write(adopt, self.follow_models)
@@ -277,26 +271,14 @@ class Collection:
 
     def follow_models(self, db: apsw.Connection) -> None:
         """What was committed a moment ago of whose vectors there are; in the writer's thread."""
-        self.coming, self.progress = store.coming_model(db), store.progress(db)
-        if (model := store.current_model(db)) != self.vectors.model:
+        self.coming, self.progress = vector_store.coming_model(db), vector_store.progress(db)
+        if (model := vector_store.current_model(db)) != self.vectors.model:
             self.vectors.load(db, model)
 
     async def switch(self) -> None:
         """Search the vectors of the model that was coming: there are as many of them as there can be."""
         if self.coming is not None:
             await self.vectors.become(self, self.coming)
-
-    async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> int:
-        """Keep vectors (float16 bytes) of that model; answers how many are still to come."""
-        change = await self.write(lambda db: store.settle(db, fingerprint, done), self._follow)
-        came = self.waiting - change.progress.waiting
-        self.progress = change.progress
-        self.rate.add(max(0, came))
-        return self.waiting
-
-    async def postpone(self, item: Waiting, until: float, error: str) -> None:
-        """See `store.postpone`."""
-        await self.write(lambda db: store.postpone(db, item, until, error))
 
     async def filled(self) -> None:
         """The corpus has brought the collection in step with itself: it is no longer `refilling`."""
@@ -354,7 +336,7 @@ class Collection:
         return await self.read(find)
 
     async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
-        """The items of these ids that are still there; all but the first `full` with their ids alone."""
+        """See `store.items`."""
         return await self.read(lambda db: store.items(db, ids, full))
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -368,7 +350,7 @@ class Collection:
 
     async def count_waiting(self) -> int:
         """Items whose vector is still to come; `progress` holds the last count."""
-        self.progress = await self.read(store.progress)
+        self.progress = await self.read(vector_store.progress)
         return self.waiting
 
     async def status(self) -> CollectionStatus:
@@ -380,7 +362,8 @@ class Collection:
             groups=groups,
             items=items,
             vectors=vectors,
-            vectors_waiting=self.waiting,
+            # Those that were committed in this moment are searched in the next.
+            vectors_waiting=self.waiting + (max(0, vectors - len(self.vectors)) if self.loaded.is_set() else 0),
             vectors_failed=failed,
             backlog=self.backlog(),
             fingerprint=self.fingerprint,
@@ -393,9 +376,7 @@ class Collection:
         )
 
     async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
-        """Run `work` in one transaction, and right after it `follow`; on disk when this returns.
-
-        A damaged word index is rebuilt on the way.
+        """Run `work` in one transaction, and right after it `follow`; a damaged word index is rebuilt on the way.
 
         Raises:
             DiskFull: nothing was changed.
@@ -409,8 +390,6 @@ class Collection:
             return await self._transact(work, follow)
 
     async def _transact(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
-        if self.begun_again:
-            raise self._gone()
         result = await self._database.write(self._of_this_epoch(work), follow)
         self.vectors.changed()
         self.words.changed()
@@ -421,14 +400,19 @@ class Collection:
 
         def run(db: apsw.Connection) -> T:
             if self.begun_again:
-                raise self._gone()
+                raise Unavailable(f"collection {self.name} was damaged and is being begun again", retry_after_ms=100)
             return work(db)
 
         return run
 
-    def _gone(self) -> Unavailable:
-        return Unavailable(f"collection {self.name} was damaged and is being begun again", retry_after_ms=100)
-
     def _follow(self, change: Change) -> None:
         self.words.follow(change.rows, change.gone)
         self.vectors.follow(change)
+
+
+@contextlib.contextmanager
+def _in_time(otherwise: str) -> Iterator[None]:
+    with trio.move_on_after(SCRUB_WAIT_S) as waiting:
+        yield
+    if waiting.cancelled_caught:
+        raise Unavailable(otherwise, retry_after_ms=500)

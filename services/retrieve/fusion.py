@@ -1,4 +1,4 @@
-"""Two orders of candidates made one: weighted standard scores or reciprocal ranks.  Pure functions.
+"""Two orders of candidates made one, by weighted standard scores or reciprocal ranks, and of each group one piece.
 
 Weighted is z-scores, `weight` for the vectors and the rest for the words.  Unlike the range from the least to the best,
 the mean and the spread of a list do not depend on its ends: a piece that holds a word that hardly any other holds is
@@ -9,7 +9,7 @@ Cormack, Clarke and Büttcher, 2009, with k = 60.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -107,3 +107,35 @@ def normalised(scores: Sequence[float]) -> list[float]:
     """The scores in [0, 1], the best at 1 and the least at 0."""
     low, high = min(scores, default=0.0), max(scores, default=0.0)
     return [1.0 if high == low else (score - low) / (high - low) for score in scores]
+
+
+def telling(
+    best: list[tuple[int, float]], groups: Mapping[int, int], lexical: Sequence[tuple[int, float]], bare: Set[int]
+) -> list[tuple[int, float]]:
+    """`best`, where a piece that is never embedded (`bare`: front matter) steps back for another piece of its group.
+
+    It is short, and the title counts for each piece: by that alone it would often be the best of its group. Where the
+    words are half as well met elsewhere in the group, that is what a reader wants to see.
+    """
+    words = dict(lexical)
+    fullest: dict[int, int] = {}
+    for item, _ in lexical:
+        if item in groups and item not in bare:
+            fullest.setdefault(groups[item], item)
+    told: list[tuple[int, float]] = []
+    for item, score in best:
+        other = fullest.get(groups[item]) if item in bare else None
+        told.append((item if other is None or words[other] < words.get(item, 0.0) / 2 else other, score))
+    return told
+
+
+def best_of_groups(fused: Mapping[int, float], group_of: Mapping[int, int]) -> list[tuple[int, float]]:
+    """The best item of each group, best first; items that are gone by now are left out."""
+    best: list[tuple[int, float]] = []
+    seen: set[int] = set()
+    for item_id, score in sorted(fused.items(), key=lambda pair: (-pair[1], pair[0])):
+        group = group_of.get(item_id)
+        if group is not None and group not in seen:
+            seen.add(group)
+            best.append((item_id, score))
+    return best

@@ -1,11 +1,9 @@
 """The word index of large collections: tantivy, beside the index of truth, for what that one answers too slowly.
 
-It is a copy: FTS5 has every word in the transaction that wrote it, and this index follows. A write is noted in memory
-at once (the *tail*, searched with the same scores as the rest) and committed every half second; what a crash took is
-the difference of two sets of ids, since an id is never used twice and never changes its words. Files that are damaged
-are noticed by their checksums, and the index is rebuilt.
-
-Both indexes are given the same terms in the same stems, so that both find the same.
+It is a copy: a write is noted in memory at once (the *tail*, searched with the same scores as the rest) and committed
+every half second; what a crash took is the difference of two sets of ids, since an id is never used twice and never
+changes its words. Damaged files are noticed by their checksums, and the index is rebuilt. Both indexes are given the
+same terms in the same stems, so that both find the same.
 """
 
 from __future__ import annotations
@@ -213,12 +211,7 @@ class LargeWords:
         return best_first([pair for pair in found.items() if pair[0] not in gone], limit)
 
     def _found(
-        self,
-        searcher: tantivy.Searcher,
-        stems: Sequence[str],
-        limit: int,
-        allowed: ItemIds | None,
-        gone: set[int],
+        self, searcher: tantivy.Searcher, stems: Sequence[str], limit: int, allowed: ItemIds | None, gone: set[int]
     ) -> dict[int, float] | None:
         schema = self._index.schema
         words = tantivy.Query.boolean_query(

@@ -2,10 +2,9 @@
 that came since.
 
 The vectors' truth are the rows of `vectors`; the segment that belongs to them stands in `meta`, so that one commit
-switches both. An id is never used twice and never changes its text, so a segment's vector is right exactly as long as
-the database has a vector of that id and model: what was removed or added since is the difference of two sets of ids,
-whether the process ended in between or the segment was written beside searches and writes. A segment that is missing,
-damaged or of another model is left out, and its vectors are read from the database again.
+switches both. An id is never used twice and never changes its text: what was removed or added since a segment was
+written is the difference of two sets of ids. One that is missing, damaged or of another model is left out, and its
+vectors are read from the database.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 import msgspec
@@ -22,10 +21,11 @@ import numpy as np
 import trio
 
 from proto.errors import LinckiaError, Unavailable
-from services.retrieve import segment, store
+from services.retrieve import segment, vector_store
 from services.retrieve.filters import select_ids
 from services.retrieve.segment import DEFAULT_LIMITS, Damaged, Limits, Record, Segment
-from services.retrieve.store import Change, Model, Stored, meta
+from services.retrieve.store import Change, meta
+from services.retrieve.vector_store import Model, Stored
 from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
 if TYPE_CHECKING:
@@ -38,13 +38,10 @@ TAIL_SHARE = 0.125
 """Of the segment, up to which the tail may grow where that is more than `flat_vectors`: a vector is rewritten eight
 times as its collection grows, and a million are searched in 7 ms and their tail in 4 ms on average."""
 
-_TAILS = 2
-"""A tail that a crash kept from becoming a segment is still read at once: all is found from the start."""
-
 RETRY_S = 30.0
 
 _KEY = "segments"
-_AT_ONCE = 500
+_AT_ONCE = 16_384
 
 
 class VectorsLoading(Exception):
@@ -60,18 +57,13 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VectorIndex:
-    """Unit vectors of one model by item id.  `add` and `remove` are the writer's; searches run beside them.
+    """Unit vectors of one model by item id.  `add` and `remove` are the writer's; searches run beside them."""
 
-    Args:
-        missing: vectors of the database that are not here yet.
-    """
-
-    def __init__(self, model: Model, part: Segment | None, tail: FlatIndex, limits: Limits, missing: int = 0) -> None:
+    def __init__(self, model: Model, part: Segment | None, tail: FlatIndex, limits: Limits) -> None:
         self._limits = limits
         self.model = model
         self.segment = part
         self.tail = tail
-        self.missing = missing
 
     def __len__(self) -> int:
         return len(self.tail) + (0 if self.segment is None else len(self.segment))
@@ -106,7 +98,7 @@ class VectorIndex:
         limits = self._limits
         count, struck = (0, 0) if self.segment is None else (self.segment.record.count, self.segment.struck)
         longest = max(limits.flat_vectors, int(count * TAIL_SHARE))
-        return bool(self.missing) or len(self.tail) > longest or struck > count * limits.struck_share
+        return len(self.tail) > longest or struck > count * limits.struck_share
 
 
 NO_VECTORS = VectorIndex(Model(0, "", 1), None, FlatIndex(1), DEFAULT_LIMITS)
@@ -133,35 +125,21 @@ class LiveVectors:
         return 0 if self.index is None else len(self.index)
 
     @property
-    def held(self) -> int:
-        """Vectors that the collection has, searched or not yet."""
-        return len(self) + (0 if self.index is None else self.index.missing)
-
-    @property
     def kind(self) -> str:
         """For `status`."""
         if (index := self.index) is None:
             return "none"
-        kind = "flat" if index.segment is None else "rabitq+flat" if len(index.tail) else "rabitq"
-        return f"{kind}, rebuilding" if index.missing else kind
+        return "flat" if index.segment is None else "rabitq+flat" if len(index.tail) else "rabitq"
 
     @property
     def size_bytes(self) -> int:
         """Of the segment's files."""
         return 0 if self.index is None or self.index.segment is None else self.index.segment.size_bytes
 
-    @property
-    def behind(self) -> str:
-        """Why a search by vectors may not be all that it should be; empty where it is."""
-        if (index := self.index) is not None and index.missing:
-            total = index.missing + len(index)
-            return f"{index.missing} of {total} vectors are not searched yet, the index is being rebuilt"
-        return ""
-
     def load(self, db: apsw.Connection, model: Model | None, built: Segment | None = None) -> None:
         """Bring the vectors of `model` into memory, in the place of any other's; a second a million.
 
-        Where much more than a tail's worth of vectors is in no segment, these are missing until `tend` has made one.
+        Those that are in no segment are compared one by one, however many, until `tend` has made one.
 
         Args:
             built: the segment that was written a moment ago; else the saved one.
@@ -173,17 +151,14 @@ class LiveVectors:
         part = built or self._open_saved(db, model)
         segment.remove_others(self._folder, None if part is None else part.record.name)
         rest = ids = _vector_ids(db)
-        longest = self._limits.flat_vectors
         if part is not None:
             part.strike(np.setdiff1d(part.ids, ids, assume_unique=True))
             rest = ids[~part.holds(ids)]
-            longest = max(longest, int(len(part) * TAIL_SHARE))
-        tail, missing = FlatIndex(model.dimensions), len(rest)
-        if built is not None or missing <= _TAILS * longest:
-            found, rows = _vectors_by_id(db, model, rest)
+        tail = FlatIndex(model.dimensions, len(rest))
+        for start in range(0, len(rest), _AT_ONCE):
+            found, rows = _vectors_by_id(db, model, rest[start : start + _AT_ONCE])
             tail.add(found.tolist(), rows.astype(np.float32))
-            missing = 0
-        self.index = VectorIndex(model, part, tail, self._limits, missing)
+        self.index = VectorIndex(model, part, tail, self._limits)
 
     def follow(self, change: Change) -> None:
         """What was committed a moment ago."""
@@ -219,7 +194,7 @@ class LiveVectors:
             try:
                 while await self.tend(collection):
                     pass
-            except (OSError, apsw.Error, LinckiaError) as error:
+            except (OSError, Damaged, apsw.Error, LinckiaError) as error:
                 report(str(error))
                 await trio.sleep(retry_s)
                 continue
@@ -247,7 +222,7 @@ class LiveVectors:
         return False
 
     async def _rebuild(self, collection: Collection, index: VectorIndex) -> None:
-        built = await self._built(collection, index.model, store.VECTORS)
+        built = await self._built(collection, index.model, vector_store.VECTORS)
         # Unless another model was adopted once all of its vectors had gone.
         await self._switch(collection, index.model, built, lambda db: self.index is index)
 
@@ -259,10 +234,10 @@ class LiveVectors:
         """
         async with self._turn:
             try:
-                built = await self._built(collection, model, store.COMING)
+                built = await self._built(collection, model, vector_store.COMING)
             except (OSError, Damaged) as error:
                 raise Unavailable(f"the index of the new vectors cannot be written: {error}") from error
-            await self._switch(collection, model, built, lambda db: store.switch(db, model))
+            await self._switch(collection, model, built, lambda db: vector_store.switch(db, model))
 
     async def _built(self, collection: Collection, model: Model, table: str) -> Segment | None:
         return await trio.to_thread.run_sync(self._build, collection, model, table, limiter=self._tender)
@@ -315,23 +290,19 @@ class LiveVectors:
         return None
 
 
-def _vector_ids(db: apsw.Connection, table: str = store.VECTORS) -> ItemIds:
+def _vector_ids(db: apsw.Connection, table: str = vector_store.VECTORS) -> ItemIds:
     """Ids that have a vector there, sorted."""
     return select_ids(db, f"SELECT item_id FROM {table}")
 
 
 def _vectors_by_id(
-    db: apsw.Connection, model: Model, ids: ItemIds, table: str = store.VECTORS
+    db: apsw.Connection, model: Model, ids: ItemIds, table: str = vector_store.VECTORS
 ) -> tuple[ItemIds, HalfMatrix]:
     """Those of `ids` (sorted) that have a vector of `model` there, and the vectors."""
-    rows = [
-        row
-        for start in range(0, len(ids), _AT_ONCE)
-        for row in db.execute(
-            f"SELECT item_id, vector FROM {table} WHERE item_id IN (SELECT value FROM json_each(?)) AND +model_id = ? "
-            "ORDER BY item_id",
-            (json.dumps(ids[start : start + _AT_ONCE].tolist()), model.model_id),
-        )
-    ]
+    query = (
+        f"SELECT item_id, vector FROM {table} WHERE item_id IN (SELECT value FROM json_each(?)) AND +model_id = ? "
+        "ORDER BY item_id"
+    )
+    rows: list[Any] = db.execute(query, (json.dumps(ids.tolist()), model.model_id)).fetchall()
     matrix: HalfMatrix = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f2")
     return np.array([row[0] for row in rows], dtype=np.int64), matrix.reshape(len(rows), model.dimensions)

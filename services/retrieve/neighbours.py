@@ -1,18 +1,17 @@
 """Which groups of a collection are near each other, exactly, by the stored vectors, and how they fall together.
 
 A group's vector is the mean of its items' vectors, made a unit vector: what the whole group is about, and not one
-passage that it shares with many others. The vectors come from the database, so that no index has a say in what is
-found; they are kept while the collection does not change.
+passage that it shares with many others. They come from the database, and are kept while the collection does not change.
 
-Products are made block by block in a worker thread: memory is bounded whatever the size of the collection, and between
-two blocks a call that was cancelled ends. The dice of k-means are always the same and ties end by the order of ids: the
-same vectors have the same clusters, so that an agent can come back to one.
+Products are made block by block in a worker thread: memory is bounded, and between two blocks a call that was cancelled
+ends. The same vectors have the same clusters, so that an agent can come back to one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ import numpy.typing as npt
 import trio
 
 from proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
-from services.retrieve import store
+from services.retrieve import vector_store
 from services.retrieve.collection import Collection
 from services.retrieve.vectors import Matrix
 
@@ -88,11 +87,9 @@ class GroupNeighbours:
         vectors = await self.vectors()
         matrix, ids = vectors.matrix, vectors.ids
 
-        def work() -> tuple[list[tuple[int, int, float]], bool]:
-            if nearest is None:
-                return best_pairs(matrix, threshold, limit)
-            return nearest_pairs(matrix, threshold, limit, nearest)
-
+        work = partial(
+            best_pairs if nearest is None else partial(nearest_pairs, each=nearest), matrix, threshold, limit
+        )
         found, more = await trio.to_thread.run_sync(work, limiter=self._turn)
         return Pairs(
             pairs=[Pair(first=ids[i], second=ids[j], similarity=similarity) for i, j, similarity in found],
@@ -104,13 +101,11 @@ class GroupNeighbours:
     async def clusters(self, params: RetrieveClusters) -> Grouping:
         """See `RetrieveClusters`.  Cancellation: takes effect after the block that is being compared."""
         vectors = await self.vectors()
-        count = params.count or default_count(len(vectors.ids))
-
-        def work() -> list[list[int]]:
-            if params.method is Clustering.SIMILAR:
-                return chains(vectors.matrix, params.threshold)
-            return kmeans(vectors.matrix, count)
-
+        work = (
+            partial(chains, vectors.matrix, params.threshold)
+            if params.method is Clustering.SIMILAR
+            else partial(kmeans, vectors.matrix, params.count or default_count(len(vectors.ids)))
+        )
         rows = await trio.to_thread.run_sync(work, limiter=self._turn)
         return Grouping(
             clusters=[[vectors.ids[row] for row in cluster] for cluster in rows],
@@ -121,8 +116,8 @@ class GroupNeighbours:
 
 def load(db: apsw.Connection) -> GroupVectors:
     """Read the vectors of the current model and take each group's mean; blocks, in a thread of trio's."""
-    waiting = store.progress(db).lacking
-    model = store.current_model(db)
+    waiting = vector_store.progress(db).lacking
+    model = vector_store.current_model(db)
     if model is None:
         return GroupVectors([], np.empty((0, 0), dtype=np.float32), waiting)
     numbers: list[Integers] = []
@@ -151,7 +146,7 @@ def load(db: apsw.Connection) -> GroupVectors:
     return GroupVectors([name for name, _ in order], unit, waiting)
 
 
-def _stored(db: apsw.Connection, model: store.Model) -> Iterator[tuple[Integers, Matrix]]:
+def _stored(db: apsw.Connection, model: vector_store.Model) -> Iterator[tuple[Integers, Matrix]]:
     """Numbers of groups, rising, and the vectors of their items, a portion at a time."""
     cursor = db.execute(
         "SELECT items.group_id, vector FROM items CROSS JOIN vectors ON vectors.item_id = items.item_id "
@@ -178,52 +173,35 @@ def _nearest(vectors: GroupVectors, group: str, limit: int, threshold: float) ->
     return [Neighbour(group=vectors.ids[j], similarity=score) for _, j, score in _unpack(keys, len(scores))]
 
 
-class _Best:
-    """The first `limit` pairs by similarity and then by ids, of all that were offered.
+def best_pairs(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple[int, int, float]], bool]:
+    """The `limit` most similar pairs of rows at or above `threshold`, by similarity and then by ids, and whether there
+    are more; blocks, in a thread of trio's.
 
     A pair and its similarity are one number, the smaller the better, so that a block of millions of equal similarities
     (notes made from one template) is cut down as fast as any other.
     """
-
-    def __init__(self, count: int, threshold: float, limit: int) -> None:
-        self._count = count
-        self._limit = limit
-        self._keys: Integers = np.empty(0, dtype=np.int64)
-        self.least = _least(threshold)
-        self.more = False
-
-    @property
-    def cutoff(self) -> float:
-        """What a product must reach to be looked at."""
-        return self.least / _PLACES - 1 / _PLACES
-
-    def offer(self, first: Integers, second: Integers, products: Matrix) -> None:
-        scores = _places(products)
-        enough = scores >= self.least
-        keys = _keys(scores[enough], first[enough], second[enough], self._count)
-        if not len(keys):
-            return
-        keys = np.concatenate((self._keys, keys))
-        if len(keys) > self._limit:
-            self.more = True
-            keys = np.partition(keys, self._limit - 1)[: self._limit]
-            self.least = _PLACES - int(keys.max() // self._count**2)
-        self._keys = keys
-
-    def answer(self) -> Iterator[tuple[int, int, float]]:
-        return _unpack(np.sort(self._keys), self._count)
+    count, least, more = len(matrix), _least(threshold), False
+    keys: Integers = np.empty(0, dtype=np.int64)
+    for top, left in _blocks(count):
+        products = matrix[top : top + BLOCK] @ matrix[left : left + BLOCK].T
+        places = np.flatnonzero(products >= (least - 1) / _PLACES)
+        first, second = places // products.shape[1] + top, places % products.shape[1] + left
+        scores = _places(products.reshape(-1)[places])
+        fits = (first < second) & (scores >= least)
+        keys = np.concatenate((keys, _keys(scores[fits], first[fits], second[fits], count)))
+        if len(keys) > limit:
+            more = True
+            keys = np.partition(keys, limit - 1)[:limit]
+            least = _PLACES - int(keys.max() // count**2)
+    return list(_unpack(np.sort(keys), count)), more
 
 
-def best_pairs(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple[int, int, float]], bool]:
-    """The `limit` most similar pairs of rows at or above `threshold`, and whether there are more; blocks, in a thread
-    of trio's."""
-    count = len(matrix)
-    best = _Best(count, threshold, limit)
+def _blocks(count: int) -> Iterator[tuple[int, int]]:
+    """The first rows of each two blocks, each two once."""
     for top in range(0, count, BLOCK):
         for left in range(top, count, BLOCK):
             trio.from_thread.check_cancelled()
-            _compare(matrix, top, left, best)
-    return list(best.answer()), best.more
+            yield top, left
 
 
 def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tuple[list[tuple[int, int, float]], bool]:
@@ -244,14 +222,6 @@ def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tu
         found.append(_keys(scores[enough], first, second, count))
     keys = np.unique(np.concatenate(found))
     return list(_unpack(keys[:limit], count)), len(keys) > limit
-
-
-def _compare(matrix: Matrix, top: int, left: int, best: _Best) -> None:
-    products = matrix[top : top + BLOCK] @ matrix[left : left + BLOCK].T
-    places = np.flatnonzero(products >= best.cutoff)
-    first, second = places // products.shape[1] + top, places % products.shape[1] + left
-    above = first < second
-    best.offer(first[above], second[above], products.reshape(-1)[places[above]])
 
 
 def _least(threshold: float) -> int:
@@ -307,15 +277,13 @@ def chains(matrix: Matrix, threshold: float) -> list[list[int]]:
     """Connected components of the rows that are at least `threshold` near; blocks, in a thread of trio's."""
     count = len(matrix)
     roots: Integers = np.arange(count, dtype=np.int64)
-    for top in range(0, count, BLOCK):
-        for left in range(top, count, BLOCK):
-            trio.from_thread.check_cancelled()
-            near = matrix[top : top + BLOCK] @ matrix[left : left + BLOCK].T >= threshold - 5e-7
-            for row in np.flatnonzero(near.any(axis=1)).tolist():
-                around = roots[left : left + BLOCK][near[row]]
-                if (around != roots[top + row]).any():
-                    joined = np.union1d(around, roots[top + row])
-                    roots[np.isin(roots, joined)] = joined[0]
+    for top, left in _blocks(count):
+        near = matrix[top : top + BLOCK] @ matrix[left : left + BLOCK].T >= threshold - 5e-7
+        for row in np.flatnonzero(near.any(axis=1)).tolist():
+            around = roots[left : left + BLOCK][near[row]]
+            if (around != roots[top + row]).any():
+                joined = np.union1d(around, roots[top + row])
+                roots[np.isin(roots, joined)] = joined[0]
     typical = np.empty(count, dtype=np.float32)
     for root in np.unique(roots):
         rows = np.flatnonzero(roots == root)

@@ -16,9 +16,9 @@ import trio
 
 from proto.errors import Kind, LinckiaError
 from proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, TextKind
-from services.retrieve import store
+from services.retrieve import vector_store
 from services.retrieve.collection import Collection
-from services.retrieve.store import Waiting
+from services.retrieve.vector_store import Waiting
 from services.runtime.handlers import Environment
 from services.runtime.outbox import Feed, Outbox
 
@@ -78,15 +78,15 @@ class VectorFeed(Feed[Due]):
             collection.coming is not None
             and collection.progress.lacking
             and (searched := collection.fingerprint) not in self._lost
-            and (new := await collection.read(lambda db: store.unserved(db, BATCH)))
+            and (new := await collection.read(lambda db: vector_store.unserved(db, BATCH)))
         ):
             return Due(new, searched or "")
         if hurried := tuple(collection.hurried):
-            if due := await collection.read(lambda db: store.waiting_of(db, self._now(), hurried, BATCH)):
+            if due := await collection.read(lambda db: vector_store.waiting_of(db, self._now(), hurried, BATCH)):
                 return Due(due)
             for group in hurried:
                 collection.hurried.pop(group, None)
-        if due := await collection.read(lambda db: store.waiting(db, self._now(), BATCH)):
+        if due := await collection.read(lambda db: vector_store.waiting(db, self._now(), BATCH)):
             return Due(due)
         await collection.switch()
         await collection.count_waiting()
@@ -119,8 +119,9 @@ class VectorFeed(Feed[Due]):
                 await self._embed_and_keep(items[:half], fingerprint)
                 await self._embed_and_keep(items[half:], fingerprint)
                 return
-            pause_s = min(FIRST_POSTPONEMENT_S * 2.0 ** items[0].attempts, LONGEST_POSTPONEMENT_S)
-            await self._collection.postpone(items[0], self._now() + pause_s, error.failure.message)
+            (item,), reason = items, error.failure.message
+            until = self._now() + min(FIRST_POSTPONEMENT_S * 2.0**item.attempts, LONGEST_POSTPONEMENT_S)
+            await self._collection.write(lambda db: vector_store.postpone(db, item, until, reason))
             return
         result.vectors.check()
         vectors = np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).reshape(result.vectors.shape)

@@ -8,28 +8,27 @@ is on disk. A collection of vectors has a model that nobody computes (`given:DIM
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import apsw
 import msgspec
 import numpy as np
 import trio
 
-from proto.durable import sync_folder
 from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops import collections as ops
 from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from services.retrieve import store
+from services.retrieve import store, vector_store
 from services.retrieve.collection import GIVEN, Collection
 from services.retrieve.filters import compile_filters
-from services.retrieve.own_documents import Documents, given_query, size_of, takes
-from services.retrieve.search import QueryCall
+from services.retrieve.opened import Collections, Settings
+from services.retrieve.own_documents import given_query, groups_of, size_of, takes
+from services.retrieve.queries import QueryCall
 from services.runtime.handlers import Context, handles
 from services.runtime.models.measure import Measure
 
@@ -46,32 +45,15 @@ Find = Callable[[Collection, RetrieveSearch, Context, QueryCall | None], Awaitab
 """A search as the services have it; with the call that embeds the query, where that is another than usual."""
 
 
-class Quota(NamedTuple):
-    """What clients may store; documents and bytes are those of one collection."""
-
-    collections: int
-    documents: int
-    bytes: int
-
-
-class Opener(Protocol):
-    """Opens collections by the names of their files, and removes them: `main.Collections`."""
-
-    async def find(self, name: str, *, make: bool = False) -> Collection | None: ...
-
-    def names(self) -> list[str]: ...
-
-    async def remove(self, name: str) -> bool: ...
-
-
 class OwnCollections:
     """The operations of `proto.ops.collections`."""
 
-    def __init__(self, opener: Opener, find: Find, quota: Quota, measure: Callable[[], Measure]) -> None:
-        self._documents = Documents(measure)
+    def __init__(self, opener: Collections, find: Find, settings: Settings, measure: Callable[[], Measure]) -> None:
+        # At the first text: a tokenizer takes a moment and memory.
+        self._measure = functools.cache(measure)
         self._opener = opener
         self._find = find
-        self._quota = quota
+        self._settings = settings
         self._creating = trio.Lock()
         self._cutting = trio.CapacityLimiter(1)
         self._using: Counter[str] = Counter()
@@ -83,8 +65,8 @@ class OwnCollections:
         name = params.collection
         async with self._creating:
             there = self._opener.names()
-            if PREFIX + name not in there and len(there) >= self._quota.collections:
-                most = f"the quota is {self._quota.collections} (services.retrieve.collections)"
+            if PREFIX + name not in there and len(there) >= self._settings.collections:
+                most = f"the quota is {self._settings.collections} (services.retrieve.collections)"
                 raise OperationError(f"there are {len(there)} collections, and {most}; drop one that is not needed")
             async with self._in_use(name):
                 collection = await self._opener.find(PREFIX + name, make=True)
@@ -113,12 +95,13 @@ class OwnCollections:
                 found.append(
                     ops.CollectionInfo(collection=name, dimensions=None, documents=0, bytes=0, trouble=trouble)
                 )
-        quota = self._quota
+        quota = self._settings
+        quota = self._settings
         return ops.CollectionList(
             collections=found,
             most_collections=quota.collections,
-            most_documents=quota.documents,
-            most_bytes=quota.bytes,
+            most_documents=quota.collection_documents,
+            most_bytes=quota.collection_bytes,
         )
 
     @handles(ops.CollectionCount)
@@ -132,7 +115,7 @@ class OwnCollections:
     async def upsert(self, params: ops.CollectionUpsert, ctx: Context) -> ops.CollectionUpserted:
         async with self._opened(params.collection) as (collection, dimensions):
             groups = await trio.to_thread.run_sync(
-                self._documents.groups, params.documents, dimensions, limiter=self._cutting
+                groups_of, params.documents, dimensions, self._measure, limiter=self._cutting
             )
 
             counted: list[int] = []
@@ -152,8 +135,8 @@ class OwnCollections:
         documents = _documents(db) + len(ids) - replaced
         held = _bytes(db) - freed + sum(size_of(each, dimensions) for each in params.documents)
         for what, count, most in (
-            ("documents", documents, self._quota.documents),
-            ("bytes", held, self._quota.bytes),
+            ("documents", documents, self._settings.collection_documents),
+            ("bytes", held, self._settings.collection_bytes),
         ):
             if count > most:
                 setting = f"services.retrieve.collection_{what}"
@@ -217,7 +200,7 @@ class OwnCollections:
             return ids
 
         async with self._opened(params.collection) as (collection, _):
-            await collection.delete_chosen(choose)
+            await collection.delete(choose)
         return counted[-1]
 
     @handles(ops.CollectionDrop)
@@ -274,7 +257,7 @@ def _make(db: apsw.Connection, dimensions: int | None) -> int | None:
         return shape[0]
     if dimensions is not None:
         # In the same transaction: nothing may be put without it.
-        store.adopt_model(db, f"{GIVEN}{dimensions}", dimensions)
+        vector_store.adopt_model(db, f"{GIVEN}{dimensions}", dimensions)
     _remember(db, _SHAPE, dimensions or 0)
     _remember(db, _BYTES, 0)
     return dimensions
@@ -305,7 +288,7 @@ def _info(db: apsw.Connection, name: str) -> ops.CollectionInfo:
         dimensions=shape[0] if shape is not None else None,
         documents=_documents(db),
         bytes=_bytes(db),
-        vectors_waiting=store.progress(db).waiting,
+        vectors_waiting=vector_store.progress(db).waiting,
     )
 
 
@@ -354,17 +337,3 @@ def _document(db: apsw.Connection, id_: str, *, whole: bool) -> ops.Document:
         vector=vector,
         payload=msgspec.json.decode(metadata, type=store.Metadata),
     )
-
-
-def remove_files(folder: Path, name: str) -> bool:
-    """Remove a closed collection's files, its database last; whether there was one.  Blocks."""
-    database = folder / f"{name}.db"
-    for path in folder.glob(f"{name}.*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path != database:
-            path.unlink(missing_ok=True)
-    there = database.exists()
-    database.unlink(missing_ok=True)
-    sync_folder(folder)
-    return there

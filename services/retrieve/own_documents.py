@@ -5,7 +5,6 @@ What does not fit is an InvalidParams that names the field.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -20,7 +19,7 @@ from proto.ops.retrieve import Group, Item
 from services.retrieve import store
 from services.retrieve.collection import GIVEN
 from services.retrieve.filters import check_metadata
-from services.retrieve.search import QueryCall
+from services.retrieve.queries import QueryCall
 from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import bites
 
@@ -28,23 +27,16 @@ _HALF = 2.0**-11
 """What a number of 16 bits may differ by from what it stands for, as a part of it."""
 
 
-class Documents:
-    """Makes groups of documents; `measure` is asked at the first text."""
-
-    def __init__(self, measure: Callable[[], Measure]) -> None:
-        self._measured = measure
-
-    @functools.cached_property
-    def _measure(self) -> Measure:
-        return self._measured()
-
-    def groups(self, documents: Sequence[ops.Document], dimensions: int | None) -> list[Group]:
-        """Of texts, or of vectors of so many numbers; blocks.  Raises InvalidParams that names the field."""
-        _check_once([each.id for each in documents])
-        given = enumerate(documents)
-        if dimensions is not None:
-            return [_group(place, each, dimensions, [_given_piece(place, each, dimensions)]) for place, each in given]
-        return [_group(place, each, None, _pieces(place, each, self._measure)) for place, each in given]
+def groups_of(documents: Sequence[ops.Document], dimensions: int | None, measure: Callable[[], Measure]) -> list[Group]:
+    """Of texts, or of vectors of so many numbers; blocks.  Raises InvalidParams that names the field."""
+    ids = [each.id for each in documents]
+    for place, id_ in enumerate(ids):
+        if (before := ids.index(id_)) != place:
+            raise _wrong(f"documents[{place}].id", f"{id_!r} stands twice, at {before} as well")
+    given = enumerate(documents)
+    if dimensions is not None:
+        return [_group(place, each, dimensions, [_given_piece(place, each, dimensions)]) for place, each in given]
+    return [_group(place, each, None, _pieces(place, each, measure())) for place, each in given]
 
 
 def takes(dimensions: int | None) -> str:
@@ -108,12 +100,6 @@ def given_query(vector: Sequence[float] | None, dimensions: int) -> QueryCall | 
         return EmbedResult(vectors=pack(unit[None, :]), fingerprint=f"{GIVEN}{dimensions}")
 
     return embed
-
-
-def _check_once(ids: Sequence[str]) -> None:
-    for place, (id_, before) in enumerate(zip(ids, map(ids.index, ids), strict=True)):
-        if before != place:
-            raise _wrong(f"documents[{place}].id", f"{id_!r} stands twice, at {before} as well")
 
 
 def _wrong(field: str, why: str) -> InvalidParams:

@@ -1,4 +1,5 @@
-"""Vectors of queries, each made once: an agent asks the same of several collections, with another filter, or again.
+"""Vectors of queries, each made once, and how long searches wait for them: an agent asks the same of several
+collections, with another filter, or again.
 
 A vector names its model by its fingerprint, and one that is not the collection's is made again; so another model shows
 as it does without this.
@@ -6,13 +7,16 @@ as it does without this.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import trio
 
 from proto.ops.embed import EmbedResult, EmbedTexts
-from services.retrieve.search import QueryCall
+
+QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
+"""Embeds a query within so many seconds."""
 
 KEPT = 256
 """Vectors of 1.5 KB each, with their queries."""
@@ -79,3 +83,26 @@ class QueryVectors:
             if self._asked.get(text) is mine:
                 del self._asked[text]
             mine.done.set()
+
+
+class Patience:
+    """How long a search waits for the query's vector: in full, or briefly once that was waited for in vain.
+
+    Words answer in milliseconds; while the embedder hangs, not every search shall pay for it. Until it has answered
+    once it may be loading its model: the first searches wait for that, though not for the slowest.
+    """
+
+    FIRST_S, BRIEF_S, BRIEF_FOR_S = 2.0, 0.1, 5.0
+
+    def __init__(self, full_s: float) -> None:
+        self._full_s = full_s
+        self._most_s = min(self.FIRST_S, full_s)
+        self._brief_until = -math.inf
+
+    def timeout_s(self) -> float:
+        return min(self.BRIEF_S, self._full_s) if trio.current_time() < self._brief_until else self._most_s
+
+    def learn(self, answered: bool) -> None:
+        if answered:
+            self._most_s = self._full_s
+        self._brief_until = -math.inf if answered else trio.current_time() + self.BRIEF_FOR_S

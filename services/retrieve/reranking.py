@@ -16,6 +16,7 @@ from proto.errors import Kind, LinckiaError
 from proto.operation import Params
 from proto.ops.embed import EmbedMaxSim
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs
+from services.retrieve.fusion import normalised
 
 R = TypeVar("R")
 
@@ -113,14 +114,18 @@ def _only(count: int, of: int) -> str:
     return f"only the best {count} of {of} candidates could be read in time" if count < of else ""
 
 
-class Reranker:
+class _Stage:
     """The stage for one search; `pace` is common to all."""
-
-    stage = RERANK
 
     def __init__(self, call: Call, pace: Pace) -> None:
         self._call = call
         self._pace = pace
+
+
+class Reranker(_Stage):
+    """By the cross-encoder."""
+
+    stage = RERANK
 
     @property
     def may_run(self) -> bool:
@@ -172,17 +177,13 @@ class Reranker:
         return len(texts)
 
 
-class LateReranker:
-    """The stage by late interaction, on the embedder's own token vectors; half of the score is the fusion's."""
+class LateReranker(_Stage):
+    """By late interaction, on the embedder's own token vectors; half of the score is the fusion's."""
 
     stage = MAXSIM
     may_run = True
     SHARE = 0.25
     """Of the time there is, that the embedder plans for: the first searches do not know it, and others want theirs."""
-
-    def __init__(self, call: Call, pace: Pace) -> None:
-        self._call = call
-        self._pace = pace
 
     async def rank(self, query: str, texts: Sequence[str], scores: Sequence[float]) -> Order:
         """As `Reranker.rank`."""
@@ -194,11 +195,7 @@ class LateReranker:
         answer = await self._pace.asked(self._call, asked)
         if isinstance(answer, str):
             return Order(degraded=answer)
-        matched = answer.scores
-        count = len(matched)
-        low, high = min(matched), max(matched)
-        spread = (high - low) or 1.0
-        blended = [(each - low) / spread / 2 + fused / 2 for each, fused in zip(matched, scores[:count], strict=True)]
-        order = sorted(range(len(blended)), key=lambda index: (-blended[index], index))
-        ranked = [Ranked(index=index, score=blended[index]) for index in order]
-        return Order(ranked, _only(count, len(texts)))
+        matched = normalised(answer.scores)
+        blended = [(each + fused) / 2 for each, fused in zip(matched, scores, strict=False)]
+        ranked = [Ranked(index=index, score=score) for index, score in enumerate(blended)]
+        return Order(sorted(ranked, key=lambda each: -each.score), _only(len(matched), len(texts)))

@@ -1,4 +1,4 @@
-"""One search: words and meaning side by side, fused, grouped, and honest about what ran.
+"""One search: words and meaning side by side, fused and grouped.
 
 Either stage may fail, be slow or be absent; the other one answers and `degraded` says why. Only where both fail does
 the search fail: an empty answer always means that nothing was found.
@@ -6,8 +6,9 @@ the search fail: an empty answer always means that nothing was found.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import apsw
 import numpy as np
@@ -17,20 +18,16 @@ from proto.errors import Kind, LinckiaError, Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
 from services.retrieve import fusion, store
-from services.retrieve.candidates import Candidates, beginnings, best_of_groups, telling
 from services.retrieve.collection import Collection
 from services.retrieve.filters import allowed_items, compile_filters
 from services.retrieve.lexical import Fts5, WordsDamaged
 from services.retrieve.live_vectors import NO_VECTORS, VectorIndex, VectorsLoading
-from services.retrieve.patience import Patience
+from services.retrieve.queries import Patience, QueryCall
 from services.retrieve.relevance import PACKAGED, falling, relevance
 from services.retrieve.reranking import RERANK, LateReranker, Reranker
 from services.retrieve.store import Found
 from services.retrieve.vectors import Matrix
 from services.retrieve.word_index import FoundWords
-
-QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
-"""Embeds a query within so many seconds."""
 
 LEXICAL, VECTOR = "lexical", "vector"
 
@@ -83,6 +80,16 @@ async def search(
     return this.result(candidates, reranker)
 
 
+class Candidates(NamedTuple):
+    """The best piece of each group, best first; of as many of them as are wanted, what is told of a hit."""
+
+    best: list[tuple[int, float]]
+    found: dict[int, Found]
+    cosines: dict[int, float]
+    held: dict[int, list[str]]
+    """Words of the query that a piece holds, of the first of them."""
+
+
 class _Search:
     """One search: what its stages have found so far, and what became of them."""
 
@@ -111,7 +118,7 @@ class _Search:
         self.weights: dict[str, float] | None = None
         """The words of the query, and how much each says."""
         self.reranked: dict[int, float] = {}
-        self.degraded: list[str] = [collection.refilling] if collection.refilling else []
+        self.degraded = [collection.refilling] if collection.refilling else []
 
     @property
     def ran(self) -> list[str]:
@@ -161,8 +168,7 @@ class _Search:
 
     def _words_failed(self, error: WordsDamaged) -> None:
         self.words_failed = True
-        if (reason := f"lexical: {error}") not in self.degraded:
-            self.degraded.append(reason)
+        self.degraded = [*dict.fromkeys((*self.degraded, f"lexical: {error}"))]
 
     async def _embed_query(self) -> None:
         """Make the query's vector; what keeps it from being made, or compared, is `degraded`."""
@@ -186,8 +192,6 @@ class _Search:
             if not collection.loaded.is_set():
                 raise VectorsLoading
         if not len(collection.vectors):
-            if collection.vectors.behind:
-                raise VectorsLoading
             return None
         for _ in range(_MODELS):
             earlier = "" if collection.coming is None else collection.fingerprint or ""
@@ -241,16 +245,15 @@ class _Search:
                 looked_again = True
                 self._search_words_again(db, depth)
                 continue
-            best = best_of_groups(fused, groups)
+            best = fusion.best_of_groups(fused, groups)
             full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
             if len(best) >= self.params.limit or not full or depth >= MAX_CANDIDATES:
                 break
             # Many of the pieces were of few groups: look further down.
             depth = min(4 * depth, MAX_CANDIDATES)
-            if self.lexical is not None:
-                self._search_words_again(db, depth)
+            self._search_words_again(db, depth)
         bare = store.never_embedded(db, [item for item, _ in best[: self.wanted]])
-        best = telling(best, groups, self.lexical or (), bare)
+        best = fusion.telling(best, groups, self.lexical or (), bare)
         ids = [item for item, _ in best[: self.wanted]]
         cosines = {} if self.query is None else self.vectors.cosines(self.query, ids)
         return Candidates(best, store.items(db, ids, self.texts), cosines, self._held(db, ids[:TOLD]))
@@ -271,6 +274,8 @@ class _Search:
         return sum(weights[term] for term in held) / sum(weights.values()) if weights else 0.0
 
     def _search_words_again(self, db: apsw.Connection, depth: int) -> None:
+        if self.lexical is None:
+            return
         try:
             self.lexical, self.unchecked = self.collection.words.search(db, self.params.query, depth, self.where)
         except WordsDamaged as error:
@@ -294,7 +299,7 @@ class _Search:
         weight = self.params.fusion.vector_weight
         if weight is None:
             looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:LOOKED_AT]]
-            weight = fusion.vector_weight(self.lexical, beginnings(db, looked_at, LOOKED_AT_CHARS))
+            weight = fusion.vector_weight(self.lexical, store.beginnings(db, looked_at, LOOKED_AT_CHARS))
         return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, db))
 
     def _shares(self, db: apsw.Connection, items: Sequence[int]) -> dict[int, float]:
@@ -335,8 +340,7 @@ class _Search:
         if LEXICAL in ran and self.unchecked:
             self.degraded.append("lexical: the word index is still being checked")
         if VECTOR in ran:
-            missing = (self.collection.vectors_awaited, self.collection.vectors.behind)
-            self.degraded += [f"vector: {reason}" for reason in missing if reason]
+            self.degraded += [f"vector: {reason}"] if (reason := self.collection.vectors_awaited) else []
         there = [item for item, _ in candidates.best[: self.params.limit] if item in candidates.found]
         scores = self._scores(candidates, there, by_model=reranker is not None and reranker.stage == RERANK)
         likely = [item for item in there if scores[item] >= self.params.min_score]
@@ -353,7 +357,7 @@ class _Search:
         )
 
     def _scores(self, candidates: Candidates, items: Sequence[int], *, by_model: bool) -> dict[int, float]:
-        """How sure each hit is, by the cross-encoder where that has read it."""
+        """How sure each hit is, by the cross-encoder where that has read it; never surer than one ahead of it."""
         words = dict(self.lexical or ())
         first = next((item for item in items if item in words and candidates.held.get(item)), None)
         # Of hits further down, the share of words that they hold is told by their scores.
@@ -369,29 +373,21 @@ class _Search:
             return relevance(candidates.cosines.get(item), share, len(self.vectors), self.background)
 
         read = [item for item in items if by_model and item in self.reranked]
-        found = dict(zip(read, falling([sure(item) for item in read]), strict=True))
-        rest = [item for item in items if item not in found]
-        least = min(found.values(), default=1.0)
-        return found | {item: min(least, score) for item, score in zip(rest, falling([*map(sure, rest)]), strict=True)}
+        by_reading = falling([sure(item) for item in read])
+        rest = [item for item in items if item not in read]
+        least = by_reading[-1] if by_reading else 1.0
+        others = [min(least, score) for score in falling([*map(sure, rest)])]
+        return dict(zip((*read, *rest), (*by_reading, *others), strict=True))
 
     def _hit(self, candidates: Candidates, item_id: int, score: float, lexical: float | None) -> Hit:
-        item = candidates.found[item_id]
         cosine = candidates.cosines.get(item_id)
+        shown = candidates.found[item_id]._asdict()
+        del shown["item_id"]
+        # More digits are read by a model and say nothing.
         return Hit(
-            group=item.group,
-            key=item.key,
-            # More digits are read by a model and say nothing.
-            score=round(score, 6),
-            title=item.title,
-            heading=item.heading,
-            text=item.text,
-            group_metadata=item.group_metadata,
-            item_metadata=item.item_metadata,
-            lexical=lexical,
-            vector=None if cosine is None else round(cosine, 4),
-            rerank=self.reranked.get(item_id),
-            matched=candidates.held.get(item_id, []),
-        )
+            **shown, score=round(score, 6), lexical=lexical, vector=None if cosine is None else round(cosine, 4),
+            rerank=self.reranked.get(item_id), matched=candidates.held.get(item_id, []),
+        )  # fmt: skip
 
 
 def reading(found: Found) -> str:

@@ -1,9 +1,8 @@
 """A segment: vectors that no longer change, searched by one-bit codes and rescored on their exact rows.
 
 Three files in a folder of their own: the item ids (sorted), the vectors as they lie in the database (float16, mapped
-into memory, not read), and FAISS's RaBitQ fast-scan codes. A search fetches several times more codes than it needs
-and ranks what it fetched by the exact vectors (RaBitQ: Gao and Long, SIGMOD 2024). Vectors that went are only struck
-out in memory: which those are follows from the database whenever a segment is opened.
+into memory), and FAISS's RaBitQ fast-scan codes (Gao and Long, SIGMOD 2024), of which a search fetches several times
+more than it needs. Vectors that went are struck out in memory: which those are follows from the database.
 
 It is written aside, synced and renamed, so that under its name it is whole; sizes and checksums, which the database
 keeps, are compared before FAISS reads a byte of it.
@@ -128,8 +127,7 @@ class Segment:
 
     def strike(self, ids: Sequence[int] | ItemIds) -> None:
         """Find these no more; ids that are not here count for nothing."""
-        rows = np.unique(self._rows_of(np.asarray(ids, dtype=np.int64)))
-        rows = rows[~self._struck[rows]]
+        rows = np.unique(self._live_rows(np.asarray(ids, dtype=np.int64)))
         self._struck[rows] = True
         self._live -= len(rows)
 
@@ -147,8 +145,7 @@ class Segment:
         """
         admitted: Mask | None = None
         if allowed is not None:
-            rows = self._rows_of(allowed)
-            rows = rows[~self._struck[rows]]
+            rows = self._live_rows(allowed)
             if len(rows) <= limits.exact_rows:
                 return self._rescore(query, rows, limit)
             admitted = np.zeros(self.record.count, dtype=np.bool_)
@@ -177,19 +174,16 @@ class Segment:
 
     def cosines(self, query: Matrix, ids: ItemIds) -> dict[int, float]:
         """Cosines of those of `ids` that are here and not struck out."""
-        rows = self._rows_of(ids)
-        rows = rows[~self._struck[rows]]
+        rows = self._live_rows(ids)
         return dict(self._rescore(query, rows, len(rows)))
 
     def remove_files(self) -> None:
         """Searches under way go on: what is mapped stays until they end."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _rows_of(self, ids: ItemIds) -> RowNumbers:
-        rows = np.searchsorted(self.ids, ids)
-        here = rows < len(self.ids)
-        here[here] = self.ids[rows[here]] == ids[here]
-        return rows[here]
+    def _live_rows(self, ids: ItemIds) -> RowNumbers:
+        """Of those that are here and not struck out."""
+        return np.searchsorted(self.ids, ids)[self.holds(ids)]
 
     def _rescore(self, query: Matrix, rows: RowNumbers, limit: int) -> Scored:
         # FAISS multiplies float16 as it lies, several times faster than numpy makes float32 of it first.

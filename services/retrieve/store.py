@@ -1,4 +1,4 @@
-"""A collection in SQL: groups, items, vectors and the outbox.
+"""A collection in SQL: groups and their items.  `vector_store` has the rest: vectors, and the items that wait for one.
 
 Functions on one connection; those that write run inside the caller's transaction, so that a batch is on disk as a
 whole or not at all. They answer with what the vectors in memory must follow.
@@ -7,8 +7,8 @@ whole or not at all. They answer with what the vectors in memory must follow.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import apsw
@@ -16,25 +16,15 @@ import msgspec
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Group, GroupIds, Item, Value
+from services.retrieve import vector_store
 from services.retrieve.filters import check_metadata, filterable, select_ids
 from services.retrieve.lexical import Fts5, Row, row_of
-from services.retrieve.schema import of_vectors
+from services.retrieve.vector_store import NONE, Held, Progress, Stored, Waiting
 from services.retrieve.vectors import ItemIds
-from services.runtime.text.cutting import reading
 
 Metadata: TypeAlias = dict[str, Value]
 
-_AT_ONCE = 500
-
-VECTORS, COMING = "vectors", "coming"
-"""The tables of vectors; `meta` has the coming model under the name of its table."""
-
-
-class Stored(NamedTuple):
-    """A vector as it lies in the database: float16, little-endian."""
-
-    item_id: int
-    vector: bytes
+_AMONG = "IN (SELECT value FROM json_each(?))"
 
 
 class Given(Item, frozen=True, kw_only=True):
@@ -43,40 +33,16 @@ class Given(Item, frozen=True, kw_only=True):
     vector: bytes
 
 
-class Progress(NamedTuple):
-    """How far the vectors are.
-
-    `waiting` items are in the outbox, `made` have their vector, of the coming model where one is coming; `lacking` have
-    none that is searched.
-    """
-
-    waiting: int
-    made: int
-    lacking: int
-
-
-NONE = Progress(0, 0, 0)
-
-
 class Change(msgspec.Struct):
     """What a write did, and what the vectors in memory must follow."""
 
     rows: list[Row] = []
     """Words of items that are new."""
     gone: list[int] = []
-    """Items that went."""
+    """Items that went, or that have no vector any more."""
     stored: list[Stored] = []
-    """Vectors that are new."""
+    """Vectors that are new, of those that are searched."""
     progress: Progress = NONE
-
-
-class Waiting(NamedTuple):
-    """An item of the outbox; `hash` stands for the words that its vector has to be of."""
-
-    item_id: int
-    attempts: int
-    hash: bytes
-    text: str
 
 
 class Found(NamedTuple):
@@ -85,19 +51,11 @@ class Found(NamedTuple):
     item_id: int
     group: str
     key: str
-    title: str
-    heading: str
-    text: str
-    group_metadata: Metadata
-    item_metadata: Metadata
-
-
-class Model(NamedTuple):
-    """The model whose vectors the collection holds or is getting."""
-
-    model_id: int
-    fingerprint: str
-    dimensions: int
+    title: str = ""
+    heading: str = ""
+    text: str = ""
+    group_metadata: Metadata = {}  # noqa: RUF012  # never changed
+    item_metadata: Metadata = {}  # noqa: RUF012  # never changed
 
 
 def check(groups: Sequence[Group]) -> None:
@@ -124,38 +82,36 @@ def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
     """Set the whole content of `groups` (those that `check` lets pass)."""
     change = Change()
     # Taken before anything is removed: a piece that only moved, to another group too, keeps its vectors.
-    hashes = sorted({_hash(group.title, item) for group in groups for item in group.items})
-    held = [_Held(table, model, _vectors_of(db, hashes, table)) for table, model in tables(db).items()]
-    for group in groups:
-        _put_group(db, group, held, change)
-    change.progress = progress(db)
+    held = vector_store.held(db, {_hash(group.title, item) for group in groups for item in group.items})
+    numbers = [_put_group(db, group, held, change) for group in groups]
+    change.gone += vector_store.queue(db, json.dumps(numbers))
+    change.progress = vector_store.progress(db)
     return change
 
 
 def delete(db: apsw.Connection, ids: Sequence[str]) -> Change:
     """Remove the groups of these ids."""
     change = Change()
-    for group in ids:
-        row = db.execute("SELECT group_id, title || ' ' || names FROM groups WHERE id = ?", (group,)).fetchone()
+    for id_ in ids:
+        row = db.execute("SELECT group_id, title || ' ' || names FROM groups WHERE id = ?", (id_,)).fetchone()
         if row is None:
             continue
-        items = [item_id for (item_id,) in db.execute("SELECT item_id FROM items WHERE group_id = ?", (row[0],))]
-        _remove_items(db, row[1], items, change)
-        db.execute("DELETE FROM group_values WHERE group_id = ?", (row[0],))
-        db.execute("DELETE FROM groups WHERE group_id = ?", (row[0],))
-    change.progress = progress(db)
+        group_id, title = row
+        items = db.execute("SELECT json_group_array(item_id) FROM items WHERE group_id = ?", (group_id,)).get
+        _remove_items(db, title, items, change)
+        db.execute("DELETE FROM group_values WHERE group_id = ?", (group_id,))
+        db.execute("DELETE FROM groups WHERE group_id = ?", (group_id,))
+    change.progress = vector_store.progress(db)
     return change
 
 
-class _Held(NamedTuple):
-    """Vectors of one table by the hash of their words."""
-
-    table: str
-    model: Model
-    vectors: Mapping[bytes, bytes]
+def settle(db: apsw.Connection, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> Change:
+    """See `vector_store.settle`."""
+    return Change(stored=vector_store.settle(db, fingerprint, done), progress=vector_store.progress(db))
 
 
-def _put_group(db: apsw.Connection, group: Group, held_vectors: Sequence[_Held], change: Change) -> None:
+def _put_group(db: apsw.Connection, group: Group, held: Sequence[Held], change: Change) -> int:
+    """Answers its number."""
     metadata = msgspec.json.encode(group.metadata)
     now = (group.title, group.names, metadata)
     row = db.execute("SELECT group_id, title, names, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
@@ -164,115 +120,66 @@ def _put_group(db: apsw.Connection, group: Group, held_vectors: Sequence[_Held],
         row = (db.last_insert_rowid(), group.title, group.names, None)
     elif row[1:] != now:
         db.execute("UPDATE groups SET title = ?, names = ?, metadata = ? WHERE group_id = ?", (*now, row[0]))
-    group_id, title, names, held = row
-    if held != metadata:
+    group_id, title, names, before = row
+    if before != metadata:
         db.execute("DELETE FROM group_values WHERE group_id = ?", (group_id,))
         db.executemany(
             "INSERT INTO group_values (group_id, field, value) VALUES (?, ?, ?)",
             ((group_id, field, value) for field, value in filterable(group.metadata)),
         )
-    old = {
-        str(key): (int(item_id), bytes(content))
+    old: dict[str, tuple[int, bytes]] = {
+        key: (item_id, content)
         for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
     }
     hashes = {item.key: _hash(group.title, item) for item in group.items}
     # Under another name, all of its items are found by other words: they are new ones, with the vectors they had.
-    renamed = names != group.names
-    gone = [item_id for key, (item_id, content) in old.items() if renamed or hashes.get(key) != content]
-    _remove_items(db, f"{title} {names}", gone, change)
+    kept = {
+        key: item_id
+        for key, (item_id, content) in old.items()
+        if names == group.names and hashes.get(key) == content
+    }  # fmt: skip
+    gone = [item_id for key, (item_id, _) in old.items() if key not in kept]
+    _remove_items(db, f"{title} {names}", json.dumps(gone), change)
     rows: list[Row] = []
     for position, item in enumerate(group.items):
-        content = hashes[item.key]
-        item_id, same = old.get(item.key, (0, b""))
-        if same == content and not renamed:
-            _update(db, item_id, position, item, change)
-        else:
-            item_id = _insert(db, group_id, position, item, content)
-            rows.append(row_of(item_id, f"{group.title} {group.names}", item.heading, item.text))
-            vector = None
-            for table, model, vectors in held_vectors if item.embed else ():
-                vector = item.vector if isinstance(item, Given) else vectors.get(content)
-                if vector is not None:
-                    _keep(db, table, model, Stored(item_id, vector), change)
-            if item.embed and vector is None:
-                db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
+        unsaid = (position, msgspec.json.encode(item.metadata), int(item.embed))
+        if (item_id := kept.get(item.key)) is not None:
+            db.execute(
+                "UPDATE items SET position = ?1, metadata = ?2, embed = ?3 "
+                "WHERE item_id = ?4 AND (position, metadata, embed) IS NOT (?1, ?2, ?3)",
+                (*unsaid, item_id),
+            )
+            continue
+        db.execute(
+            "INSERT INTO items (position, metadata, embed, group_id, key, heading, text, hash) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*unsaid, group_id, item.key, item.heading, item.text, hashes[item.key]),
+        )
+        item_id = db.last_insert_rowid()
+        rows.append(row_of(item_id, f"{group.title} {group.names}", item.heading, item.text))
+        for table, model, vectors in held if item.embed else ():
+            vector = item.vector if isinstance(item, Given) else vectors.get(hashes[item.key])
+            if vector is not None:
+                change.stored += vector_store.keep(db, table, model, Stored(item_id, vector))
     Fts5(db).add(rows)
     change.rows += rows
+    return int(group_id)
 
 
-def _insert(db: apsw.Connection, group_id: int, position: int, item: Item, content: bytes) -> int:
-    metadata = msgspec.json.encode(item.metadata)
-    db.execute(
-        "INSERT INTO items (group_id, key, position, heading, text, metadata, hash, embed) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (group_id, item.key, position, item.heading, item.text, metadata, content, int(item.embed)),
-    )
-    return db.last_insert_rowid()
-
-
-def _keep(db: apsw.Connection, table: str, model: Model, stored: Stored, change: Change) -> None:
-    db.execute(
-        f"INSERT OR REPLACE INTO {table} (item_id, model_id, vector) VALUES (?, ?, ?)",
-        (stored.item_id, model.model_id, stored.vector),
-    )
-    if table == VECTORS:
-        change.stored.append(stored)
-
-
-def _update(db: apsw.Connection, item_id: int, position: int, item: Item, change: Change) -> None:
-    """Bring what is no part of the words up to date."""
-    metadata = msgspec.json.encode(item.metadata)
-    held = db.execute("SELECT position, metadata, embed FROM items WHERE item_id = ?", (item_id,)).get
-    embedded = bool(held[2])
-    if held == (position, metadata, int(item.embed)):
-        return
-    db.execute(
-        "UPDATE items SET position = ?, metadata = ?, embed = ? WHERE item_id = ?",
-        (position, metadata, int(item.embed), item_id),
-    )
-    if embedded and not item.embed:
-        for table in (VECTORS, COMING, "outbox"):
-            db.execute(f"DELETE FROM {table} WHERE item_id = ?", (item_id,))
-        change.gone.append(item_id)
-    elif item.embed and not embedded:
-        db.execute("INSERT INTO outbox (item_id) VALUES (?)", (item_id,))
-
-
-def _remove_items(db: apsw.Connection, title: str, items: Sequence[int], change: Change) -> None:
-    """Remove items of one group, whose words were indexed under `title`."""
-    rows = _for_each(db, "SELECT item_id, heading, text FROM items WHERE item_id IN ({marks})", items)
+def _remove_items(db: apsw.Connection, title: str, items: str, change: Change) -> None:
+    """Remove items (JSON) of one group, whose words were indexed under `title`."""
+    found = db.execute(f"SELECT item_id, heading, text FROM items WHERE item_id {_AMONG}", (items,))
+    rows: list[Any] = found.fetchall()
     Fts5(db).remove([row_of(item_id, title, heading, text) for item_id, heading, text in rows])
-    for table in (VECTORS, COMING, "outbox", "items"):
-        list(_for_each(db, f"DELETE FROM {table} WHERE item_id IN ({{marks}})", items))
-    change.gone.extend(items)
-
-
-def _vectors_of(db: apsw.Connection, hashes: Sequence[bytes], table: str) -> dict[bytes, bytes]:
-    query = f"SELECT hash, vector FROM items JOIN {table} USING (item_id) WHERE hash IN ({{marks}})"
-    return dict(_for_each(db, query, hashes))
-
-
-def _for_each(db: apsw.Connection, query: str, values: Sequence[int] | Sequence[bytes]) -> Iterator[Any]:
-    """The rows of `query` for all of `values`, some hundred at a time: `{marks}` in it stands for these."""
-    for start in range(0, len(values), _AT_ONCE):
-        some = values[start : start + _AT_ONCE]
-        yield from db.execute(query.replace("{marks}", ", ".join("?" * len(some))), some)
+    for table in (*vector_store.TABLES, "items"):
+        db.execute(f"DELETE FROM {table} WHERE item_id {_AMONG}", (items,))
+    change.gone += [item_id for item_id, _, _ in rows]
 
 
 def _hash(title: str, item: Item) -> bytes:
     words = (title, item.heading, item.text)
     content = msgspec.msgpack.encode((*words, item.vector) if isinstance(item, Given) else words)
     return hashlib.sha256(content).digest()
-
-
-def progress(db: apsw.Connection) -> Progress:
-    """How far the vectors are, by the lengths of tables."""
-    waiting, made, coming = db.execute(
-        "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM vectors), (SELECT count(*) FROM coming)"
-    ).get
-    if coming_model(db) is None:
-        return Progress(waiting, made, waiting)
-    return Progress(waiting, coming, waiting + coming - made)
 
 
 def item_ids(db: apsw.Connection) -> ItemIds:
@@ -303,40 +210,41 @@ def group_ids(db: apsw.Connection, after: str, limit: int) -> GroupIds:
 
 def groups_of(db: apsw.Connection, ids: Sequence[int]) -> dict[int, int]:
     """The group of each of these items that is still there, by its internal number."""
-    return dict(_for_each(db, "SELECT item_id, group_id FROM items WHERE item_id IN ({marks})", ids))
+    rows: Any = db.execute(f"SELECT item_id, group_id FROM items WHERE item_id {_AMONG}", (json.dumps(ids),))
+    return dict(rows)
 
 
 def siblings(db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[int]]:
     """For each of these items the others of its group that have a vector, where there are any."""
     query = (
-        "SELECT items.item_id, other.item_id FROM items JOIN items AS other ON other.group_id = items.group_id "
-        "JOIN vectors ON vectors.item_id = other.item_id "
-        "WHERE items.item_id IN ({marks}) AND other.item_id != items.item_id"
+        "SELECT items.item_id, json_group_array(other.item_id) FROM items "
+        "JOIN items AS other ON other.group_id = items.group_id JOIN vectors ON vectors.item_id = other.item_id "
+        f"WHERE items.item_id {_AMONG} AND other.item_id != items.item_id GROUP BY items.item_id"
     )
-    found: dict[int, list[int]] = {}
-    for item_id, other in _for_each(db, query, ids):
-        found.setdefault(item_id, []).append(other)
-    return found
+    return {item_id: json.loads(others) for item_id, others in db.execute(query, (json.dumps(ids),))}
 
 
 def never_embedded(db: apsw.Connection, ids: Sequence[int]) -> set[int]:
     """Those of these items that get no vector."""
-    query = "SELECT item_id FROM items WHERE embed = 0 AND item_id IN ({marks})"
-    return {item_id for (item_id,) in _for_each(db, query, ids)}
+    query = f"SELECT item_id FROM items WHERE embed = 0 AND item_id {_AMONG}"
+    return {item_id for (item_id,) in db.execute(query, (json.dumps(ids),))}
 
 
 def items(db: apsw.Connection, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
     """The items of these ids that are still there; all but the first `full` with their ids alone."""
     whole, short = (ids, ids[:0]) if full is None else (ids[:full], ids[full:])
-    tables = "FROM items JOIN groups ON groups.group_id = items.group_id WHERE item_id IN ({marks})"
-    found = {
-        item_id: Found(item_id, group, key, "", "", "", {}, {})
-        for item_id, group, key in _for_each(db, f"SELECT item_id, id, key {tables}", short)
-    }
+    tables = f"FROM items JOIN groups USING (group_id) WHERE item_id {_AMONG}"
+    found = {row[0]: Found(*row) for row in db.execute(f"SELECT item_id, id, key {tables}", (json.dumps(short),))}
     columns = "item_id, id, key, title, heading, text, groups.metadata, items.metadata"
-    for row in _for_each(db, f"SELECT {columns} {tables}", whole):
+    for row in db.execute(f"SELECT {columns} {tables}", (json.dumps(whole),)):
         found[row[0]] = Found(*row[:-2], *(msgspec.json.decode(stored, type=Metadata) for stored in row[-2:]))
     return found
+
+
+def beginnings(db: apsw.Connection, ids: Sequence[int], chars: int) -> list[str]:
+    """The first so many characters of the text of each of these items."""
+    query = f"SELECT substr(text, 1, ?) FROM items WHERE item_id {_AMONG}"
+    return [text for (text,) in db.execute(query, (chars, json.dumps(list(ids))))]
 
 
 def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Found]:
@@ -344,7 +252,7 @@ def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Foun
     there: dict[int, int] = {}
     for item_id, found in gone.items():
         successor = db.execute(
-            "SELECT item_id FROM items JOIN groups ON groups.group_id = items.group_id WHERE groups.id = ? "
+            "SELECT item_id FROM items JOIN groups USING (group_id) WHERE groups.id = ? "
             "ORDER BY heading = ? DESC, position LIMIT 1",
             (found.group, found.heading),
         ).get
@@ -358,117 +266,3 @@ def meta(db: apsw.Connection, key: str) -> str | None:
     """A setting of the collection as a whole."""
     value: str | None = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
     return value
-
-
-def current_model(db: apsw.Connection) -> Model | None:
-    """The model whose vectors are searched; None before the first."""
-    return _model(db, "model")
-
-
-def coming_model(db: apsw.Connection) -> Model | None:
-    """The model whose vectors are being made while those of another are searched."""
-    return _model(db, COMING)
-
-
-def _model(db: apsw.Connection, key: str) -> Model | None:
-    row = db.execute(
-        "SELECT model_id, fingerprint, dimensions FROM models "
-        "WHERE model_id = (SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?)",
-        (key,),
-    ).fetchone()
-    return None if row is None else Model(*row)
-
-
-def tables(db: apsw.Connection) -> dict[str, Model]:
-    """The tables of vectors and whose they are; the outbox has the items that lack in the last one."""
-    models = {VECTORS: current_model(db), COMING: coming_model(db)}
-    return {table: model for table, model in models.items() if model is not None}
-
-
-def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> None:
-    """Have every item get a vector of this model.
-
-    Where there are vectors of another one, these are searched until `switch`; an item without a vector of the new one
-    goes to the outbox.
-    """
-    db.execute("INSERT OR IGNORE INTO models (fingerprint, dimensions) VALUES (?, ?)", (fingerprint, dimensions))
-    number = db.execute("SELECT model_id FROM models WHERE fingerprint = ?", (fingerprint,)).get
-    before = current_model(db)
-    is_searched = before is None or before.model_id == number or not db.execute("SELECT 1 FROM vectors LIMIT 1").get
-    db.execute("DELETE FROM coming WHERE model_id != ?", (0 if is_searched else number,))
-    db.execute("DELETE FROM meta WHERE key = ?", (COMING,))
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", ("model" if is_searched else COMING, str(number)))
-    # What failed under another model may succeed under this one.
-    db.execute("DELETE FROM outbox")
-    lacking = f"item_id NOT IN (SELECT item_id FROM {VECTORS if is_searched else COMING})"
-    db.execute(f"INSERT INTO outbox (item_id) SELECT item_id FROM items WHERE embed = 1 AND {lacking}")
-
-
-def switch(db: apsw.Connection, model: Model) -> bool:
-    """Have the vectors of the coming model searched, and drop the others; False where it is not this one."""
-    if coming_model(db) != model:
-        return False
-    db.execute("DROP TABLE vectors; ALTER TABLE coming RENAME TO vectors; DROP INDEX coming_by_model")
-    db.execute("CREATE INDEX vectors_by_model ON vectors (model_id)")
-    db.execute(of_vectors(COMING))
-    db.execute("UPDATE meta SET value = ? WHERE key = 'model'", (str(model.model_id),))
-    db.execute("DELETE FROM meta WHERE key = ?", (COMING,))
-    return True
-
-
-_WAITING = (
-    "SELECT outbox.item_id, attempts, hash, title, heading, text FROM outbox "
-    "JOIN items ON items.item_id = outbox.item_id JOIN groups ON groups.group_id = items.group_id "
-    "WHERE not_before <= ?"
-)
-
-
-def waiting(db: apsw.Connection, now: float, limit: int) -> list[Waiting]:
-    """Items of the outbox whose time (Unix) has come, those first that have waited longest."""
-    return _waiting(db.execute(f"{_WAITING} ORDER BY not_before, outbox.item_id LIMIT ?", (now, limit)))
-
-
-def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: int) -> list[Waiting]:
-    """Items of the outbox whose time (Unix) has come, of the first of these groups that have any."""
-    found: list[Waiting] = []
-    # A group at a time: from it to its items, since those that wait may be all there are.
-    own = f"{_WAITING} AND outbox.item_id IN (SELECT item_id FROM items JOIN groups USING (group_id) WHERE id = ?)"
-    for group in groups:
-        found += _waiting(db.execute(f"{own} LIMIT ?", (now, group, limit - len(found))))
-        if len(found) == limit:
-            break
-    return found
-
-
-def unserved(db: apsw.Connection, limit: int) -> list[Waiting]:
-    """Items that have no vector yet, neither of the model that is coming nor of the one that is searched."""
-    lacking = f"{_WAITING} AND NOT EXISTS (SELECT 1 FROM vectors WHERE vectors.item_id = outbox.item_id)"
-    return _waiting(db.execute(f"{lacking} ORDER BY outbox.item_id DESC LIMIT ?", (math.inf, limit)))
-
-
-def _waiting(rows: Iterable[Any]) -> list[Waiting]:
-    return [Waiting(item_id, attempts, hash_, reading(*words)) for item_id, attempts, hash_, *words in rows]
-
-
-def settle(db: apsw.Connection, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> Change:
-    """Keep vectors of that model, where any are wanted, for those items that still hold the words they are of."""
-    change = Change()
-    same = "SELECT 1 FROM items WHERE item_id = ? AND hash = ? AND embed = 1"
-    of = tables(db)
-    for table, model in of.items():
-        for item, vector in done if model.fingerprint == fingerprint else ():
-            if db.execute(same, (item.item_id, item.hash)).get is None:
-                continue
-            _keep(db, table, model, Stored(item.item_id, vector), change)
-            if table == [*of][-1]:
-                db.execute("DELETE FROM outbox WHERE item_id = ?", (item.item_id,))
-    change.progress = progress(db)
-    return change
-
-
-def postpone(db: apsw.Connection, item: Waiting, until: float, error: str) -> None:
-    """The item's vector failed; try again at `until` (Unix time)."""
-    db.execute(
-        "UPDATE outbox SET attempts = attempts + 1, not_before = ?, error = ? WHERE item_id = ?",
-        (until, error[:1000], item.item_id),
-    )

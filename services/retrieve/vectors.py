@@ -26,10 +26,10 @@ _COMPACT_ABOVE = 0.25
 class FlatIndex:
     """Exact search over one float32 matrix of unit vectors.  One writer at a time; searches beside it are sound."""
 
-    def __init__(self, dimensions: int) -> None:
+    def __init__(self, dimensions: int, room: int = 0) -> None:
         self._dimensions = dimensions
-        self._matrix: Matrix = np.empty((256, dimensions), dtype=np.float32)
-        self._ids: ItemIds = np.full(256, _STRUCK, dtype=np.int64)
+        self._matrix: Matrix = np.empty((max(256, room), dimensions), dtype=np.float32)
+        self._ids: ItemIds = np.full(len(self._matrix), _STRUCK, dtype=np.int64)
         self._used = 0
         self._row_of: dict[int, int] = {}
         # What searches read: replaced as a whole, never changed but for ids being struck out.

@@ -1,9 +1,8 @@
 """The words of one collection: which index is asked for them, and the work beside searches that keeps that so.
 
-FTS5 holds every word in the transaction that wrote it. From a size on, where a broad query takes it too long, tantivy
-is asked instead, once it has everything; whenever it has not (it is being filled, was damaged, cannot be written), FTS5
-answers as before, only slower. At the start, FTS5 is counted against what was put into it; one that lost words without
-an error is rebuilt before it is trusted. Where tantivy is asked, nothing waits for that.
+FTS5 holds every word in the transaction that wrote it. From a size on tantivy is asked instead, once it has everything;
+whenever it has not (it is being filled, was damaged, cannot be written), FTS5 answers as before, only slower. At the
+start, FTS5 is counted against what was put into it; one that lost words without an error is rebuilt first.
 """
 
 from __future__ import annotations
@@ -60,10 +59,8 @@ class WordIndex:
     """`search` and `follow` are called in worker threads.
 
     Args:
-        path: of the database; tantivy's files lie in a folder beside it, made when there is need.
+        path: of the database; tantivy's folder lies beside it, named by the `epoch`, since ids mean nothing in another.
         large: items from which tantivy is asked; None: never.
-        epoch: of the collection, and part of the folder's name: ids of one epoch mean nothing in another.
-        is_large: whether it has that many items.
     """
 
     def __init__(self, path: Path, large: int | None, epoch: str = "", *, is_large: bool = True) -> None:
@@ -177,13 +174,9 @@ class WordIndex:
             await scrubbed.wait()
 
     async def keep(
-        self,
-        collection: Collection,
-        report: Callable[[str], None],
-        *,
-        retry_s: float = RETRY_S,
-        count_every_s: float = COUNT_EVERY_S,
-    ) -> None:
+        self, collection: Collection, report: Callable[[str], None],
+        *, retry_s: float = RETRY_S, count_every_s: float = COUNT_EVERY_S,
+    ) -> None:  # fmt: skip
         """Keep tantivy in step, where the collection is large enough for it, until cancelled.
 
         Cancellation: what is not committed is found missing at the next start.

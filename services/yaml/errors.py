@@ -6,6 +6,8 @@ right. An operation that raises it has changed nothing.
 
 from enum import IntEnum
 
+from proto.errors import OperationError
+
 
 class Code(IntEnum):
     """Error codes of the YAML operations, as JSON-RPC carries them."""
@@ -17,17 +19,16 @@ class Code(IntEnum):
     INVALID_PARAMS = -32602
 
 
-class YamlError(Exception):
-    """A refusal: `code` is one of `Code`, `message` is one line for the caller.
+class YamlError(OperationError):
+    """A refusal, with one line for the caller.
 
     `data` are the content hashes `expected` and `found` of a refused `if_match`.
     """
 
     def __init__(self, code: Code, message: str, data: dict[str, str] | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message, code=int(code), data=data)
         self.code = code
         self.message = message
-        self.data = data or {}
 
 
 class NotApplicable(YamlError):

@@ -1,7 +1,4 @@
-"""The service `yaml`: each operation runs in a worker thread, since a large file takes a second to parse.
-
-Failures carry the JSON-RPC codes of `proto.ops.yaml`.
-"""
+"""The service `yaml`: each operation runs in a worker thread, since a large file takes a second to parse."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import OperationError
 from proto.ops.yaml import (
     AppendEdit,
     CommentEdit,
@@ -38,7 +34,6 @@ from proto.ops.yaml import (
     YamlValidate,
 )
 from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.yaml.errors import YamlError
 from services.yaml.files import DEFAULT_MAX_BYTES
 from services.yaml.merging import merge
 from services.yaml.operations import YamlFiles
@@ -104,10 +99,7 @@ class YamlService:
 
     async def _run(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
         # Not abandoned on cancellation: an edit that has begun ends, or has not happened.
-        try:
-            return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
-        except YamlError as error:
-            raise OperationError(error.message, code=int(error.code), data=error.data) from None
+        return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
 
 
 @contextlib.asynccontextmanager

@@ -31,8 +31,9 @@ from services.yaml import comments, restructure, schema
 from services.yaml.errors import Code, NotApplicable, YamlError
 from services.yaml.files import DEFAULT_MAX_BYTES, Source, read_source, resolve, told
 from services.yaml.fragment import read_fragment
+from services.yaml.path import parse_path
 from services.yaml.tree import Tree
-from services.yaml.values import get_at, locate, pick_document, read_path, read_tree, set_at
+from services.yaml.values import get_at, locate, pick_document, read_tree, set_at
 
 _CACHE_BYTES: Final = 256 * 1024 * 1024
 _BYTES_PER_EVENT: Final = 320  # measured: an event, its value, its three offsets and its share of the tables
@@ -205,7 +206,7 @@ def apply(tree: Tree, edit: Edit, document: int, *, json_file: bool) -> Tree:
     found, place = locate(tree, edit.path, document, Code.NOT_FOUND)
     match edit:
         case DeleteEdit():
-            steps = read_path(edit.path, Code.NOT_FOUND)
+            steps = parse_path(edit.path)
             if not steps:
                 raise NotApplicable("the root cannot be deleted: set it instead")
             return restructure.delete(tree, found, place, tree.find(found, steps[:-1]))

@@ -8,15 +8,13 @@ import json
 import re
 from typing import Final, NamedTuple
 
+from services.yaml.errors import Code, YamlError
+
 _NAME: Final = re.compile(r"[^.\[\]]+")
 _INDEX: Final = re.compile(r"\[(-?[0-9]{1,18})\]")
 _DOUBLE: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SINGLE: Final = re.compile(r"'((?:[^']|'')*)'")
 _ENDS_SEGMENT: Final = frozenset((".", "[", ""))
-
-
-class PathFault(Exception):
-    """A path that cannot be read; the message says where and why."""
 
 
 class Key(NamedTuple):
@@ -35,8 +33,8 @@ class Index(NamedTuple):
 Step = Key | Index
 
 
-def parse_path(path: str) -> list[Step]:
-    """The steps of a path. Raises PathFault."""
+def parse_path(path: str, code: Code = Code.NOT_FOUND) -> list[Step]:
+    """The steps of a path. Raises YamlError with `code`."""
     steps: list[Step] = []
     at = 0
     size = len(path)
@@ -48,19 +46,19 @@ def parse_path(path: str) -> list[Step]:
             else:
                 key, at = _quoted(path, at + 1)
                 if key is None or not path.startswith("]", at):
-                    raise PathFault(_say(path, at, 'expected [number] or ["key"]'))
+                    raise _malformed(code, path, at, 'expected [number] or ["key"]')
                 steps.append(key)
                 at += 1
         else:
             if steps:
                 if path[at] != ".":
-                    raise PathFault(_say(path, at, "expected . or ["))
+                    raise _malformed(code, path, at, "expected . or [")
                 at += 1
             key, after = _quoted(path, at)
             if key is None or path[after : after + 1] not in _ENDS_SEGMENT:
                 match = _NAME.match(path, at)
                 if match is None:
-                    raise PathFault(_say(path, at, "expected a key"))
+                    raise _malformed(code, path, at, "expected a key")
                 key, after = Key(match.group()), match.end()
             steps.append(key)
             at = after
@@ -79,8 +77,8 @@ def _quoted(path: str, at: int) -> tuple[Key | None, int]:
     return None, at
 
 
-def _say(path: str, at: int, wanted: str) -> str:
-    return f"the path {path!r} is malformed at character {at + 1}: {wanted}"
+def _malformed(code: Code, path: str, at: int, wanted: str) -> YamlError:
+    return YamlError(code, f"the path {path!r} is malformed at character {at + 1}: {wanted}")
 
 
 def show_path(steps: list[Step]) -> str:

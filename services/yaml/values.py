@@ -4,7 +4,7 @@ from services.yaml.create import create, create_first
 from services.yaml.errors import Code, NotApplicable, SyntaxFault, YamlError, line_and_column
 from services.yaml.fragment import Fragment, looks_like_entries, read_fragment, read_pair
 from services.yaml.layout import find_slot
-from services.yaml.path import Index, Key, PathFault, Step, parse_path, show_path
+from services.yaml.path import Index, Key, Step, parse_path, show_path
 from services.yaml.replacement import replace_value
 from services.yaml.syntax.events import ALIAS, MAPPING, Document
 from services.yaml.syntax.parser import parse
@@ -23,14 +23,6 @@ def read_tree(text: str) -> Tree:
     return tree
 
 
-def read_path(path: str, code: Code) -> list[Step]:
-    """The steps of a path. Raises YamlError with `code`."""
-    try:
-        return parse_path(path)
-    except PathFault as fault:
-        raise YamlError(code, str(fault)) from None
-
-
 def pick_document(tree: Tree, number: int, code: Code) -> Document | None:
     """The document of an index counted from 0; None where the stream has none at all and the first is asked for."""
     documents = tree.stream.documents
@@ -43,7 +35,7 @@ def pick_document(tree: Tree, number: int, code: Code) -> Document | None:
 
 def locate(tree: Tree, path: str, document: int, code: Code) -> tuple[Document, Place]:
     """The existing node at a path. Raises YamlError with `code`."""
-    steps = read_path(path, code)
+    steps = parse_path(path, code)
     found = pick_document(tree, document, code)
     if found is None:
         raise YamlError(code, f"{path!r} is not there: the file has no content")
@@ -64,7 +56,7 @@ def set_at(tree: Tree, path: str, value: str, document: int = 0, *, json_file: b
 
     `json_file` says that the file is JSON by its name, so that new keys are quoted even where none shows it.
     """
-    steps = read_path(path, Code.NOT_APPLICABLE)
+    steps = parse_path(path, Code.NOT_APPLICABLE)
     found = pick_document(tree, document, Code.NOT_APPLICABLE)
     if found is None:
         return create_first(tree, _keys(steps, path), read_fragment(value, DEFAULT_TAGS))

@@ -21,7 +21,7 @@ from services.knowledge import nodes
 from services.knowledge.ingest import index
 from services.knowledge.notes.files import Stamp
 from services.knowledge.schema import open_database as open_notes
-from services.retrieve import lexical, store
+from services.retrieve import lexical, vector_store
 from services.retrieve.lexical import Fts5, row_of
 from services.retrieve.schema import SCHEMA
 from services.retrieve.vectors import Matrix
@@ -95,7 +95,7 @@ def fill_retrieve(
     with closing(open_database(path)) as db:
         db.execute("PRAGMA synchronous=OFF")
         db.execute("BEGIN")
-        store.adopt_model(db, fingerprint, DIMENSIONS)
+        vector_store.adopt_model(db, fingerprint, DIMENSIONS)
         item_id = 0
         for texts, matrix in corpus.blocks():
             halves = matrix.astype("<f2")

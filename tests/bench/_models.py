@@ -15,8 +15,8 @@ from proto.ops.embed import EmbedMaxSim, EmbedResult, EmbedTexts, MaxSimResult, 
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from services.embed.backends import Backend
 from services.embed.encoder import LateInteraction, LatePair
-from services.embed.main import Settings, load
-from services.embed.serving import Loaded
+from services.embed.main import load
+from services.embed.serving import Loaded, Settings
 from services.rerank import main as cross_encoder
 from services.runtime.models.device import Precision
 

@@ -42,8 +42,8 @@ from kernel.control.client import Client
 from proto.machine import usable_cores
 from proto.ops.embed import TextKind
 from services.embed.backends import Backend
-from services.embed.main import Settings, load
-from services.embed.serving import Loaded
+from services.embed.main import load
+from services.embed.serving import Loaded, Settings
 from services.embed.weights import resolve
 from tests.bench._peer_venv import environment
 from tests.system.running import HTTP, RunningKernel, running

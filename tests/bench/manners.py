@@ -102,7 +102,8 @@ def by_words(every: Mapping[str, Operation[object]]) -> list[list[str]]:
 
 def by_meaning(every: Mapping[str, Operation[object]]) -> list[list[str]]:
     """The same by the cosine of vectors of the packaged model."""
-    from services.embed.main import Settings, load
+    from services.embed.main import load
+    from services.embed.serving import Settings
 
     names = list(every)
     with tempfile.TemporaryDirectory() as folder:

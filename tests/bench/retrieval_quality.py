@@ -35,9 +35,9 @@ from services.knowledge.ingest.index import PATH_SEPARATOR, group_of
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.markdown import parse
 from services.retrieve.collection import Collection
-from services.retrieve.main import Settings as RetrieveSettings
+from services.retrieve.opened import Settings as RetrieveSettings
 from services.retrieve.outbox import VectorFeed
-from services.retrieve.patience import Patience
+from services.retrieve.queries import Patience
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import search
 from services.runtime.models.device import Precision

@@ -36,8 +36,8 @@ import trio
 
 from kernel.control.client import CallFailed
 from proto.ops.embed import TextKind
-from services.embed.main import Settings, load
-from services.embed.serving import Loaded
+from services.embed.main import load
+from services.embed.serving import Loaded, Settings
 from services.retrieve import fusion
 from services.retrieve.collection import Collection
 from services.retrieve.lexical import Fts5

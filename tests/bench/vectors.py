@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import trio
 
-from services.retrieve import store
+from services.retrieve import vector_store
 from services.retrieve.collection import Collection
 from services.retrieve.vectors import Matrix
 from tests.bench._collections import open_database
@@ -63,8 +63,8 @@ def fill(folder: Path, rows: Matrix) -> None:
     """A collection's database with these vectors and no text."""
     db = open_database(folder / "bench.db")
     db.execute("BEGIN")
-    store.adopt_model(db, "bench", rows.shape[1])
-    model = store.current_model(db)
+    vector_store.adopt_model(db, "bench", rows.shape[1])
+    model = vector_store.current_model(db)
     assert model is not None
     for start in range(0, len(rows), _CHUNK):
         halves = rows[start : start + _CHUNK].astype("<f2")

@@ -1,24 +1,39 @@
-"""The service `hostile`: it runs attacks by name, on its event loop, with no more than any service has."""
+"""The service `hostile`: it runs attacks by name, on its event loop, with no more than any service has, and speaks past
+its own loop, straight into its link."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+import trio
+
+from proto import frames
+from proto.errors import LinckiaError
 from services.runtime.handlers import Context, Environment, Handlers, handles
+from tests.fuzz.frames.hostile import VIOLATIONS, Hostile
 from tests.hostile import attacks
-from tests.hostile.operations import Attack, Outcome
+from tests.hostile.operations import Attack, Break, Invoke, Lie, Outcome, Send
 
 
 @asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready at once."""
-    yield Handlers(Attacking())
+    yield Handlers(Misbehaviour(env))
 
 
-class Attacking:
-    """Runs one attack a call."""
+class Misbehaviour:
+    """All that it does."""
+
+    def __init__(self, env: Environment) -> None:
+        self._outgoing = env.outgoing
+        self._link = env.outgoing.channel._link  # the very thing that a service must not do
+
+    async def _send(self, messages: Iterable[bytes]) -> None:
+        for message in messages:
+            while not self._link.try_send(message):
+                await trio.lowlevel.checkpoint()
 
     @handles(Attack)
     async def attack(self, params: Attack, ctx: Context) -> Outcome:
@@ -26,3 +41,25 @@ class Attacking:
             return Outcome(got=getattr(attacks, params.name)(**params.arguments))
         except OSError as error:
             return Outcome(refused=errno.errorcode.get(error.errno or 0, str(error)))
+
+    @handles(Send)
+    async def send(self, params: Send, ctx: Context) -> Outcome:
+        await self._send(Hostile(params.seed).stream(params.count, violations=0))
+        return Outcome()
+
+    @handles(Break)
+    async def break_it(self, params: Break, ctx: Context) -> Outcome:
+        await self._send(VIOLATIONS[params.how])
+        await trio.sleep_forever()
+
+    @handles(Invoke)
+    async def invoke(self, params: Invoke, ctx: Context) -> Outcome:
+        try:
+            await self._outgoing.raw(params.op, frames.pack_body(params.params), limit_s=5)
+            return Outcome()
+        except LinckiaError as error:
+            return Outcome(refused=error.failure.kind)
+
+    @handles(Lie)
+    async def lie(self, params: Lie, ctx: Context) -> Outcome:
+        return [{"got": 1}]  # type: ignore[return-value]  # a lie

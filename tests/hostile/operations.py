@@ -2,7 +2,7 @@
 
     linckia serve --with tests.hostile
 
-An attack is a function of `tests.hostile.attacks`, by its name.
+An attack is a function of `tests.hostile.attacks`, by its name; all else goes past the service's own loop.
 """
 
 from __future__ import annotations
@@ -12,22 +12,50 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Access, Params, operation
+from proto.operation import OPERATOR, Family, Params, Role
 
-SERVICE = "hostile"
+hostile = Family("hostile", role=Role.INTERNAL, callers=(OPERATOR,))
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attack went: what it got, or which refusal it met (`EPERM`, …)."""
+    """How an attack or a call went: what it got, or which refusal it met (`EPERM`, …)."""
 
     got: Any = None
     refused: str | None = None
 
 
 # One that its service dies of is not tried on the next one.
-@operation("hostile_attack", service=SERVICE, access=Access.WRITE, idempotent=False, deadline_s=20)
+@hostile.write("hostile_attack", idempotent=False, deadline_s=20)
 class Attack(Params[Outcome], frozen=True, kw_only=True):
     """Try one attack, and answer how it went."""
 
     name: Annotated[str, Meta(description="A function of tests.hostile.attacks")]
     arguments: Annotated[dict[str, Any], Meta(description="Its arguments")] = msgspec.field(default_factory=dict)
+
+
+@hostile.write("hostile_send", idempotent=False, deadline_s=300)
+class Send(Params[Outcome], frozen=True, kw_only=True):
+    """Send so many messages that may be sent, whatever nonsense is in them."""
+
+    seed: int
+    count: int
+
+
+@hostile.write("hostile_break", idempotent=False, deadline_s=10)
+class Break(Params[Outcome], frozen=True, kw_only=True):
+    """Break the protocol in a way that has a name."""
+
+    how: str
+
+
+@hostile.write("hostile_call", idempotent=False, deadline_s=10)
+class Invoke(Params[Outcome], frozen=True, kw_only=True):
+    """Call an operation of another service."""
+
+    op: str
+    params: dict[str, Any]
+
+
+@hostile.write("hostile_lie", idempotent=False, deadline_s=10)
+class Lie(Params[Outcome], frozen=True, kw_only=True):
+    """Answer what is no result."""

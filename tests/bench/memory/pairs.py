@@ -9,7 +9,8 @@ from typing import TypeAlias
 import numpy as np
 
 from proto.ops.embed import TextKind
-from services.embed.main import Settings, load
+from services.embed.main import load
+from services.embed.serving import Settings
 from services.embed.weights import PACKAGED
 from services.memory.comparing import Relation, relation
 

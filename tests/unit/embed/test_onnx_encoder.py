@@ -20,9 +20,8 @@ from services.embed import backends, onnx_encoder
 from services.embed import main as embed
 from services.embed.backends import Backend, Trial, chosen, open_encoder
 from services.embed.encoder import Vectors
-from services.embed.onnx_encoder import Graphs, OnnxEncoder
+from services.embed.onnx_encoder import Graphs, OnnxEncoder, read_tensors
 from services.embed.samples import COMPARED
-from services.embed.tensors import read_tensors
 from services.embed.tokens import TextTokenizer
 from services.embed.weights import ModelFiles, Pooling, fingerprint, resolve
 from services.runtime.models.checkpoint import Ids, ModelMissing

@@ -96,7 +96,7 @@ SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 def test_every_family_agrees_with_its_own_class(
     tmp_path: Path, family: str, settings: dict[str, object], packed: bool
 ) -> None:
-    from services.embed.family import supports
+    from services.embed.weights import supports
 
     transformers = pytest.importorskip("transformers")
     files = saved(tmp_path, getattr(transformers, family)(**settings))
@@ -126,25 +126,6 @@ def test_row_counts_come_again_and_never_fall_short() -> None:
     counts = {rows_for(tokens) for tokens in range(1, 4097)}
     assert all(rows_for(tokens) >= tokens for tokens in range(1, 10000))
     assert len(counts) < 50
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "float32"])
-def test_a_dense_layer_answers_as_torchs_does(name: str) -> None:
-    import torch
-    import torch.nn.functional as F
-
-    from services.embed.bert import Dense
-
-    dtype: torch.dtype = getattr(torch, name)
-    torch.manual_seed(0)
-    weight, bias, x = torch.randn(48, 32).to(dtype), torch.randn(48).to(dtype), torch.randn(5, 32).to(dtype)
-    near = 0.05 if dtype is torch.bfloat16 else 1e-4
-    residual = torch.randn(5, 48).to(dtype)
-    ours, theirs = Dense(weight, bias)(x, plus=residual), Dense(weight, bias, pack=False)(x, plus=residual)
-    assert torch.allclose(ours.float(), theirs.float(), rtol=near, atol=near)
-    for activation in (None, F.gelu, F.relu):
-        ours, theirs = Dense(weight, bias, activation)(x), Dense(weight, bias, activation, pack=False)(x)
-        assert torch.allclose(ours.float(), theirs.float(), rtol=near, atol=near)
 
 
 def test_attention_is_softmax_over_each_sequence_alone() -> None:

@@ -20,7 +20,7 @@ from proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where, allowed_items
 from services.retrieve.outbox import EmbedCall, VectorFeed, run_outbox
-from services.retrieve.patience import Patience
+from services.retrieve.queries import Patience
 from services.retrieve.search import search
 from services.retrieve.segment import DEFAULT_LIMITS, Limits
 from services.retrieve.vectors import Matrix, Scored

@@ -18,7 +18,7 @@ from services.retrieve.collection import Collection
 from services.retrieve.filters import Where, compile_filters
 from services.retrieve.large_words import LargeWords
 from services.retrieve.lexical import Fts5
-from services.retrieve.patience import Patience
+from services.retrieve.queries import Patience
 from services.retrieve.search import search
 from services.retrieve.word_index import CHECK_WAIT_S
 from tests.unit.retrieve.rig import WordEmbedder, group

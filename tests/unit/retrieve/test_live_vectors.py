@@ -136,7 +136,7 @@ def rot_rows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [remove, tear, rot, rot_rows])
-async def test_missing_or_torn_files_are_rebuilt_while_search_goes_on_and_says_so(tmp_path: Path, harm: object) -> None:
+async def test_missing_or_torn_files_are_rebuilt_while_all_is_found(tmp_path: Path, harm: object) -> None:
     saved = await made(tmp_path)
     for name in saved:
         harm(tmp_path / "notes.vectors" / name)  # type: ignore[operator]  # one of the four above
@@ -145,15 +145,14 @@ async def test_missing_or_torn_files_are_rebuilt_while_search_goes_on_and_says_s
     async with opened(tmp_path, limits=TINY) as collection:
         result = await ask(collection, embedder, asked)
         assert result.hits[0].group == "g3"
-        assert (result.source, result.degraded) == ("lexical", ["vector: the vectors are still being loaded"])
-        assert await kind(collection) == "flat, rebuilding"
+        assert (result.source, result.degraded) == ("hybrid", [])
+        assert await kind(collection) == "flat"
         await collection.delete(["g3"])
         await collection.put([group("new", "alpha")])
         await embedded(collection, embedder)
-        result = await ask(collection, embedder, asked)
-        assert result.stages == ["lexical", "vector"]
-        assert "of 67 vectors are not searched yet" in result.degraded[0]
+        await assert_searches_as_the_database_says(collection)
         await tended(collection)
+        assert await kind(collection) == "rabitq"
         await assert_searches_as_the_database_says(collection)
         assert (await ask(collection, embedder, asked)).degraded == []
     async with opened(tmp_path, limits=TINY) as collection:
@@ -251,13 +250,12 @@ async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_waits_for_it
 
     monkeypatch.setattr(LiveVectors, "_build", slow)
     async with opened(tmp_path, limits=TINY) as collection:
-        assert collection.vectors.behind
         async with trio.open_nursery() as nursery:
             nursery.start_soon(collection.vectors.tend, collection)
             await trio.to_thread.run_sync(begun.wait)
             await collection.adopt("wide:1", 128)
             go_on.set()
-        assert (await kind(collection), collection.vectors.behind) == ("rabitq", "")
+        assert await kind(collection) == "rabitq"
         await assert_searches_as_the_database_says(collection)
 
 

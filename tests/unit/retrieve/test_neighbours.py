@@ -96,15 +96,16 @@ async def test_cancelled_comparison_ends_after_a_block(monkeypatch: pytest.Monke
         scope.cancel()
         cancelled.set()
 
-    def compare(*_: object) -> None:
+    def compare(*_: object) -> neighbours.Integers:
         nonlocal compared
         compared += 1
         if compared == 3:
             # By another task than the one that waits for this thread, which would only notice after it had answered.
             token.run_sync_soon(cancel)
             cancelled.wait()
+        return np.empty(0, dtype=np.int64)
 
-    monkeypatch.setattr(neighbours, "_compare", compare)
+    monkeypatch.setattr(neighbours, "_keys", compare)
     with scope:
         await in_thread(lumpy(400, 8), 0.5, 10)
     assert scope.cancelled_caught

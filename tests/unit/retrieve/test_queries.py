@@ -8,8 +8,7 @@ import trio.testing
 
 from proto.errors import Unavailable
 from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from services.retrieve.queries import KEPT, QueryVectors
-from services.retrieve.search import QueryCall
+from services.retrieve.queries import KEPT, QueryCall, QueryVectors
 from tests.unit.retrieve.rig import WordEmbedder
 
 

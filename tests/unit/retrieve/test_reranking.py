@@ -15,7 +15,7 @@ from proto.ops.embed import EmbedMaxSim, MaxSimResult
 from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
 from proto.ops.retrieve import Fusion, RetrieveSearch, SearchResult
 from services.retrieve.collection import Collection
-from services.retrieve.patience import Patience
+from services.retrieve.queries import Patience
 from services.retrieve.reranking import LateReranker, Pace, Reranker
 from services.retrieve.search import search
 from tests.unit.retrieve.rig import WordEmbedder, embedded, group, opened

@@ -16,7 +16,7 @@ from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
 from services.retrieve.collection import Collection
 from services.retrieve.filters import Where
 from services.retrieve.lexical import Fts5, WordsDamaged
-from services.retrieve.patience import Patience
+from services.retrieve.queries import Patience
 from services.retrieve.search import search
 from services.retrieve.word_index import FoundWords
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened

@@ -41,7 +41,7 @@ def test_a_stale_if_match_is_refused_with_both_digests(file: Path, yaml: YamlFil
     with pytest.raises(YamlError) as caught:
         yaml.edit("f.yaml", SetEdit("server.port", "82"), if_match=stale)
     found = sha256(file.read_bytes()).hexdigest()
-    assert caught.value.data == {"expected": stale, "found": found}
+    assert caught.value.failure.data == {"expected": stale, "found": found}
     assert stale in caught.value.message
     assert found in caught.value.message
     assert yaml.get("f.yaml", "server.port").text == "81"
@@ -76,6 +76,13 @@ def test_several_edits_are_made_together_each_on_what_the_last_left(file: Path, 
     ]
     yaml.edit("f.yaml", edits)
     assert file.read_text() == ("# top\nserver:\n  host: a.example  # public\nitems: [1, 2, 3]\ntls:\n  file: c.pem\n")
+
+
+def test_edits_that_end_where_they_began_write_nothing(file: Path, yaml: YamlFiles) -> None:
+    before = file.stat()
+    answer = yaml.edit("f.yaml", [SetEdit("server.port", "81"), SetEdit("server.port", "80")])
+    assert (answer.changed, answer.digest) == (False, sha256(SOURCE.encode()).hexdigest())
+    assert file.stat().st_ino == before.st_ino
 
 
 def test_of_several_edits_none_is_made_where_one_is_refused(file: Path, yaml: YamlFiles) -> None:

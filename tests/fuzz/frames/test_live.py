@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernel.control.client import CallFailed
-from tests.fuzz.hostile.live import OPTIONS, fuzz
+from tests.fuzz.frames.live import OPTIONS, fuzz
 from tests.system.running import RunningKernel, running
 
 
@@ -30,7 +30,7 @@ def test_service_calls_nothing_that_does_not_name_it(kernel: RunningKernel) -> N
         ("noyalib_set", {}),
         ("hostile_lie", {}),
     ):
-        assert kernel.call("hostile_call", {"op": op, "params": params})["failure"] == "forbidden", op
+        assert kernel.call("hostile_call", {"op": op, "params": params})["refused"] == "forbidden", op
 
 
 def test_answer_that_is_no_result_is_told_as_such(kernel: RunningKernel) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.hostile.live COUNT SEED`: messages of a hostile service to a real kernel, over a real link.
+"""`python -m tests.fuzz.frames.live COUNT SEED`: messages of a hostile service to a real kernel, over a real link.
 
 Between the lots, the service breaks the protocol, each time in another way.
 """
@@ -17,7 +17,7 @@ from kernel.control.client import CallFailed
 from tests.fuzz.frames.hostile import VIOLATIONS
 from tests.system.running import RunningKernel, running
 
-OPTIONS = ("--no-http", "--with", "tests.fuzz.hostile")
+OPTIONS = ("--no-http", "--with", "tests.hostile")
 
 NUMBERS = 14
 """Calls after which every number that the messages name has been that of a call."""

@@ -1,0 +1,264 @@
+"""The collections that there are: each opened once, with its settings, and kept up by its own tasks.
+
+One that cannot be opened fails its own calls and no other's; one that is found damaged is begun again, and its corpus
+feeds it again. The service is ready as soon as the databases are open; words are checked, and vectors brought into
+memory, once a call waits for them, or else a moment later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from proto.durable import sync_folder
+from proto.errors import LinckiaError, Unavailable
+from services.retrieve.collection import Collection
+from services.retrieve.outbox import VectorFeed, run_outbox
+from services.retrieve.segment import Limits
+from services.runtime.database import Kind
+from services.runtime.handlers import Environment
+from services.runtime.storage import patiently
+
+_log = logging.getLogger("linckia.retrieve")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+T = TypeVar("T")
+
+
+class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[services.retrieve]`."""
+
+    readers: Annotated[int, Meta(ge=1, le=64, description="Threads that may read at once")] = 4
+    query_embed_s: Annotated[float, Meta(gt=0, description="How long a search waits for its query's vector")] = 4.0
+    rerank: Annotated[
+        Literal["auto", "off", "maxsim"],
+        Meta(description="auto: where `rerank` has a model; maxsim: by the embedder's own token vectors"),
+    ] = "auto"
+    rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for its reranking")] = 2.0
+    # From about here on a broad query takes FTS5 longer than all else that a search does.
+    large_words: Annotated[int, Meta(ge=1, description="Pieces from which tantivy is asked for words, not FTS5")] = (
+        5_000
+    )
+    passage_embed_s: Annotated[float, Meta(gt=0, description="How long the outbox waits for a batch")] = 120.0
+    embedder: Annotated[dict[str, Any], Meta(description="Settings of `embed`, by which texts are cut")] = (
+        msgspec.field(default_factory=dict)
+    )
+    collections: Annotated[int, Meta(ge=0, description="Collections that clients may create")] = 64
+    collection_documents: Annotated[int, Meta(ge=0, description="Documents in each of these")] = 100_000
+    collection_bytes: Annotated[int, Meta(ge=0, description="Bytes that each is given at most")] = 1 << 30
+
+
+class Collections:
+    """The collections of one folder by name, opened once each, and again where one was found damaged.
+
+    Args:
+        files: what the names of their files are like, and `kind`, whether these can be fed again.
+    """
+
+    def __init__(
+        self, env: Environment, settings: Settings, files: re.Pattern[str] = _NAME, kind: Kind = Kind.DERIVED
+    ) -> None:
+        self._env = env
+        self._files = files
+        self._kind = kind
+        self._settings = settings
+        self._folder: Path = env.data_dir
+        self._readers = trio.CapacityLimiter(settings.readers)
+        self._open: dict[str, Collection] = {}
+        self._troubled: set[str] = set()
+        self._opening = trio.Lock()
+        self._workers: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
+
+    async def open_all(self) -> None:
+        """Open what is there; one that cannot be opened is tried again by each call for it."""
+        broken = []
+        for name in self.names():
+            try:
+                await self.find(name)
+            except LinckiaError as error:
+                broken.append(name)
+                _log.error("%s", error)
+        self._show()
+        self._env.info(**{self._label("broken"): ", ".join(broken)})
+
+    def names(self) -> list[str]:
+        """Of those that there are."""
+        return sorted(path.stem for path in self._folder.glob("*.db") if self._files.fullmatch(path.stem))
+
+    def _label(self, what: str) -> str:
+        return what if self._kind is Kind.DERIVED else f"{what} of clients"
+
+    def _show(self) -> None:
+        none = "none" if self._kind is Kind.DERIVED else ""
+        self._env.info(**{self._label("collections"): ", ".join(sorted(self._open)) or none})
+
+    async def find(self, name: str, *, make: bool = False) -> Collection | None:
+        """The collection; None where it was never written, unless it is to be made.
+
+        Raises:
+            OperationError: what keeps it from being opened.
+        """
+        collection = self._open.get(name)
+        if collection is not None and not collection.begun_again:
+            return collection
+        async with self._opening:
+            collection = self._open.get(name)
+            if collection is not None and not collection.begun_again:
+                return collection
+            if collection is not None:
+                await self._close_one(collection)
+            elif not make and not (self._folder / f"{name}.db").exists():
+                return None
+            opened = await self._open_one(name)
+            if collection is not None:
+                collection.ended.set()
+        self._show()
+        return opened
+
+    async def remove(self, name: str) -> bool:
+        """Close a collection that nothing uses and remove its files; whether there was one."""
+        async with self._opening:
+            if (collection := self._open.get(name)) is not None:
+                await self._close_one(collection)
+            self._show()
+            return await trio.to_thread.run_sync(remove_files, self._folder, name)
+
+    async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T | None = None) -> T:
+        """The answer of a collection, or `otherwise` where it was never written; with none it is made.
+
+        One that is found damaged meanwhile is begun again, and answers `question` as it is then.
+        """
+        if (collection := await self.find(name, make=otherwise is None)) is None:
+            assert otherwise is not None
+            return otherwise
+        try:
+            return await question(collection)
+        except Unavailable:
+            if not collection.begun_again or (again := await self.find(name)) is None:
+                raise
+            return await question(again)
+
+    async def _open_one(self, name: str) -> Collection:
+        settings = self._settings
+        reopen = partial(self._env.background.start_soon, self._reopen, name)
+        collection = await trio.to_thread.run_sync(
+            Collection, name, self._folder, self._readers, settings, settings.large_words, reopen, self._kind
+        )
+        self._open[name] = collection
+        self._workers[name] = (trio.CancelScope(), trio.Event())
+        self._tell(collection, "refilling", collection.refilling)
+        self._env.backlogs[f"vectors of {name}"] = collection.backlog
+        self._env.background.start_soon(self._keep_up, collection)
+        return collection
+
+    async def _reopen(self, name: str) -> None:
+        if name in self._open:
+            with contextlib.suppress(LinckiaError):  # The next call tries again, and answers it.
+                await self.find(name)
+
+    async def _keep_up(self, collection: Collection) -> None:
+        scope, ended = self._workers[collection.name]
+        try:
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_words, collection)
+                    await self._wanted_or_calm(collection.vectors_wanted)
+                    await self.patiently(collection, "vectors", collection.load)
+                    nursery.start_soon(collection.vectors.keep, collection, partial(self._tell, collection, "index"))
+                    if not collection.is_given:
+                        nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
+        finally:
+            ended.set()
+
+    def _feed(self, collection: Collection) -> VectorFeed:
+        embed = partial(self._env.call, timeout_s=self._settings.passage_embed_s)
+        return VectorFeed(collection, embed, partial(self._env.call, timeout_s=self._settings.query_embed_s))
+
+    async def _keep_words(self, collection: Collection) -> None:
+        await self._wanted_or_calm(collection.words.wanted)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collection.words.keep, collection, partial(self._tell, collection, "words"))
+            await self.patiently(collection, "words", partial(self._check_words, collection))
+
+    async def _wanted_or_calm(self, wanted: trio.Event) -> None:
+        """Until a call waits for it, or none has to be let go first: most calls ask for one collection of several."""
+        async with trio.open_nursery() as nursery:
+
+            async def until(waited_for: Callable[[], Awaitable[None]]) -> None:
+                await waited_for()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until, wanted.wait)
+            nursery.start_soon(until, self._env.after_the_rush)
+
+    async def _check_words(self, collection: Collection) -> None:
+        if damage := await collection.words.check():
+            _log.warning("the words of %s are rebuilt: %s", collection.name, damage)
+            await collection.rebuild_words()
+
+    async def patiently(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work`, pausing while the disk is full; where the database is begun again, its successor does it."""
+        try:
+            await patiently(self._env, f"{of}_{collection.name}", work)
+        except Unavailable:
+            if not collection.begun_again:
+                raise
+            await trio.sleep_forever()
+
+    def _tell(self, collection: Collection, of: str, trouble: str) -> None:
+        name = f"{of}_{collection.name}"
+        if trouble or name in self._troubled:
+            self._troubled.add(name)
+            self._env.info(**{name: trouble or "in order"})
+
+    async def release(self) -> None:
+        """At the service's end, answer the calls that wait for a collection to be begun again."""
+        await self._env.ending.wait()
+        for collection in self._open.values():
+            collection.ended.set()
+
+    async def filled(self, collection: Collection) -> None:
+        """The corpus says that the collection has all that it should."""
+        await collection.filled()
+        self._tell(collection, "refilling", "")
+
+    async def give_back(self) -> None:
+        """See `Database.give_back`."""
+        for collection in tuple(self._open.values()):
+            await collection.give_back()
+
+    async def close(self) -> None:
+        """End the work on the databases, then close them."""
+        for collection in tuple(self._open.values()):
+            await self._close_one(collection)
+
+    async def _close_one(self, collection: Collection) -> None:
+        del self._open[collection.name]
+        del self._env.backlogs[f"vectors of {collection.name}"]
+        scope, ended = self._workers[collection.name]
+        scope.cancel()
+        await ended.wait()
+        await trio.to_thread.run_sync(collection.close)
+
+
+def remove_files(folder: Path, name: str) -> bool:
+    """Remove a closed collection's files, its database last; whether there was one.  Blocks."""
+    database = folder / f"{name}.db"
+    for path in folder.glob(f"{name}.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != database:
+            path.unlink(missing_ok=True)
+    there = database.exists()
+    database.unlink(missing_ok=True)
+    sync_folder(folder)
+    return there
