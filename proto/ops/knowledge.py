@@ -101,7 +101,7 @@ class ReadNodeContent(Params[NodeContent], frozen=True, kw_only=True):
 
 
 class NoteLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An edge between two notes; `source` with a `direction` other than `out`, `depth` and both with one above 1."""
+    """An edge between two notes; `source` is given with a `direction` other than `out`, both with a `depth` above 1."""
 
     target: Annotated[str, Meta(description="Id of the note (or the name) that the edge points to")]
     type: Annotated[str, Meta(description="CITES, LINKS_TO, REFERENCES, FOLLOWS, IMPLEMENTS, TAGGED_AS, SIMILAR, …")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import BinaryIO, Final, TypeVar
@@ -45,7 +46,7 @@ class Inspection:
         self._cache_bytes = cache_bytes
         self._roots = roots
         self._reading = trio.CapacityLimiter(4)
-        self._busy: dict[bytes, trio.Lock] = {}
+        self._busy: weakref.WeakValueDictionary[bytes, trio.Lock] = weakref.WeakValueDictionary()
         self._lent: dict[str, int] = {}
         """Descriptors of the files that `decode` has in hand, by their hashes."""
 
@@ -66,12 +67,8 @@ class Inspection:
         if kind in _MADE_OF and size:
             hash_ = await self._hash(real, version)
             lock = self._busy.setdefault(hash_, trio.Lock())
-            try:
-                async with lock:
-                    content = await self._content(real, version, kind, hash_, ctx)
-            finally:
-                if not lock.statistics().tasks_waiting and not lock.locked():
-                    self._busy.pop(hash_, None)
+            async with lock:
+                content = await self._content(real, version, kind, hash_, ctx)
         return MediaInspection(
             path=os.fsencode(real).decode("utf-8", "replace"),
             kind=kind,

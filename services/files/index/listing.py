@@ -40,9 +40,12 @@ LeftOut = Callable[[str, bool], bool]
 class Ignored:
     """What is left out of the index: what patterns name, and what is hidden from the service."""
 
-    def __init__(self, matches: Callable[[str, str, bool], bool] | None, roots: Roots) -> None:
-        self._matches = matches
+    def __init__(self, patterns: Sequence[str], roots: Roots) -> None:
+        """The patterns are relative to the root that an entry lies below. Raises ValueError where one cannot be
+        understood."""
+        self._patterns = Patterns(patterns) if patterns else None
         self._roots = roots
+        self._tops = [paths.as_folder(paths.to_text(root)) for root in roots]
 
     def hides(self, path: str) -> bool:
         """Whether a clean path is hidden from the service, whatever the patterns."""
@@ -50,12 +53,18 @@ class Ignored:
 
     def within(self, folder: str) -> LeftOut | None:
         """The rule for a folder, by its path with slash; None where nothing in it is left out."""
-        matches, hidden = self._matches, self._roots.hidden_in(paths.to_os(folder))
-        if hidden is None:
-            return None if matches is None else functools.partial(matches, folder)
-        return lambda name, is_folder: (
-            hidden(paths.to_os(name)) or (matches is not None and matches(folder, name, is_folder))
-        )
+        patterns, hidden = self._patterns, self._roots.hidden_in(paths.to_os(folder))
+        if patterns is None and hidden is None:
+            return None
+        top = next((top for top in self._tops if folder.startswith(top)), folder)
+        below = folder[len(top) :]
+
+        def left_out(name: str, is_folder: bool) -> bool:
+            if hidden is not None and hidden(paths.to_os(name)):
+                return True
+            return patterns is not None and patterns.verdict(below, name + "/" * is_folder) is True
+
+        return left_out
 
     def __call__(self, folder: str, name: str, is_folder: bool) -> bool:
         left_out = self.within(folder)
@@ -195,21 +204,8 @@ def look(path: str) -> Found | None:
 
 
 def ignore_rules(patterns: Sequence[str], roots: Roots) -> Ignored | None:
-    """The rules, the patterns relative to the root that an entry lies below; None where nothing is ignored. Raises
-    ValueError where a pattern cannot be understood."""
-    if not patterns and not roots.hides_some:
-        return None
-    return Ignored(_matching(patterns, tuple(map(paths.to_text, roots))) if patterns else None, roots)
-
-
-def _matching(patterns: Sequence[str], roots: Sequence[str]) -> Callable[[str, str, bool], bool]:
-    rules = Patterns(patterns)
-
-    def ignored(folder: str, name: str, is_folder: bool) -> bool:
-        above = next((paths.as_folder(root) for root in roots if folder.startswith(paths.as_folder(root))), folder)
-        return rules.verdict(folder[len(above) :], name + "/" * is_folder) is True
-
-    return ignored
+    """None where nothing is ignored. Raises ValueError where a pattern cannot be understood."""
+    return Ignored(patterns, roots) if patterns or roots.hides_some else None
 
 
 # The file systems that are mounted
