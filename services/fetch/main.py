@@ -105,9 +105,13 @@ class Fetch:
         size, source = partial.size, partial.source
         mime_type = params.mimeType or source.mime_type
         begin = documents.DocumentsPutBegin(
-            path=url, name=params.name or name_of(received.url, source.disposition), tags=params.tags,
-            metadata=params.metadata, collection=params.collection, mimeType=mime_type,
-        )  # fmt: skip
+            path=url,
+            name=params.name or name_of(received.url, source.disposition),
+            tags=params.tags,
+            metadata=params.metadata,
+            collection=params.collection,
+            mimeType=mime_type,
+        )
         for attempt in range(1, STORE_ATTEMPTS + 1):
             try:
                 added = await _store(context, begin, partial, digests["sha256"])
@@ -118,10 +122,17 @@ class Fetch:
         await trio.to_thread.run_sync(partial.drop)
         algorithm = params.checksum.split(":")[0] if params.checksum else "sha256"
         return ops.Downloaded(
-            hash=added.hash or digests["sha256"], url=received.url, path=url, name=added.name, size=size,
-            mime_type=mime_type, is_new=added.is_new, checksum=f"{algorithm}:{digests[algorithm]}",
-            resumed_from=received.resumed_from, redirects=received.redirects,
-        )  # fmt: skip
+            hash=added.hash or digests["sha256"],
+            url=received.url,
+            path=url,
+            name=added.name,
+            size=size,
+            mime_type=mime_type,
+            is_new=added.is_new,
+            checksum=f"{algorithm}:{digests[algorithm]}",
+            resumed_from=received.resumed_from,
+            redirects=received.redirects,
+        )
 
     async def _checked(
         self, params: ops.Download, url: str, partial: Partial, context: Context

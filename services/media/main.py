@@ -145,7 +145,10 @@ class Media:
 def _record(content: store.Content) -> ops.MetadataRecord:
     hash_ = content.hash.hex()
     return ops.MetadataRecord(
-        hash=hash_, uri=f"synthesis://metadata/{hash_}", metadata=content.metadata, artifacts=content.artifacts,
+        hash=hash_,
+        uri=f"synthesis://metadata/{hash_}",
+        metadata=content.metadata,
+        artifacts=content.artifacts,
         used_at=datetime.datetime.fromtimestamp(content.used_at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         problem=content.problem,
-    )  # fmt: skip
+    )

@@ -41,9 +41,14 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     """Ready once the database is open, also a damaged one."""
     kept_ns = env.settings_as(Settings).expired_days * DAY_NS
     database = await env.opened(
-        Database, env.data_dir / "memory.db", store.SCHEMA, kind=Kind.SOURCE, readers=4, pragmas={"secure_delete": 1},
+        Database,
+        env.data_dir / "memory.db",
+        store.SCHEMA,
+        kind=Kind.SOURCE,
+        readers=4,
+        pragmas={"secure_delete": 1},
         on_damage=env.damaged,
-    )  # fmt: skip
+    )
     with contextlib.suppress(LinckiaError):  # A full or damaged disk: what is kept is served.
         await database.write(lambda db: store.purge(db, time.time_ns() - kept_ns))
     feed = MemoryFeed(env, database, COLLECTION)

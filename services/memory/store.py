@@ -120,9 +120,14 @@ def of_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Row]:
 
 
 def insert(
-    db: apsw.Connection, place: Place, text: str, said: Sequence[Said], tags: Sequence[str], expires_ns: int | None,
+    db: apsw.Connection,
+    place: Place,
+    text: str,
+    said: Sequence[Said],
+    tags: Sequence[str],
+    expires_ns: int | None,
     id_: str = "",
-) -> Row:  # fmt: skip
+) -> Row:
     """A new memory."""
     id_ = id_ or secrets.token_hex(6)
     tagged, at_ns = json.dumps(list(dict.fromkeys(tags))), max(one.at_ns for one in said)

@@ -149,9 +149,13 @@ class RerankService:
     async def rerank_model(self, params: RerankModelParams, ctx: Context) -> RerankModel:
         files, encoder = self._loaded.files, self._loaded.encoder
         return RerankModel(
-            available=True, model=files.name, max_tokens=files.max_tokens, device=encoder.device,
-            precision=encoder.precision.value, tokens_per_s=self._batcher.tokens_per_s * self._runners,
-        )  # fmt: skip
+            available=True,
+            model=files.name,
+            max_tokens=files.max_tokens,
+            device=encoder.device,
+            precision=encoder.precision.value,
+            tokens_per_s=self._batcher.tokens_per_s * self._runners,
+        )
 
 
 class WithoutModel:

@@ -385,9 +385,13 @@ class _Search:
         del shown["item_id"]
         # More digits are read by a model and say nothing.
         return Hit(
-            **shown, score=round(score, 6), lexical=lexical, vector=None if cosine is None else round(cosine, 4),
-            rerank=self.reranked.get(item_id), matched=candidates.held.get(item_id, []),
-        )  # fmt: skip
+            **shown,
+            score=round(score, 6),
+            lexical=lexical,
+            vector=None if cosine is None else round(cosine, 4),
+            rerank=self.reranked.get(item_id),
+            matched=candidates.held.get(item_id, []),
+        )
 
 
 def reading(found: Found) -> str:

@@ -134,10 +134,8 @@ def _put_group(db: apsw.Connection, group: Group, held: Sequence[Held], change: 
     hashes = {item.key: _hash(group.title, item) for item in group.items}
     # Under another name, all of its items are found by other words: they are new ones, with the vectors they had.
     kept = {
-        key: item_id
-        for key, (item_id, content) in old.items()
-        if names == group.names and hashes.get(key) == content
-    }  # fmt: skip
+        key: item_id for key, (item_id, content) in old.items() if names == group.names and hashes.get(key) == content
+    }
     gone = [item_id for key, (item_id, _) in old.items() if key not in kept]
     _remove_items(db, f"{title} {names}", json.dumps(gone), change)
     rows: list[Row] = []

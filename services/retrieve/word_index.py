@@ -174,9 +174,13 @@ class WordIndex:
             await scrubbed.wait()
 
     async def keep(
-        self, collection: Collection, report: Callable[[str], None],
-        *, retry_s: float = RETRY_S, count_every_s: float = COUNT_EVERY_S,
-    ) -> None:  # fmt: skip
+        self,
+        collection: Collection,
+        report: Callable[[str], None],
+        *,
+        retry_s: float = RETRY_S,
+        count_every_s: float = COUNT_EVERY_S,
+    ) -> None:
         """Keep tantivy in step, where the collection is large enough for it, until cancelled.
 
         Cancellation: what is not committed is found missing at the next start.

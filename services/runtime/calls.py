@@ -104,11 +104,21 @@ class Outgoing:
         try:
             self.channel.post(
                 Call(
-                    id=call_id, op=op, params=params, left_ms=left_ms, caller=caller or self._service,
-                    trace=trace or frames.new_trace(), generation=self._generation, parent=parent,
-                    progress=client_requests is not None, session=session, grant=grant, target=target, peer=peer,
+                    id=call_id,
+                    op=op,
+                    params=params,
+                    left_ms=left_ms,
+                    caller=caller or self._service,
+                    trace=trace or frames.new_trace(),
+                    generation=self._generation,
+                    parent=parent,
+                    progress=client_requests is not None,
+                    session=session,
+                    grant=grant,
+                    target=target,
+                    peer=peer,
                 )
-            )  # fmt: skip
+            )
             with trio.move_on_after(limit_s):
                 await pending.done.wait()
             if pending.answer is None:

@@ -45,11 +45,17 @@ def history(db: apsw.Connection, node: int, hash_: str) -> History:
         name = digest.hex()
         messages.append(
             HistoryMessage(
-                hash=name, parent_hash=above, role=role, content=cast("list[Block]", Raw(content)), model=model,
-                provider=provider, agent_name=agent, stop_reason=stop_reason,
+                hash=name,
+                parent_hash=above,
+                role=role,
+                content=cast("list[Block]", Raw(content)),
+                model=model,
+                provider=provider,
+                agent_name=agent,
+                stop_reason=stop_reason,
                 usage=cast("Json", Raw(usage)) if usage else None,
             )
-        )  # fmt: skip
+        )
         above = name
     return History(messages=messages, head_hash=hash_, depth=len(messages))
 
@@ -62,9 +68,14 @@ def checkout(db: apsw.Connection, head: Node, form: Form | None, cursor: str | N
     form = form or (Form.ANTHROPIC if head.provider == anthropic.NAME else Form.OPENAI)
     path = lineage(db, head.node_id, "role, content, gone, prompt_id")
     found = Checkout(
-        messages=[], system="", head_hash=head.hash, depth=len(path), model=head.model, provider=head.provider,
+        messages=[],
+        system="",
+        head_hash=head.hash,
+        depth=len(path),
+        model=head.model,
+        provider=head.provider,
         form=form,
-    )  # fmt: skip
+    )
     if form is Form.TEXT:
         text, next_cursor = _page(path, cursor)
         return replace(found, text=text, next_cursor=next_cursor)

@@ -105,17 +105,28 @@ class Carrying:
         elif len(told) != PROJECTION_BYTES:
             raise InvalidParams(f"turn {turn.hash} is gone and has no projection", field="turns")
         columns = {
-            "reply": turn.reply, "role": turn.role, "model": turn.model, "provider": turn.provider,
-            "agent": turn.agent_name, "project": turn.project, "at": turn.at, "gone": True, "found": False,
+            "reply": turn.reply,
+            "role": turn.role,
+            "model": turn.model,
+            "provider": turn.provider,
+            "agent": turn.agent_name,
+            "project": turn.project,
+            "at": turn.at,
+            "gone": True,
+            "found": False,
             "content": b"[]",
-        }  # fmt: skip
+        }
         if not (turn.gone or forest.is_barred(db, told)):
             prompt = db.execute("SELECT prompt_id FROM prompt WHERE digest=?", (bytes.fromhex(turn.prompt),)).get
             columns |= {
-                "gone": False, "found": self._ingest.is_found(Message(role=turn.role, content=turn.content)),
-                "content": content, "stop_reason": turn.stop_reason, "usage": forest.as_json(turn.usage),
-                "thinking": forest.as_json(turn.thinking), "prompt_id": prompt,
-            }  # fmt: skip
+                "gone": False,
+                "found": self._ingest.is_found(Message(role=turn.role, content=turn.content)),
+                "content": content,
+                "stop_reason": turn.stop_reason,
+                "usage": forest.as_json(turn.usage),
+                "thinking": forest.as_json(turn.thinking),
+                "prompt_id": prompt,
+            }
         forest.insert(db, above, hash_, told, columns)
 
 

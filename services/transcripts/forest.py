@@ -148,18 +148,30 @@ def keep_prompt(db: apsw.Connection, text: str) -> int | None:
 
 
 def _new(
-    db: apsw.Connection, turn: Turn, step: Step, hash_: bytes, at: Place | None, prompt: int | None,
+    db: apsw.Connection,
+    turn: Turn,
+    step: Step,
+    hash_: bytes,
+    at: Place | None,
+    prompt: int | None,
     found: Callable[[Message], bool],
-) -> Place:  # fmt: skip
+) -> Place:
     message = step.message
     barred = is_barred(db, step.projection)
     when = message.at if message.at is not None else turn.at if turn.at is not None else time.time()
     columns = {
-        "gone": barred, "found": not barred and found(message), "role": message.role, "model": step.model,
-        "content": b"[]" if barred else step.content, "provider": turn.provider, "agent": turn.agent,
-        "project": turn.project, "at": when, "thinking": "" if barred else as_json(message.thinking),
+        "gone": barred,
+        "found": not barred and found(message),
+        "role": message.role,
+        "model": step.model,
+        "content": b"[]" if barred else step.content,
+        "provider": turn.provider,
+        "agent": turn.agent,
+        "project": turn.project,
+        "at": when,
+        "thinking": "" if barred else as_json(message.thinking),
         "prompt_id": prompt,
-    }  # fmt: skip
+    }
     return insert(db, at, hash_, step.projection, columns)
 
 
@@ -173,8 +185,14 @@ def insert(
 ) -> Place:
     """Keep a node after `above`; the search is to be told of one that is `found`. `columns`: all but its place."""
     depth = 1 if above is None else above.depth + 1
-    row = {"hash": hash_, "parent": above and above.node_id, "root": above and above.root, "depth": depth,
-           "projection": projection_, **columns}  # fmt: skip
+    row = {
+        "hash": hash_,
+        "parent": above and above.node_id,
+        "root": above and above.root,
+        "depth": depth,
+        "projection": projection_,
+        **columns,
+    }
     db.execute(f"INSERT INTO node({', '.join(row)}) VALUES({', '.join('?' * len(row))})", tuple(row.values()))
     node_id = db.last_insert_rowid()
     if above is None:
@@ -226,9 +244,13 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def bucket(self) -> Bucket:
         return Bucket(
-            type="message", role=self.role, content=self.blocks, model=self.model, provider=self.provider,
+            type="message",
+            role=self.role,
+            content=self.blocks,
+            model=self.model,
+            provider=self.provider,
             agent_name=self.agent,
-        )  # fmt: skip
+        )
 
     @property
     def tokens(self) -> dict[str, Any] | None:

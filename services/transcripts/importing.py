@@ -147,9 +147,12 @@ class _Part:
         else:
             growing = list(before)
         answer = ImportResult(
-            messages=self._messages, nodes=self._new, unreadable=self._unreadable, problem=self._problem,
+            messages=self._messages,
+            nodes=self._new,
+            unreadable=self._unreadable,
+            problem=self._problem,
             layout=self._layout,
-        )  # fmt: skip
+        )
         row = (params.source, params.position, params.tail, self._layout, self._state, self.name)
         db.execute(
             "INSERT OR REPLACE INTO source(source, position, tail, layout, state, part, answer, growing)"

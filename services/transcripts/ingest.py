@@ -85,10 +85,13 @@ class Ingest:
         if nodes:
             self.hurry()
         return IngestResult(
-            accepted=len(kept), rejected=len(errors), errors=errors, nodes=nodes,
+            accepted=len(kept),
+            rejected=len(errors),
+            errors=errors,
+            nodes=nodes,
             problem=Problem.TURN if errors and not batch else Problem.NONE,
             head_hash=placed[-1].nodes[-1].hash.hex() if placed else "",
-        )  # fmt: skip
+        )
 
     def is_found(self, message: Message) -> bool:
         """Whether there is any text to search a message by."""
@@ -207,5 +210,9 @@ def _zstd(body: bytes) -> Iterator[bytes]:
 
 
 _DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {
-    "gzip": _inflated, "x-gzip": _inflated, "deflate": _deflated, "br": _brotli, "zstd": _zstd,
-}  # fmt: skip
+    "gzip": _inflated,
+    "x-gzip": _inflated,
+    "deflate": _deflated,
+    "br": _brotli,
+    "zstd": _zstd,
+}

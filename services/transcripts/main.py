@@ -163,9 +163,13 @@ class Conversations:
                 return None
             parent = None if node.parent is None else forest.place(db, node.parent)
             return ops.NodeView(
-                hash=node.hash, parent_hash=None if parent is None else parent.hash.hex(), bucket=node.bucket,
-                stop_reason=node.stop_reason, usage=node.tokens, project=node.project,
-            )  # fmt: skip
+                hash=node.hash,
+                parent_hash=None if parent is None else parent.hash.hex(),
+                bucket=node.bucket,
+                stop_reason=node.stop_reason,
+                usage=node.tokens,
+                project=node.project,
+            )
 
         return await self._database.read(query)
 

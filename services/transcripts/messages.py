@@ -35,12 +35,32 @@ TEXT, IMAGE, TOOL_USE, TOOL_RESULT = "text", "image", "tool_use", "tool_result"
 
 
 TAGS = (
-    "system-reminder", "system_reminder", "command-name", "command-message", "command-contents",
-    "local-command-stdout", "local-command-stderr", "local-command-caveat", "user-prompt-submit-hook",
-    "task-notification", "ide_opened_file", "ide_selection", "ide_diagnostics", "environment_context",
-    "environment_details", "user_instructions", "INSTRUCTIONS", "permissions instructions", "collaboration_mode",
-    "session_context", "turn_aborted", "user_info", "open_files", "open_and_recently_viewed_files", "additional_data",
-)  # fmt: skip
+    "system-reminder",
+    "system_reminder",
+    "command-name",
+    "command-message",
+    "command-contents",
+    "local-command-stdout",
+    "local-command-stderr",
+    "local-command-caveat",
+    "user-prompt-submit-hook",
+    "task-notification",
+    "ide_opened_file",
+    "ide_selection",
+    "ide_diagnostics",
+    "environment_context",
+    "environment_details",
+    "user_instructions",
+    "INSTRUCTIONS",
+    "permissions instructions",
+    "collaboration_mode",
+    "session_context",
+    "turn_aborted",
+    "user_info",
+    "open_files",
+    "open_and_recently_viewed_files",
+    "additional_data",
+)
 """Whose content is the agent's, not the person's nor the model's. Left in, they make turns alike that have nothing in
 common, and what was said is found less well."""
 

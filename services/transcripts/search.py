@@ -76,9 +76,13 @@ class Searching:
         limit = min(MAX_TOP_K, limit + left)
         while True:
             asked = RetrieveSearch(
-                collection=COLLECTION, query=params.query, limit=limit, candidates=max(CANDIDATES, limit),
-                filters=conditions, min_score=params.min_score,
-            )  # fmt: skip
+                collection=COLLECTION,
+                query=params.query,
+                limit=limit,
+                candidates=max(CANDIDATES, limit),
+                filters=conditions,
+                min_score=params.min_score,
+            )
             found = await ctx.call(asked)
             hits = one_each(found.hits) if params.distinct else found.hits
             if len(hits) >= count or len(found.hits) + found.unlikely < limit or limit >= MAX_TOP_K:
@@ -114,9 +118,12 @@ class Searching:
         async def ask(corpus: Corpus) -> None:
             try:
                 asked = RetrieveSearch(
-                    collection=corpus.value, query=params.query, limit=params.limit, min_score=params.min_score,
+                    collection=corpus.value,
+                    query=params.query,
+                    limit=params.limit,
+                    min_score=params.min_score,
                     filters=found_by(ctx.session, time.time()) if corpus is Corpus.MEMORY else [],
-                )  # fmt: skip
+                )
                 found[corpus] = await ctx.call(asked)
             except LinckiaError as error:
                 errors.append(error)
@@ -141,10 +148,14 @@ class Searching:
         kept = hits[: params.limit]
         best = max(found.values(), key=lambda result: result.best or 0.0)
         return EverythingResult(
-            query=params.query, count=len(kept), results=kept, degraded=degraded, note=best.note,
+            query=params.query,
+            count=len(kept),
+            results=kept,
+            degraded=degraded,
+            note=best.note,
             searched=[corpus for corpus in corpora if corpus in found],
             unlikely=sum(result.unlikely for result in found.values()),
-        )  # fmt: skip
+        )
 
     async def _caught_up(self, degraded: list[str], name: str) -> int:
         """How many turns the search does not know yet; said in `degraded` as well."""

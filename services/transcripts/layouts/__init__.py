@@ -28,14 +28,27 @@ class Step(Turn, kw_only=True):
 
 
 def said(
-    message: Message, key: str, after: str, provider: str, agent: str, *, model: str = "", project: str = "",
+    message: Message,
+    key: str,
+    after: str,
+    provider: str,
+    agent: str,
+    *,
+    model: str = "",
+    project: str = "",
     system: str = "",
-) -> Step:  # fmt: skip
+) -> Step:
     """A record, or several, that are one message."""
     return Step(
-        messages=[message], keys=[key], after=after, provider=provider, agent=agent, model=model or message.model,
-        project=project, system=system,
-    )  # fmt: skip
+        messages=[message],
+        keys=[key],
+        after=after,
+        provider=provider,
+        agent=agent,
+        model=model or message.model,
+        project=project,
+        system=system,
+    )
 
 
 def passed(key: str, after: str) -> Step:

@@ -56,9 +56,12 @@ class Exports(Layout, kw_only=True):
 
     def _captured(self, record: Json) -> list[Step] | None:
         payload = TurnPayload(
-            provider=_provider(record, child(record, "request")), agent_name=text(record, "agent_name"),
-            project=text(record, "project"), request=record["request"], response=record.get("response"),
-        )  # fmt: skip
+            provider=_provider(record, child(record, "request")),
+            agent_name=text(record, "agent_name"),
+            project=text(record, "project"),
+            request=record["request"],
+            response=record.get("response"),
+        )
         try:
             turn = turn_of(payload)
         except (Rejected, Unreadable):
@@ -78,9 +81,14 @@ class Exports(Layout, kw_only=True):
 
 def _step(record: Json, messages: list[Message], after: str, key: str, provider: str) -> Step:
     return Step(
-        messages=messages, after=after, keys=[key], provider=provider, model=text(record, "model"),
-        agent=text(record, "agent_name"), project=text(record, "project", "cwd"),
-    )  # fmt: skip
+        messages=messages,
+        after=after,
+        keys=[key],
+        provider=provider,
+        model=text(record, "model"),
+        agent=text(record, "agent_name"),
+        project=text(record, "project", "cwd"),
+    )
 
 
 def _dated(messages: list[Message], record: Json) -> list[Message]:
@@ -208,9 +216,13 @@ class Nodes(Layout, kw_only=True):
             return None
         usage, stop_reason = child(record, "usage"), text(record, "stop_reason")
         message = Message(
-            role=role, content=_blocks(bucket), reply=role == ASSISTANT and bool(usage or stop_reason),
-            stop_reason=stop_reason, usage=usage or None, at=seconds(record.get("created_at")),
-        )  # fmt: skip
+            role=role,
+            content=_blocks(bucket),
+            reply=role == ASSISTANT and bool(usage or stop_reason),
+            stop_reason=stop_reason,
+            usage=usage or None,
+            at=seconds(record.get("created_at")),
+        )
         after = f"node/{parent}" if parent else ""
         provider, agent, model = (text(bucket, of) for of in ("provider", "agent_name", "model"))
         return [said(message, f"node/{hash_}", after, provider, agent, model=model, project=text(record, "project"))]

@@ -75,9 +75,14 @@ class Gemini(Layout, kw_only=True):
         tokens = child(record, "tokens")
         sent, answered, total, cached = (count(tokens, of) for of in ("input", "output", "total", "cached"))
         message = Message(
-            role=ASSISTANT, content=blocks, thinking=[*thoughts, *records(record, "thoughts")], reply=True, at=at,
-            model=text(record, "model"), usage=usage(sent, answered, total, cache_read_input_tokens=cached),
-        )  # fmt: skip
+            role=ASSISTANT,
+            content=blocks,
+            thinking=[*thoughts, *records(record, "thoughts")],
+            reply=True,
+            at=at,
+            model=text(record, "model"),
+            usage=usage(sent, answered, total, cache_read_input_tokens=cached),
+        )
         self.held = [self._said(id_, message, self.head)]
         if results := [block for call in calls for block in _results(call)]:
             told = Message(role="tool", content=results, at=at)

@@ -127,9 +127,13 @@ def usage(prompt: int, completion: int, total: int = 0, **more: int) -> Json | N
 
 
 def turn_from(
-    provider: str, body: Json, read: Callable[[Json], Message], *, system: str = "",
+    provider: str,
+    body: Json,
+    read: Callable[[Json], Message],
+    *,
+    system: str = "",
     missing: str = "`messages` is missing or not an array",
-) -> Turn:  # fmt: skip
+) -> Turn:
     """A request whose `messages` are read by `read`.  Raises Unreadable with `missing`."""
     if not isinstance(body.get("messages"), list):
         raise Unreadable(missing)
