@@ -7,6 +7,7 @@ calls through a `Dispatcher` (the router).  None of them knows the other's insid
 from __future__ import annotations
 
 import enum
+import signal
 from typing import Protocol
 
 import msgspec
@@ -46,6 +47,11 @@ class Cause(msgspec.Struct, frozen=True):
         """A manual stop, a rest and an orderly end with code 0 are no crash."""
         wanted = self.kind in (CauseKind.STOPPED, CauseKind.RESTED)
         return not (wanted or (self.kind is CauseKind.EXIT and self.code == 0))
+
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether a signal of others killed it, or stopped it for good: what it was doing has no part in that."""
+        return (self.kind, self.code) in ((CauseKind.SIGNAL, signal.SIGKILL), (CauseKind.HANG, signal.SIGSTOP))
 
 
 class ServiceState(enum.StrEnum):

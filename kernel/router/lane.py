@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import collections
 import math
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 from msgspec.structs import replace
 
 from kernel.edge import edge
-from kernel.ports import Cause, CauseKind, ServiceState
+from kernel.ports import Cause, ServiceState
 from kernel.router.call import QUARANTINE_S, Instance, Limits, Quarantine, RoutedCall
 from proto import errors
 from proto.channel import Channel, ProtocolViolation
@@ -380,7 +379,7 @@ class Lane:
 
 def _from_outside(cause: Cause) -> bool:
     """Whether what was in hand has nothing to do with it."""
-    return not cause.is_crash or (cause.kind is CauseKind.SIGNAL and cause.code == signal.SIGKILL)
+    return not cause.is_crash or cause.is_from_outside
 
 
 def _of_all_times(call: RoutedCall, failure: Failure) -> Failure:

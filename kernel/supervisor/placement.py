@@ -38,7 +38,7 @@ def cause_of(ended: Exit, asked: Cause | None) -> Cause:
         how = signal.Signals(ended.signal).name if known else f"signal {ended.signal}"
     if asked is not None:
         code = ended.signal if ended.signal is not None else ended.code
-        return Cause(asked.kind, code, f"{asked.text}; ended with {how}")
+        return Cause(asked.kind, code if asked.code is None else asked.code, f"{asked.text}; ended with {how}")
     if ended.oom:
         return Cause(CauseKind.OOM, ended.signal, "killed by the operating system, which was out of memory")
     if ended.signal is not None:

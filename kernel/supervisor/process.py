@@ -338,7 +338,7 @@ class Generation:
         stopped = running.is_stopped()
         if stopped and self._was_stopped:
             # It would not hear any other signal.
-            self.end(Cause(CauseKind.HANG, None, "was stopped by a signal (SIGSTOP)"), Rung.KILL)
+            self.end(Cause(CauseKind.HANG, signal.SIGSTOP, "was stopped by a signal (SIGSTOP)"), Rung.KILL)
         self._was_stopped = stopped
 
     def _check_memory(self, running: Running) -> None:

@@ -28,6 +28,7 @@ from tests.memory_link import memory_link
 from tests.unit.router.ops import Put, Relay, Said, Say, Secret, Write
 
 KILLED = Cause(CauseKind.SIGNAL, 9, "killed by signal 9")
+STOPPED = Cause(CauseKind.HANG, 19, "was stopped by a signal (SIGSTOP)")
 CRASHED = Cause(CauseKind.SIGNAL, 11, "segmentation fault")
 
 

@@ -8,8 +8,10 @@ import pytest
 import trio
 import trio.testing
 
+from kernel.ports import Cause
 from kernel.router import call as calls
 from kernel.router.call import QUARANTINE_S, RoutedCall
+from kernel.router.lane import ALONE_S
 from proto.errors import (
     Executed,
     Kind,
@@ -18,7 +20,7 @@ from proto.errors import (
 )
 from proto.operation import Operation, operation_of
 from tests.unit.router.ops import Say
-from tests.unit.router.rig import CRASHED, KILLED, call, rig
+from tests.unit.router.rig import CRASHED, KILLED, STOPPED, call, rig
 
 
 async def test_suspect_is_not_convicted_of_what_another_call_did(autojump_clock: trio.testing.MockClock) -> None:
@@ -160,22 +162,28 @@ def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPa
     ]
 
 
-async def test_kills_from_outside_convict_nobody(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("cause", [KILLED, STOPPED])
+async def test_kills_from_outside_convict_nobody(autojump_clock: trio.testing.MockClock, cause: Cause) -> None:
     async with rig() as r, trio.open_nursery() as nursery:
         r.hold = trio.Event()
         answers: list[Any] = []
 
-        async def ask() -> None:
-            answers.append(await call(r, Say(text="same")))
+        async def ask(text: str) -> None:
+            answers.append(await call(r, Say(text=text)))
 
-        for _ in range(8):
-            nursery.start_soon(ask)
+        for text in "abcdefgh":
+            nursery.start_soon(ask, text)
         for _ in range(3):
             await trio.testing.wait_all_tasks_blocked()
-            r.down(KILLED)
+            r.seen.clear()
+            r.down(cause)
             await r.up()
+            # All of them at once: none waits for another to have had the process for itself.
+            before = trio.current_time()
+            await r.until(lambda: sorted(r.seen) == [*"abcdefgh"])
+            assert trio.current_time() - before < ALONE_S
         await trio.testing.wait_all_tasks_blocked()
         r.hold.set()
         await trio.testing.wait_all_tasks_blocked()
         assert [a["generation"] for a in answers] == [4] * 8
-        assert (await call(r, Say(text="same")))["text"] == "same"
+        assert (await call(r, Say(text="a")))["text"] == "a"
