@@ -49,9 +49,10 @@ class Cause(msgspec.Struct, frozen=True):
         return not (wanted or (self.kind is CauseKind.EXIT and self.code == 0))
 
     @property
-    def is_from_outside(self) -> bool:
-        """Whether a signal of others killed it, or stopped it for good: what it was doing has no part in that."""
-        return (self.kind, self.code) in ((CauseKind.SIGNAL, signal.SIGKILL), (CauseKind.HANG, signal.SIGSTOP))
+    def accuses(self) -> bool:
+        """Whether what it was doing may have caused that: not where a signal of others killed it, or stopped it."""
+        by_others = (CauseKind.SIGNAL, signal.SIGKILL), (CauseKind.HANG, signal.SIGSTOP)
+        return self.is_crash and (self.kind, self.code) not in by_others
 
 
 class ServiceState(enum.StrEnum):

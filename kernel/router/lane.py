@@ -184,7 +184,7 @@ class Lane:
         for call in lost:
             del self._in_flight[call.frame_id]
         again: list[RoutedCall] = []
-        if not lost and cause.is_crash and not _from_outside(cause):
+        if not lost and cause.accuses:
             self._died_of_itself_at = trio.current_time()
         for call in lost:
             call.frame_id = 0
@@ -208,8 +208,7 @@ class Lane:
             if call.op.access is Access.READ:
                 return errors.Unavailable(text)
             return errors.MaybeExecuted(text)
-        from_outside = _from_outside(cause)
-        if not from_outside:
+        if cause.accuses:
             of_itself = trio.current_time() - self._died_of_itself_at < OF_ITSELF_S
             if call.suspect and alone and not of_itself:
                 self._quarantine.convict(call)
@@ -218,7 +217,7 @@ class Lane:
                     retry_after_ms=int(QUARANTINE_S * 1000),
                 )
             call.suspect = True
-        if call.deaths > (REPLAYS_AFTER_KILL if from_outside else REPLAYS_AFTER_CRASH):
+        if call.deaths > (REPLAYS_AFTER_CRASH if cause.accuses else REPLAYS_AFTER_KILL):
             return errors.Unavailable(
                 f"{text}, for the {call.deaths}th time; it was not sent again", executed=_executed(call)
             )
@@ -375,11 +374,6 @@ class Lane:
                 if (error := self._unavailable(call)) is not None:
                     waiting.remove(call)
                     self._finish(call, error)
-
-
-def _from_outside(cause: Cause) -> bool:
-    """Whether what was in hand has nothing to do with it."""
-    return not cause.is_crash or cause.is_from_outside
 
 
 def _of_all_times(call: RoutedCall, failure: Failure) -> Failure:

@@ -129,9 +129,10 @@ def _admits_null(tp: type[Params[object]], name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _with_anything_for(tp: type[Params[object]], names: frozenset[str]) -> type[Params[object]]:
     """Parameters as `tp` that take any value for `names`, which are checked once they are known."""
+    # As `msgspec.defstruct` takes them, in three forms.
     fields: list[Any] = []
     for field in structs.fields(tp):
-        # Of the two that there is no more than one of, the other says so itself.
+        # Of the two that there is no more than one of, the other says so itself; each is of its field's own type.
         default: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
         kind = Any if field.encode_name in names else field.type
         fields.append((field.name, kind, msgspec.field(name=field.encode_name, **default)))

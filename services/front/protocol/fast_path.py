@@ -58,6 +58,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     token: RequestId | None = None
     level: str | None = None
     traceparent: object = None
+    # As the client sent them, by MCP; the reader checks their form.
     capabilities: Mapping[str, Any] = {}
 
 

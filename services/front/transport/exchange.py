@@ -54,6 +54,7 @@ class Exchange:
 
     def __init__(
         self, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]], *, modern: bool = False,
+        # As the client sent them, by MCP; the reader checks their form.
         capabilities: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.modern = modern

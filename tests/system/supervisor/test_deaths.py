@@ -88,7 +88,7 @@ async def test_stopped_process_is_a_hang_that_is_seen_before_a_pong_is_missed(tm
             os.kill(rig.pid(), signal.SIGSTOP)
             await rig.sink.until("down", "trial", 1)
             cause = rig.sink.causes["trial", 1]
-            assert (cause.kind, cause.code, cause.is_from_outside) == (CauseKind.HANG, signal.SIGSTOP, True)
+            assert (cause.kind, cause.code, cause.accuses) == (CauseKind.HANG, signal.SIGSTOP, False)
             assert cause.text == "was stopped by a signal (SIGSTOP); ended with SIGKILL"
             await rig.ready(after=1)
 

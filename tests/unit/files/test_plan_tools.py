@@ -31,6 +31,18 @@ from tests.unit.files.planning import (
 )
 from tests.unit.files.rig import index
 
+A_SET = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
+"""For each entry that matches, one of its name."""
+
+
+def with_files(tmp_path: Path, count: int) -> Path:
+    """A root with the files `0.txt`, `1.txt`, …"""
+    root = tmp_path / "root"
+    root.mkdir()
+    for n in range(count):
+        (root / f"{n}.txt").touch()
+    return root
+
 
 async def test_misses_of_a_plan_with_a_tool_cost_no_transaction_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,9 +61,8 @@ async def test_misses_of_a_plan_with_a_tool_cost_no_transaction_each(
 
     monkeypatch.setattr(executing._Execution, "_note", counting)
     async with with_kernel(tmp_path / "data", root, kernel) as bench:
-        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
         wanted = MediaCondition(mediaType="image")
-        await bench.call(PlanCreate(name="p", sources=[folder(root)], conditions=wanted, outcomes=[tool]))
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], conditions=wanted, outcomes=[A_SET]))
         await bench.call(PlanExecute(name="p"))
         done = await ended(bench, "p")
     assert (done.entries_processed, done.entries_matched, done.outcomes_applied) == (300, 6, 6)
@@ -60,13 +71,9 @@ async def test_misses_of_a_plan_with_a_tool_cost_no_transaction_each(
 
 
 async def test_entry_that_an_earlier_outcome_took_away_has_none(tmp_path: Path) -> None:
-    root, kernel = tmp_path / "root", Kernel()
-    root.mkdir()
-    for n in range(4):
-        (root / f"{n}.txt").touch()
+    root, kernel = with_files(tmp_path, 4), Kernel()
     async with with_kernel(tmp_path / "data", root, kernel) as bench:
-        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
-        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[tool]))
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[A_SET]))
         kernel.pause = trio.Event()
         await bench.call(PlanExecute(name="p"))
         await kernel.called()
@@ -80,13 +87,9 @@ async def test_entry_that_an_earlier_outcome_took_away_has_none(tmp_path: Path) 
 
 
 async def test_active_again_a_plan_goes_on_where_its_pause_ended_it(tmp_path: Path) -> None:
-    root, kernel = tmp_path / "root", Kernel()
-    root.mkdir()
-    for n in range(6):
-        (root / f"{n}.txt").touch()
+    root, kernel = with_files(tmp_path, 6), Kernel()
     async with with_kernel(tmp_path / "data", root, kernel) as bench:
-        tool = ToolOutcome(tool="resource-set-create", arguments={"name": "{{entry.name}}"})
-        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[tool]))
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[A_SET]))
         kernel.pause = trio.Event()
         started = await bench.call(PlanExecute(name="p"))
         await kernel.called()
@@ -156,10 +159,7 @@ async def test_tool_is_called_for_each_entry_with_what_the_entry_has(tmp_path: P
 
 
 async def test_execution_goes_on_after_its_process_died_and_repeats_no_call(tmp_path: Path) -> None:
-    root, kernel = tmp_path / "root", Kernel()
-    root.mkdir()
-    for n in range(6):
-        (root / f"{n}.txt").touch()
+    root, kernel = with_files(tmp_path, 6), Kernel()
     async with with_kernel(tmp_path / "data", root, kernel) as bench:
         await bench.call(
             PlanCreate(
