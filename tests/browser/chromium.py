@@ -32,6 +32,22 @@ class Page:
         self._session = ""
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._loaded: set[str] = set()
+        self._ask("Page.enable")
+        self._ask("Page.setLifecycleEventsEnabled", enabled=True)
+
+    def _receive(self) -> dict[str, Any]:
+        """Return the next message, an answer or an event."""
+        while b"\0" not in self._buffer:
+            data = os.read(self._from, 65536)
+            if not data:
+                raise EOFError("the browser has ended")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(line)
+        if message.get("method") == "Page.lifecycleEvent" and message["params"]["name"] == "load":
+            self._loaded.add(message["params"]["loaderId"])
+        return message
 
     def _ask(self, method: str, **params: Any) -> dict[str, Any]:
         self._count += 1
@@ -39,20 +55,20 @@ class Page:
         if self._session:
             request["sessionId"] = self._session
         os.write(self._to, json.dumps(request).encode() + b"\0")
-        while True:
-            while b"\0" not in self._buffer:
-                data = os.read(self._from, 65536)
-                if not data:
-                    raise EOFError("the browser has ended")
-                self._buffer += data
-            message, _, self._buffer = self._buffer.partition(b"\0")
-            answer = json.loads(message)
-            if answer.get("id") == self._count:
-                result: dict[str, Any] = answer["result"]
-                return result
+        while (answer := self._receive()).get("id") != self._count:
+            pass
+        if "error" in answer:
+            raise AssertionError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer["result"]
+        return result
 
     def open(self, url: str) -> None:
-        self._ask("Page.navigate", url=url)
+        """Load a page and wait for its load event: before that, its elements may not exist yet."""
+        answer = self._ask("Page.navigate", url=url)
+        if "errorText" in answer:
+            raise AssertionError(f"{url}: {answer['errorText']}")
+        while "loaderId" in answer and answer["loaderId"] not in self._loaded:
+            self._receive()
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is in the page."""

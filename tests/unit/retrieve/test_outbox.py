@@ -135,10 +135,23 @@ async def test_a_new_model_replaces_every_vector_at_once_and_the_two_never_mix(t
         await collection.adopt("words:2", 64)
         assert (len(collection.vectors), collection.fingerprint, collection.waiting) == (200, "words:1", 200)
         embedder.fingerprint, embedder.earlier = "words:2", {"words:1"}
-        async with worked(collection, embedder):
-            await drained(collection, 100)
+        halfway, go_on = trio.Event(), trio.Event()
+
+        async def embed(params: EmbedTexts) -> EmbedResult:
+            if collection.waiting <= 100:
+                halfway.set()
+                await go_on.wait()
+            return await embedder.embed(params)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox_of(collection, embedder, embed))
+            with trio.fail_after(20):
+                await halfway.wait()
+            assert 0 < collection.waiting <= 100
             assert (len(collection.vectors), collection.fingerprint) == (200, "words:1")
+            go_on.set()
             await drained(collection)
+            nursery.cancel_scope.cancel()
         assert (len(collection.vectors), collection.fingerprint, collection.coming) == (200, "words:2", None)
         status = await collection.status()
         assert (status.vectors, status.fingerprint, status.coming) == (200, "words:2", None)
