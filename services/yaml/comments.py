@@ -1,6 +1,6 @@
-"""Comments of a node: those on the lines straight above it and the one beside it, read and written."""
+"""Comments of a node, those on the lines directly above it and the one beside it: read, written, taken out with it."""
 
-from services.yaml.check import Expected, Splice, first_right
+from services.yaml.check import Expected, Splice, check, first_right
 from services.yaml.errors import NotApplicable
 from services.yaml.layout import Style, find_slot
 from services.yaml.syntax.events import Document
@@ -60,6 +60,112 @@ def write_comments(
     return first_right(tree, [splices], Expected(0, 0, [], frozenset(dropped), added), refusal)
 
 
+def without_own_comments(tree: Tree, document: Document, place: Place) -> Tree:
+    """The tree without the comments that belong to the entry at `place` and would be left behind by its deletion.
+
+    They are the lines directly above it at its indentation, unless they begin the file, and its trailing comment with
+    the lines that continue it. Returns `tree` itself if there are none.
+    """
+    stream = tree.stream
+    splices: list[Splice] = []
+    dropped = _own_above(tree, place)
+    if dropped:
+        first, last = stream.comments[dropped[0]][0], stream.comments[dropped[-1]][0]
+        splices.append(Splice(tree.line_start(first), tree.next_line(last), ""))
+    beside = _beside(tree, document, place)
+    if beside is not None and stream.starts[place.first] < stream.comments[beside][0]:
+        start, stop = stream.comments[beside]
+        more = _continuation(tree, beside)
+        splices.append(
+            Splice(tree.before_spaces(start), tree.line_stop(stream.comments[more[-1]][0]) if more else stop, "")
+        )
+        dropped += [beside, *more]
+    if not splices:
+        return tree
+    return check(tree, splices, Expected(0, 0, [], frozenset(dropped))) or tree
+
+
+def after_last_line(tree: Tree, at: int) -> int:
+    """The offset after the line of `at` and the comment lines below it that continue its trailing comment."""
+    index = _by_line(tree).get(tree.line_start(at))
+    more = [] if index is None or tree.stream.comments[index][0] < at else _continuation(tree, index)
+    return tree.next_line(tree.stream.comments[more[-1]][0] if more else at)
+
+
+def comments_stop(tree: Tree, at: int, column: int) -> int:
+    """The end of the line of `at`, or of the comment lines directly below it that are indented deeper than `column`.
+
+    Those lines continue the trailing comment, or belong to what the entry above holds.
+    """
+    stream = tree.stream
+    stop = tree.line_stop(at)
+    by_line = _by_line(tree)
+    while True:
+        line = tree.next_line(stop)
+        index = by_line.get(line)
+        if line <= stop or index is None:
+            return stop
+        start = stream.comments[index][0]
+        if tree.text[line:start].strip(" \t") or start - line <= column:
+            return stop
+        stop = tree.line_stop(start)
+
+
+def _own_above(tree: Tree, place: Place) -> list[int]:
+    """The comments directly above an entry that are its own, in order."""
+    stream = tree.stream
+    start = stream.starts[place.key] if place.key >= 0 else _first_offset(tree, place)
+    line = tree.line_start(start)
+    indent = tree.text[line:start]
+    is_alone = not indent.strip(" \t?") and not _shares_line(tree, place)
+    column = len(indent) - len(indent.lstrip(" \t")) if "?" in indent else len(indent)
+    own: list[int] = []
+    for index in _above(tree, line)[::-1] if is_alone else []:
+        at = stream.comments[index][0]
+        if at - tree.line_start(at) != column:
+            break
+        own.insert(0, index)
+    # What begins the file is about the file: a licence, a modeline.
+    is_head = bool(own) and not tree.text[: stream.comments[own[0]][0]].strip(" \t\r\n\ufeff")
+    return [] if is_head else own
+
+
+def _first_offset(tree: Tree, place: Place) -> int:
+    in_block = place.parent >= 0 and not tree.is_flow(place.parent)
+    return tree.dash_stop(place) - 1 if in_block else tree.stream.starts[place.node]
+
+
+def _shares_line(tree: Tree, place: Place) -> bool:
+    """Whether another entry of its flow collection begins on the line where this one ends."""
+    if not tree.is_flow(place.parent):
+        return False
+    siblings = tree.children(place.parent)
+    if place.number + 1 == len(siblings):
+        return False
+    return tree.stream.starts[siblings[place.number + 1].first] <= tree.line_stop(tree.stream.stops[place.node])
+
+
+def _continuation(tree: Tree, index: int) -> list[int]:
+    """The comment lines directly below a trailing comment, aligned with it."""
+    stream = tree.stream
+    start = stream.comments[index][0]
+    line = tree.line_start(start)
+    column = start - line
+    by_line = _by_line(tree)
+    found: list[int] = []
+    while (below := by_line.get(line := tree.next_line(line))) is not None:
+        at = stream.comments[below][0]
+        if at - line != column or tree.text[line:at].strip(" \t"):
+            break
+        found.append(below)
+    return found
+
+
+def _by_line(tree: Tree) -> dict[int, int]:
+    """The last comment of each line, by the offset at which the line begins."""
+    return {tree.line_start(start): index for index, (start, _) in enumerate(tree.stream.comments)}
+
+
 def _plain(comment: str) -> str:
     return comment[1:].removeprefix(" ")
 
@@ -75,13 +181,12 @@ def _first_line(tree: Tree, place: Place) -> int:
     stream = tree.stream
     if place.key >= 0:
         return tree.line_start(stream.starts[place.key])
-    in_block = place.parent >= 0 and not tree.is_flow(place.parent)
-    return tree.line_start(tree.dash_stop(place) - 1 if in_block else stream.starts[place.node])
+    return tree.line_start(_first_offset(tree, place))
 
 
 def _above(tree: Tree, line: int) -> list[int]:
     """The comments on the lines straight above a line, in order."""
-    by_line = {tree.line_start(start): index for index, (start, _) in enumerate(tree.stream.comments)}
+    by_line = _by_line(tree)
     out: list[int] = []
     while line > 0:
         before = tree.line_start(tree.before_break(line))
@@ -109,5 +214,6 @@ def _beside(tree: Tree, document: Document, place: Place) -> int | None:
     stop = tree.line_stop(at)
     for index, (start, _) in enumerate(tree.stream.comments):
         if at <= start <= stop:
-            return None if tree.text[at:start].strip(" \t,|>+-0123456789") else index
+            between = " \t|>+-0123456789" if tree.is_block_scalar(place.node) else " \t,"
+            return None if tree.text[at:start].strip(between) else index
     return None

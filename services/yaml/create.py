@@ -4,6 +4,7 @@ import json
 from typing import Final
 
 from services.yaml.check import Expected, Splice, first_right
+from services.yaml.comments import comments_stop
 from services.yaml.errors import NotApplicable, SyntaxFault
 from services.yaml.fragment import Fragment, read_fragment
 from services.yaml.layout import Style, enclosing
@@ -165,14 +166,14 @@ def _colon(tree: Tree, mapping: int) -> str:
 
 
 def insertions_block(tree: Tree, collection: int, lines: list[str]) -> list[list[Splice]]:
-    """New lines after the last entry of a block collection, before the blank lines and comments that follow it."""
+    """New lines after the last entry of a block collection and its comments, before blank lines and other comments."""
     stop = tree.stream.stops[collection]
     line_break = Style(tree).line_break(tree.stream.bodies[collection])
     block = line_break.join(lines)
     if stop > tree.stream.bodies[collection] and tree.text[stop - 1] in "\r\n":
         # The entry ends with kept blank lines: they are content, and the new line begins right after them.
         return [[Splice(stop, stop, block + line_break)]]
-    at = tree.line_stop(stop)
+    at = comments_stop(tree, stop, tree.column(collection))
     return [[Splice(at, at, line_break + block)]]
 
 
@@ -197,11 +198,11 @@ def insertions_flow(tree: Tree, collection: int, entry: str) -> list[list[Splice
         below = Style(tree).line_break(first) + text[line:first] + entry
         line_stop = tree.line_stop(at)
         if close > line_stop:
+            after = comments_stop(tree, at, first - line)
             if text[at:line_stop].lstrip(" \t").startswith(","):
-                after = tree.line_stop(text.find(",", at, close) + 1)
                 out.append([Splice(after, after, below + ",")])
             else:
-                out.append([Splice(at, at, ","), Splice(line_stop, line_stop, below)])
+                out.append([Splice(at, at, ","), Splice(after, after, below)])
         out.append([Splice(at, at, "," + below)])
     separator = ", "
     if len(children) > 1:

@@ -1,6 +1,7 @@
 """Deleting an entry, appending an item and renaming a key, each under the same check as a set."""
 
 from services.yaml.check import Expected, Splice, check, first_right
+from services.yaml.comments import after_last_line, without_own_comments
 from services.yaml.create import insertions_block, insertions_flow, key_event, key_source
 from services.yaml.errors import NotApplicable
 from services.yaml.fragment import Fragment, read_fragment
@@ -12,10 +13,11 @@ from services.yaml.tree import Place, Tree
 
 
 def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
-    """The tree without the entry at `place`, its key and the comments on its own lines. Raises YamlError (-32003).
+    """The tree without the entry at `place`, its key and its own comments. Raises YamlError (-32003).
 
     The last entry of a block collection leaves `{}` or `[]` in its stead.
     """
+    tree = without_own_comments(tree, document, place)
     stream = tree.stream
     siblings = tree.children(parent.node)
     if place.key >= 0:
@@ -26,7 +28,7 @@ def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
     if len(siblings) == 1 and not flow:
         empty = "{}" if stream.events[parent.node][0] == MAPPING else "[]"
         return replace_value(tree, document, parent, read_fragment(empty, document.tags))
-    removals = _flow_removals(tree, place, siblings) if flow else [_block_removal(tree, place, siblings)]
+    removals = _flow_removals(tree, place, siblings) if flow else _block_removals(tree, place, siblings)
     for splices, (start, stop) in removals:
         dropped = frozenset(index for index, (at, _) in enumerate(stream.comments) if start <= at < stop)
         edited = check(tree, splices, Expected(place.first, stream.after(place.node), [], dropped))
@@ -51,18 +53,23 @@ def _entry_start(tree: Tree, place: Place) -> int:
     return mark if mark >= tree.line_start(start) and tree.text[mark] == "?" else start
 
 
-def _block_removal(tree: Tree, place: Place, siblings: list[Place]) -> Removal:
+def _block_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Removal]:
     text = tree.text
     start = _entry_start(tree, place)
     stop = tree.stream.stops[place.node]
     line = tree.line_start(start)
-    if text[line:start].strip(" "):
-        following = _entry_start(tree, siblings[1])
-        return [Splice(start, following, "")], (start, tree.next_line(stop))
     ends_line = stop > start and text[stop - 1] in "\r\n"
-    end = stop if ends_line else tree.next_line(stop)
+    if text[line:start].strip(" "):
+        # The first entry stands beside the dash of its item; comments below it are about the second.
+        following = _entry_start(tree, siblings[1])
+        bare = tree.before_break(stop) if ends_line else tree.line_stop(stop)
+        return [
+            ([Splice(start, following, "")], (start, tree.next_line(stop))),
+            ([Splice(tree.before_spaces(start), bare, "")], (start, bare)),
+        ]
+    end = stop if ends_line else after_last_line(tree, stop)
     ends_text = end == len(text) and not text.endswith(("\n", "\r"))
-    return [Splice(tree.before_break(line) if ends_text else line, end, "")], (line, end)
+    return [([Splice(tree.before_break(line) if ends_text else line, end, "")], (line, end))]
 
 
 def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Removal]:
@@ -71,16 +78,24 @@ def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Remo
     start, stop = stream.starts[place.first], stream.stops[place.node]
     if place.key >= 0:
         stop = max(stop, stream.stops[place.key])
+    line, after = tree.line_start(start), tree.next_line(stop)
+    is_on_own_lines = not text[line:start].strip(" \t") and not text[stop:after].strip(" \t\r\n,")
+    whole_lines: Removal = ([Splice(line, after, "")], (line, after))
     if len(siblings) == 1:
-        return [([Splice(stream.bodies[place.parent] + 1, stream.stops[place.parent] - 1, "")], (start, stop))]
+        all_inside = [Splice(stream.bodies[place.parent] + 1, stream.stops[place.parent] - 1, "")]
+        return [(all_inside, (start, stop)), *([whole_lines] if is_on_own_lines else [])]
     if place.number + 1 < len(siblings):
         following = stream.starts[siblings[place.number + 1].first]
-        return [([Splice(start, following, "")], (start, min(following, tree.line_stop(stop))))]
+        return [
+            ([Splice(start, following, "")], (start, min(following, tree.line_stop(stop)))),
+            *([whole_lines] if is_on_own_lines else []),
+        ]
     previous = stream.stops[siblings[place.number - 1].node]
     out: list[Removal] = [([Splice(previous, stop, "")], (start, stop))]
-    line, after = tree.line_start(start), tree.next_line(stop)
     comma = text.find(",", previous)
-    if not text[line:start].strip(" \t") and comma < start:
+    if is_on_own_lines and comma < start:
+        if "," in text[stop:after]:
+            out.append(whole_lines)
         out.append(([Splice(comma, comma + 1, ""), Splice(line, after, "")], (line, after)))
     return out
 

@@ -13,6 +13,7 @@ from services.yaml.errors import YamlError
 from services.yaml.operations import YamlFiles
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "restructurings.json").read_text("utf-8"))
+REPORTS = Path(__file__).parents[4] / "shared/cases/reports/yaml"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['edit']['op']} {case['source']}"[:40])
@@ -28,6 +29,21 @@ def test_an_edit_gives_exactly_these_bytes_or_this_refusal(tmp_path: Path, case:
     assert (path.read_bytes().decode(), error) == (case.get("result", case["source"]), case.get("error"))
 
 
+@pytest.mark.skipif(not REPORTS.exists(), reason="the shared cases are not here")
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("delete-with-comment", {"op": "delete", "path": "env.TOKEN"}),
+        ("insert-after-continued-comment", {"op": "set", "path": "new", "value": "bar"}),
+    ],
+)
+def test_the_reported_comments(tmp_path: Path, name: str, edit: dict[str, str]) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes((REPORTS / f"{name}.yaml").read_bytes())
+    YamlFiles(Roots((tmp_path,))).edit("f.yaml", [msgspec.convert(edit, Edit)])
+    assert path.read_bytes() == (REPORTS / f"{name}.expected.yaml").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("source", "path", "above", "beside"),
     [
@@ -38,6 +54,8 @@ def test_an_edit_gives_exactly_these_bytes_or_this_refusal(tmp_path: Path, case:
         ("t: | # h\n  x\n", "t", None, "h"),
         ("- 1 # i\n- 2\n", "[0]", None, "i"),
         ("a: [1, # one\n 2]\n", "a[0]", None, "one"),
+        ("a: [1, 2, # two\n 3]\n", "a[0]", None, None),
+        ("a: [1, 2, # two\n 3]\n", "a[1]", None, "two"),
         ("x: 0 # no\na: 1\n", "a", None, None),
         ("#\na: 1 #b\n", "a", "", "b"),
         ("# a\r\nx: 1 # c\r\n", "x", "a", "c"),
