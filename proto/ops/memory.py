@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from proto.errors import InvalidParams
 from proto.operation import OPERATOR, Family, Params, Role
@@ -41,7 +42,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A statement. `conflicts_with` names those that say otherwise of the same; which is right is for the reader."""
+    """A statement. `conflicts_with` names those that contradict it; which one is right is for the reader."""
 
     id: str
     text: str
@@ -51,6 +52,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires: str = ""
     expired: bool = False
     conflicts_with: list[str] = []
+    similar_to: Annotated[list[str], Meta(description="Close to it, kept apart")] = []
     said: Annotated[list[Said], Meta(description="The times that it was said, the last ones first")] = []
 
 
@@ -63,26 +65,30 @@ class Other(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """It is on disk. `merged_with` is what said the same before, and has its times and sources now."""
+    """It is on disk. `merged_with` is the equal statement that was there before; it has the new time and source."""
 
     id: str
     scope: str
     merged_with: Other | None = None
-    conflicts_with: Annotated[list[Other], Meta(description="Kept beside it, and recalled with it")] = []
+    conflicts_with: Annotated[list[Other], Meta(description="Contradict it; kept, and recalled with it")] = []
+    similar_to: Annotated[list[Other], Meta(description="Close to it; kept")] = []
     expires: str = ""
     degraded: Annotated[list[str], Meta(description="What was not done, and why")] = []
 
 
 @tool.write("remember", idempotent=True, deadline_s=60, surfaces=("core",))
 class Remember(Params[Remembered], frozen=True, kw_only=True):
-    """Memory: remember a fact, or what the user wants or prefers, as one statement. Same ones merge, contradictions
-    stay. Not for files: op add."""
+    """Memory: remember a fact, or what the user wants or prefers, as one statement. Equal ones merge, close ones are
+    kept and linked. Not for files: op add."""
 
     text: Statement
     scope: Scope = USER
     tags: Tags = []
-    expires: Annotated[Moment | None, Meta(description="Date, or 30d")] = None
+    expires: Annotated[Moment | None, Meta(description="Date, or 30d, 6 months")] = None
     source: Source = ""
+
+    def __post_init__(self) -> None:
+        _trim_scope(self)
 
     def check(self) -> None:
         _require_text(self.text)
@@ -116,6 +122,9 @@ class Recall(Params[RecallResult], frozen=True, kw_only=True):
     since: Annotated[Moment | None, Meta(description="Since")] = None
     until: Annotated[Moment | None, Meta(description="Until")] = None
     include_expired: IncludeExpired = False
+
+    def __post_init__(self) -> None:
+        _trim_scope(self)
 
     def check(self) -> None:
         _require_scope(self.scope)
@@ -164,6 +173,9 @@ class Forget(Params[Forgotten], frozen=True, kw_only=True):
     query: Annotated[str, Meta(max_length=2000, description="The words of it")] = ""
     confirm: Annotated[bool, Meta(description="Confirm")] = False
 
+    def __post_init__(self) -> None:
+        _trim_scope(self)
+
     def check(self) -> None:
         _require_scope(self.scope)
         if (self.id is None) == (self.scope is None):
@@ -175,6 +187,7 @@ class MemoryList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     total: int
     memories: list[Memory]
+    note: Annotated[str, Meta(description="Why there is none, if the scope is unknown")] = ""
     next_cursor: Annotated[str, Meta(description="Value of `cursor` for what follows; empty at the end")] = ""
 
 
@@ -186,6 +199,9 @@ class ListMemories(Params[MemoryList], frozen=True, kw_only=True):
     include_expired: IncludeExpired = False
     limit: Annotated[int, Meta(ge=1, le=1000, description="Limit")] = 50
     cursor: Annotated[str, Meta(max_length=64, description="`next_cursor`")] = ""
+
+    def __post_init__(self) -> None:
+        _trim_scope(self)
 
     def check(self) -> None:
         _require_scope(self.scope)
@@ -217,6 +233,7 @@ class CarriedMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     expires_ns: int | None = None
     said: Annotated[list[CarriedSaid], Meta(min_length=1)]
     conflicts_with: list[MemoryId] = []
+    similar_to: list[MemoryId] = []
 
 
 class ExportedMemories(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,6 +279,11 @@ def found_by(client: str, now_s: float | None) -> list[Filter]:
 def _require_text(text: str) -> None:
     if not any(char.isalnum() for char in text):
         raise InvalidParams("parameter `text` says nothing; give one plain statement", field="text")
+
+
+def _trim_scope(params: Remember | Recall | Forget | ListMemories) -> None:
+    if params.scope is not None:
+        force_setattr(params, "scope", params.scope.strip())
 
 
 def _require_scope(scope: str | None) -> None:

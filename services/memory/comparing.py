@@ -1,9 +1,9 @@
-"""Whether two statements say the same, say otherwise of the same thing, or have nothing to do with each other.
+"""Compares statements: equal, contradictory, similar, or unrelated.
 
-Both were measured on pairs of short statements with the packaged model (`scripts/bench memory --pairs`): of paraphrases
-the cosine is 0.90 and more, of statements that contradict each other 0.70 and more, and of other facts about the same
-subjects less; what tells a contradiction from a paraphrase are its numbers, names and negations, and a word that stands
-in another's place.
+Only equal statements are ever merged, and they are equal only if nothing but case, white space and final punctuation
+tells them apart. Vectors cannot decide this: MiniLM gives "deployment is enabled" and "deployment is disabled" a higher
+cosine than most paraphrases. So a cosine only links statements, as the share of words or characters that they have in
+common does. A contradiction is stated only if a rule is certain; `scripts/bench memory --pairs` measures both.
 """
 
 from __future__ import annotations
@@ -14,126 +14,190 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-SAME_COSINE = 0.9
-"""From here on, with the same numbers, names and negation, statements are taken for the same."""
+from services.memory.vocabulary import ANTONYMS, DIRECTIONS, NEGATIONS, NUMBERS, SMALL, UNITS
 
-MOST_WORDS, MOST_SWAPPED = 8, 3
-"""Words of two statements that are taken for the same by their cosine; words that both have where one is exchanged."""
+CLOSE_COSINE = 0.7
+CLOSE_WORDS = 0.5
+"""Share of the distinct words that both have (Jaccard)."""
+CLOSE_CHARACTERS = 0.6
+"""Share of the pairs of neighbouring characters that both have (Dice): finds inflected forms in any language."""
 
-CLOSE_COSINE, CLOSE_WORDS = 0.7, 0.5
-"""From here on they are about the same: the cosine, or the share of their words that both have (Jaccard)."""
+MOST_EXCHANGED = 2
+"""Words that may differ on each side of a contradiction, such as a number and its unit."""
 
-NEAR_WORDS = 0.6
-"""From here on one word in another's place is a contradiction also where both name the same names or numbers."""
+_FINAL = " \t\n.!,;:\u2026\u3002\uff01\uff0c\uff1b\uff1a\u0964\u06d4\u0589\u1362"
+"""Punctuation that a statement may end with and mean the same. A question mark is not of this kind."""
 
-_WORD = re.compile(r"\d+(?:[.,:/-]\d+)*|\w+(?:['\u2019]\w+)?")
-_NEGATIONS = frozenset(
-    (
-        "not", "no", "never", "none", "without", "cannot", "nothing", "neither", "nor", "nicht", "kein", "keine",
-        "keinen", "nie", "niemals", "ohne",
-    )
-)  # fmt: skip
-_SMALL = frozenset(
-    (
-        "a", "an", "the", "is", "are", "was", "were", "be", "been", "being", "am", "do", "does", "did", "has", "have",
-        "had", "to", "of", "in", "on", "at", "by", "for", "with", "from", "as", "and", "or", "that", "this", "these",
-        "those", "it", "its", "he", "she", "they", "we", "i", "you", "my", "our", "your", "their", "his", "her", "us",
-        "me", "them", "will", "would", "so", "also", "any", "more", "now", "der", "die", "das", "den", "dem", "des",
-        "ein", "eine", "einen", "ist", "sind", "hat", "haben", "und", "oder", "im", "zu", "von", "mit", "auf",
-    )
-)  # fmt: skip
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003134f"
+)
+"""Scripts that put no spaces between words: each of their characters is compared as a word."""
 
-
-_DIRECTIONS = frozenset(
-    (
-        "over", "than", "before", "after", "to", "into", "from", "instead", "rather", "under", "above", "below",
-        "behind", "als", "vor", "nach", "statt", "lieber", "über", "unter", "zu", "von", "hinter",
-    )
-)  # fmt: skip
-"""Of what stands on both sides of such a word, the order is what is said."""
+_MARKS = (
+    "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0903\u093a-\u094f\u0980-\u0dff"
+)
+_LETTER = rf"(?:[^\W\d_{_UNSPACED}]|[{_MARKS}])"
+_TOKEN = re.compile(
+    # A sign belongs to its number unless it joins it to what stands before (2-3, 2024-05-01).
+    r"(?P<number>(?<![\w.,])[+\-\u2212\u00b1]?\d+(?:[.,:/\-]\d+)*|\d+(?:[.,:/\-]\d+)*)"
+    # "30seconds" and "9am" are a number and a unit; "C++", "F#", "node.js" and "v2" are one word.
+    rf"|(?P<word>(?:{_LETTER}|_)(?:{_LETTER}|[\d_'\u2019]|[.\-](?={_LETTER}))*(?:\+\+|\#)?)"
+    rf"|(?P<character>[{_UNSPACED}])"
+    # Everything else that is not ordinary punctuation: comparison operators, currencies, emoji.
+    r"|(?P<symbol>[^\w\s.,;:!?\u061f\uff1f\u2026\u3002\uff0c\u3001'\"\u2018-\u201f()\[\]{}\u2010-\u2015-]+|(?<=\s)-+>|->)"
+)
 
 
 class Relation(enum.Enum):
-    """What a statement is to an earlier one."""
+    """How a statement relates to an earlier one."""
 
     SAME = enum.auto()
     CONFLICT = enum.auto()
+    SIMILAR = enum.auto()
     OTHER = enum.auto()
 
 
 class Parts(NamedTuple):
-    """A statement as it is compared: its words without small ones, which of them are names, its numbers."""
+    """A statement as it is compared. `tokens` leave out small words and negations; `names` were capitalised."""
 
     folded: str
-    order: tuple[str, ...]
+    tokens: tuple[str, ...]
     words: frozenset[str]
     names: frozenset[str]
-    numbers: frozenset[str]
-    negated: bool
-    subject: str
+    negations: int
+    characters: frozenset[str]
 
 
-def fold(text: str) -> str:
-    """What statements have in common that differ in case, accents' form, spaces and punctuation alone."""
-    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
-
-
-@functools.lru_cache(maxsize=1024)
-def parts(text: str) -> Parts:
-    """Of one statement."""
-    words: list[str] = []
-    names: list[str] = []
-    negated = False
-    for place, word in enumerate(_WORD.findall(unicodedata.normalize("NFKC", text))):
-        low = word.casefold().replace("\u2019", "'")
-        if low in _NEGATIONS or low.endswith("n't"):
-            negated = True
-            continue
-        low = low.removesuffix("'s")
-        if low in _SMALL:
-            continue
-        if not word[0].isdigit():
-            # As near as plurals and persons of verbs come to each other without a dictionary.
-            low = low.removesuffix("s") if len(low) > 3 and not low.endswith("ss") else low
-            if place and word[0].isupper():
-                names.append(low)
-        words.append(low)
-    numbers = frozenset(word for word in words if word[0].isdigit())
-    return Parts(
-        fold(text), tuple(words), frozenset(words), frozenset(names), numbers, negated, words[0] if words else ""
+def normalised(text: str) -> str:
+    """NFKC, except that superscripts and subscripts stay: 10\u00b2 is not 102."""
+    return "".join(
+        char
+        if unicodedata.decomposition(char).startswith(("<super>", "<sub>"))
+        else unicodedata.normalize("NFKC", char)
+        for char in unicodedata.normalize("NFC", text)
     )
 
 
+def fold(text: str) -> str:
+    """The form in which equal statements are equal: case, white space and final punctuation do not count.
+
+    Lower case rather than full case folding, which would make "in Ma\u00dfen" (in moderation) "in Massen" (in masses).
+    """
+    return " ".join(unicodedata.normalize("NFC", normalised(text).lower()).split()).rstrip(_FINAL)
+
+
+@functools.lru_cache(maxsize=4096)
+def parts(text: str) -> Parts:
+    tokens: list[str] = []
+    names: set[str] = set()
+    negations = 0
+    follows_number = False
+    for place, match in enumerate(_TOKEN.finditer(normalised(text))):
+        raw = match[0]
+        low = raw.lower().replace("\u2019", "'").replace("\u2212", "-")
+        if low in NEGATIONS or low.endswith("n't"):
+            negations += 1
+        elif low not in SMALL or (follows_number and low in UNITS):
+            low = _singular(low.removesuffix("'s")) if match["word"] else low
+            tokens.append(low)
+            if match["word"] and (_is_identifier(raw) or (place and raw[0].isupper())):
+                names.add(low)
+        follows_number = match["number"] is not None
+    folded = fold(text)
+    pairs = frozenset(folded[at : at + 2] for at in range(len(folded) - 1))
+    return Parts(folded, tuple(tokens), frozenset(tokens), frozenset(names), negations, pairs)
+
+
+def matched_by(query: str, text: str) -> bool:
+    """Whether a statement holds all words of a query, in any script; without words in the query, its symbols."""
+    wanted, held, folded = _searched(query), _searched(text), fold(text)
+    wanted = frozenset(word for word in wanted if not _is_symbol(word)) or wanted
+    # Scripts without spaces, and Korean with its particles: a word is found inside what is written around it.
+    return all(word in held or (_is_inside(word) and word in folded) for word in wanted)
+
+
+def closeness(one: str, other: str, cosine: float | None = None) -> float:
+    """How near two statements are, 1 being the threshold of `relation`: the best of words, characters and cosine."""
+    a, b = parts(one), parts(other)
+    words = len(a.words & b.words) / max(1, len(a.words | b.words))
+    characters = 2 * len(a.characters & b.characters) / max(1, len(a.characters) + len(b.characters))
+    return max(words / CLOSE_WORDS, characters / CLOSE_CHARACTERS, (cosine or 0.0) / CLOSE_COSINE)
+
+
 def relation(one: str, other: str, cosine: float | None = None) -> Relation:
-    """Of two statements; `cosine` is that of their vectors, where it is known."""
+    """How two statements relate; `cosine` is that of their vectors, if it is known."""
     a, b = parts(one), parts(other)
     if a.folded == b.folded:
         return Relation.SAME
-    if a.words == b.words and a.order != b.order and not _DIRECTIONS.isdisjoint(a.folded.split()):
-        return Relation.CONFLICT
-    only_a, only_b = a.words - b.words, b.words - a.words
-    if a.subject in only_a and b.subject in only_b:
+    if closeness(one, other, cosine) < 1:
         return Relation.OTHER
-    if a.negated is b.negated and a.numbers == b.numbers and _is_same(a, b, cosine):
-        return Relation.SAME
-    shared = len(a.words & b.words) / max(1, len(a.words | b.words))
-    if not (shared >= CLOSE_WORDS or (cosine is not None and cosine >= CLOSE_COSINE)):
-        return Relation.OTHER
-    is_swap = bool(only_a and only_b)
-    if is_swap is (a.negated is not b.negated):
-        # Not this but that; or one of them only says more.
-        return Relation.OTHER
-    told = (a.numbers | a.names) - {a.subject}
-    is_told_alike = is_swap and bool(told) and told == (b.numbers | b.names) - {b.subject}
-    return Relation.OTHER if is_told_alike and shared < NEAR_WORDS else Relation.CONFLICT
+    return Relation.CONFLICT if _contradict(a, b) else Relation.SIMILAR
 
 
-def _is_same(a: Parts, b: Parts, cosine: float | None) -> bool:
-    """Of statements with the same numbers and the same negation."""
-    if a.words == b.words:
-        return a.subject == b.subject or not (a.names or b.names)
-    if cosine is None or cosine < SAME_COSINE or a.names - b.words or b.names - a.words:
+def _contradict(a: Parts, b: Parts) -> bool:
+    """Whether the statements differ by nothing but a negation, or by words that exclude each other."""
+    only_a = [word for word in dict.fromkeys(a.tokens) if word not in b.words]
+    only_b = [word for word in dict.fromkeys(b.tokens) if word not in a.words]
+    is_negated = (a.negations > 0) != (b.negations > 0)
+    if not only_a and not only_b:
+        if is_negated:
+            return True
+        # "From staging to production": the order is what such a statement says.
+        return a.tokens != b.tokens and not DIRECTIONS.isdisjoint(a.folded.split())
+    if is_negated:
         return False
-    # Of a long statement the cosine hardly tells that one word of it is another.
-    is_swap = len(a.words - b.words) == len(b.words - a.words) == 1 and len(a.words & b.words) > MOST_SWAPPED
-    return len(a.words | b.words) <= MOST_WORDS and not is_swap
+    if a.tokens[:1] == tuple(only_a[:1]) and b.tokens[:1] == tuple(only_b[:1]) and len(a.tokens) > 1:
+        # They are about different things, unless what differs is a sign or a number.
+        return len(only_a) == len(only_b) == 1 and _is_number(only_a[0]) and _is_number(only_b[0])
+    if not only_a or not only_b:
+        # A symbol that only one of them has, such as a comparison or a currency.
+        return all(_is_symbol(word) for word in only_a + only_b)
+    return len(only_a) == len(only_b) <= MOST_EXCHANGED and all(
+        _exclude(x, y, a.names, b.names) for x, y in zip(only_a, only_b, strict=True)
+    )
+
+
+def _exclude(x: str, y: str, names_x: frozenset[str], names_y: frozenset[str]) -> bool:
+    if _is_number(x) and _is_number(y):
+        return NUMBERS.get(x, x) != NUMBERS.get(y, y)
+    if x in UNITS and y in UNITS:
+        return UNITS[x] != UNITS[y]
+    if _is_symbol(x) and _is_symbol(y):
+        return True
+    if x.rstrip("+#") == y.rstrip("+#"):
+        return True
+    return y in ANTONYMS.get(x, ()) or (x in names_x and y in names_y)
+
+
+def _is_number(word: str) -> bool:
+    return word in NUMBERS or word.lstrip("+-\u00b1")[:1].isdigit()
+
+
+def _is_symbol(word: str) -> bool:
+    return not any(char.isalnum() for char in word)
+
+
+def _is_identifier(word: str) -> bool:
+    """Whether a word is a name whatever its place: it holds digits, an inner capital or an underscore."""
+    return any(char.isdigit() or char in "_+#." for char in word) or any(char.isupper() for char in word[1:])
+
+
+def _singular(word: str) -> str:
+    """As near as plurals and persons of verbs come to each other without a dictionary."""
+    if word in NUMBERS or word in UNITS or word in ANTONYMS:
+        return word
+    return word.removesuffix("s") if len(word) > 3 and word.isascii() and not word.endswith("ss") else word
+
+
+@functools.lru_cache(maxsize=4096)
+def _searched(text: str) -> frozenset[str]:
+    return frozenset(match[0].lower().replace("\u2019", "'") for match in _WORDS.finditer(normalised(text)))
+
+
+_WORDS = re.compile(rf"[{_UNSPACED}]+|{_TOKEN.pattern}")
+_INSIDE = re.compile(rf"[{_UNSPACED}\uac00-\ud7af]")
+
+
+def _is_inside(word: str) -> bool:
+    return _INSIDE.match(word) is not None

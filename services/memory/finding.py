@@ -26,6 +26,9 @@ NEARLY = 0.1
 
 PAGE = 500
 
+MOST_SCOPES = 50
+"""Scopes that are named where one is unknown."""
+
 
 class Finding:
     """The handlers that read, and those of `linckia export` and `import`."""
@@ -56,20 +59,27 @@ class Finding:
         found = await ctx.call(asked)
         scores = {hit.group: hit.score for hit in found.hits}
 
-        def read(db: apsw.Connection) -> list[ops.Recalled]:
+        def read(db: apsw.Connection) -> tuple[list[ops.Recalled], str]:
             rows = store.of_ids(db, list(scores))
-            others = {id_: store.conflicting(db, row.number, now_ns=now_ns) for id_, row in rows.items()}
-            order = arranged(scores, rows, others)[: params.limit]
-            return [ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order]
+            numbers = {id_: row.number for id_, row in rows.items()}
+            conflicts, similar = (
+                {id_: store.linked(db, number, is_conflict=each, now_ns=now_ns) for id_, number in numbers.items()}
+                for each in (True, False)
+            )
+            order = arranged(scores, rows, conflicts, similar)[: params.limit]
+            memories = [
+                ops.Recalled(**asdict(store.shown(db, row, now_ns)), score=round(score, 4)) for row, score in order
+            ]
+            return memories, "" if memories else _about_scope(db, params.scope, ctx.session, label)
 
-        memories = await self._database.read(read)
+        memories, unknown_scope = await self._database.read(read)
         return ops.RecallResult(
             query=params.query,
             count=len(memories),
             memories=memories,
             degraded=[*found.degraded, *degraded],
             unlikely=found.unlikely,
-            note=found.note,
+            note=unknown_scope or found.note,
         )
 
     @handles(ops.ListMemories)
@@ -89,6 +99,7 @@ class Finding:
                 total=total,
                 memories=[store.shown(db, row, now_ns) for row in shown],
                 next_cursor=str(shown[-1].number) if len(rows) > params.limit else "",
+                note="" if total else _about_scope(db, params.scope, ctx.session, label),
             )
 
         return await self._database.read(read)
@@ -109,10 +120,12 @@ class Finding:
             made = [one for one in params.memories if _put(db, one)]
             # Those that it contradicts may be of an earlier page, or come with a later one, which names it as well.
             for one in made:
-                ids = store.of_ids(db, [one.id, *one.conflicts_with])
-                number = ids[one.id].number
-                pairs = [(number, ids[other].number) for other in one.conflicts_with if other in ids]
-                db.executemany("INSERT OR IGNORE INTO conflict VALUES(?, ?)", pairs + [pair[::-1] for pair in pairs])
+                there = store.of_ids(db, [one.id, *one.conflicts_with, *one.similar_to])
+                conflicts, similar = (
+                    [there[other].number for other in named if other in there]
+                    for named in (one.conflicts_with, one.similar_to)
+                )
+                store.add_links(db, there[one.id].number, conflicts=conflicts, similar=similar)
             return len(made)
 
         changed = await self._database.write(change)
@@ -121,10 +134,13 @@ class Finding:
 
 
 def arranged(
-    scores: Mapping[str, float], rows: Mapping[str, Row], others: Mapping[str, Sequence[Row]]
+    scores: Mapping[str, float],
+    rows: Mapping[str, Row],
+    others: Mapping[str, Sequence[Row]],
+    similar: Mapping[str, Sequence[Row]],
 ) -> list[tuple[Row, float]]:
     """Memories in the search's order, the sure ones first; with each those that contradict it, the newest first of
-    those that are nearly as sure."""
+    those that are nearly as sure. After them all, those that are similar to them and were not found themselves."""
     # Scores that are nearly 1 differ by less than they mean, and the order of the search says more.
     ranked = [rows[id_] for id_ in scores if id_ in rows]
     order: dict[str, tuple[Row, float]] = {}
@@ -139,14 +155,28 @@ def arranged(
             newest_first = sorted(following, key=lambda each: (-each.at_ns, -each.number))
             for each in sorted(newest_first, key=lambda each: scores.get(each.id, best) < best - NEARLY):
                 order.setdefault(each.id, (each, scores.get(each.id, best)))
+    for row, score in list(order.values()):
+        for each in similar.get(row.id, ()):
+            order.setdefault(each.id, (each, score))
     return list(order.values())
 
 
+def _about_scope(db: apsw.Connection, scope: str | None, client: str, label: str) -> str:
+    """Says that a scope has no memories at all, and which ones have; '' if it has some, expired ones included."""
+    condition, arguments = scopes.visible(scope, client, label)
+    if scope is None or store.select(db, f"{condition} LIMIT 1", arguments):
+        return ""
+    query = "SELECT DISTINCT scope FROM memory WHERE owner IN ('', ?) ORDER BY scope LIMIT ?"
+    known = [name for (name,) in db.execute(query, (client, MOST_SCOPES))]
+    return f"no memory has the scope {scope!r}; scopes with memories: {', '.join(known) or 'none'}"
+
+
 def _carried(db: apsw.Connection, row: Row) -> ops.CarriedMemory:
-    query = "SELECT memory.id FROM conflict JOIN memory ON number=other WHERE one=? ORDER BY other"
+    query = "SELECT memory.id FROM link JOIN memory ON number=other WHERE one=? AND is_conflict=? ORDER BY other"
+    conflicts, similar = ([id_ for (id_,) in db.execute(query, (row.number, each))] for each in (True, False))
     return ops.CarriedMemory(
         id=row.id, scope=row.scope, owner=row.owner, text=row.text, tags=row.tags, expires_ns=row.expires_ns,
-        said=store.sayings(db, row.number)[::-1], conflicts_with=[id_ for (id_,) in db.execute(query, (row.number,))],
+        said=store.sayings(db, row.number)[::-1], conflicts_with=conflicts, similar_to=similar,
     )  # fmt: skip
 
 

@@ -1,9 +1,11 @@
-"""What is said is kept, merged with what says the same, or set beside what says otherwise; changed, and forgotten."""
+"""Handlers that write: remember, update and forget.
+
+Only equal statements are merged. A statement that is close to others is kept and linked to them.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping
 
@@ -14,7 +16,7 @@ from proto.errors import InvalidParams, LinckiaError, OperationError
 from proto.ops import memory as ops
 from proto.ops.retrieve import Filter, RetrieveSearch
 from services.memory import scopes, store
-from services.memory.comparing import Relation, fold, relation
+from services.memory.comparing import Relation, closeness, fold, matched_by, relation
 from services.memory.store import Place, Row
 from services.runtime import times
 from services.runtime.database import Database
@@ -23,6 +25,9 @@ from services.runtime.handlers import Context, handles
 
 COMPARED = 20
 """Nearest memories that a new one is compared with; as many of the last ones, which the search may not know yet."""
+
+MOST_SIMILAR = 10
+"""Similar memories that a new one is linked to, the closest ones; contradictory ones are all linked."""
 
 COMPARE_S = 8.0
 FOUND_S = 2.0
@@ -37,9 +42,6 @@ SESSION_KEPT_NS = 7 * times.DAY_NS
 """Of what belongs to a session, unless it says otherwise."""
 
 MOST_SHOWN = 100
-
-_SPAN = re.compile(r"(\d{1,6}) ?(m|h|d|w|y)[a-z]*")
-_UNITS = {"m": 60 * times.NS, "h": 3600 * times.NS, "d": times.DAY_NS, "w": 7 * times.DAY_NS, "y": 365 * times.DAY_NS}
 
 
 class Keeping:
@@ -65,10 +67,10 @@ class Keeping:
 
         def change(db: apsw.Connection) -> ops.Remembered:
             store.purge(db, now_ns - self._kept_ns)
-            same, conflicts = compared(db, said.text, place, near, now_ns)
+            same = same_as(db, said.text, place)
             if same is None:
                 row = store.insert(db, place, said.text, [said], params.tags, expires_ns)
-                store.set_conflicts(db, row.number, [other.number for other in conflicts])
+                link(db, row, near, now_ns)
                 return answer(db, row, None, now_ns, degraded)
             merged = None if repeats(db, same, said) else same.other
             if merged is not None:
@@ -97,19 +99,20 @@ class Keeping:
         def change(db: apsw.Connection) -> ops.Remembered:
             row = _there(db, params.id, ctx)
             if text != row.text:
-                twin = store.select(db, "place=? AND folded=? AND number<>?", (row.place, fold(text), row.number))
-                if twin:
-                    raise OperationError(f"memory {twin[0].id} says that already; forget one of the two", field="text")
+                twin = same_as(db, text, place)
+                if twin is not None and twin.number != row.number:
+                    raise OperationError(f"memory {twin.id} says that already; forget one of the two", field="text")
                 store.note_said(db, row.number, _said(text, now_ns, "", label, ctx))
-                _, conflicts = compared(db, text, place, near, now_ns, but=row.number)
-                store.set_conflicts(db, row.number, [other.number for other in conflicts])
             db.execute(
                 "UPDATE memory SET text=?, folded=?, at_ns=?, tags=?, expires_ns=? WHERE number=?",
                 (text, fold(text), row.at_ns if text == row.text else now_ns,
                  json.dumps(row.tags if params.tags is None else list(dict.fromkeys(params.tags))),
                  row.expires_ns if params.expires is None else expires_ns, row.number),
             )  # fmt: skip
-            return answer(db, _there(db, params.id, ctx), None, now_ns, degraded)
+            changed = _there(db, params.id, ctx)
+            if text != row.text:
+                link(db, changed, near, now_ns)
+            return answer(db, changed, None, now_ns, degraded)
 
         return await self._told(await self._database.write(change), degraded)
 
@@ -119,14 +122,13 @@ class Keeping:
         if params.scope is not None:
             label = await scopes.label(ctx, []) if params.scope == ops.SESSION else ""
             place = scopes.place_of(params.scope, ctx.session, label)
-        wanted = set(fold(params.query).split())
 
         def change(db: apsw.Connection) -> ops.Forgotten:
             if place is None:
                 rows = [row for row in store.of_ids(db, [params.id or ""]).values() if _is_for(row, ctx)]
             else:
                 rows = store.select(db, "place=? ORDER BY number DESC", (place.key,))
-                rows = [row for row in rows if wanted <= set(fold(row.text).split())]
+                rows = [row for row in rows if _has_words(db, row, params.query)]
             named = [row.other for row in rows[:MOST_SHOWN]]
             if not rows:
                 return ops.Forgotten(forgotten=0, memories=[], note="there is no such memory")
@@ -167,20 +169,31 @@ class Keeping:
         return kept
 
 
-def compared(
-    db: apsw.Connection, text: str, place: Place, near: Mapping[str, float | None], now_ns: int, *, but: int = 0
-) -> tuple[Row | None, list[Row]]:
-    """The memory of this place that says the same, if there is one, and those that say otherwise."""
-    exact = store.select(db, "place=? AND folded=? AND number<>?", (place.key, fold(text), but))
-    if exact:
-        return exact[0], []
-    last = store.select(db, "place=? ORDER BY number DESC LIMIT ?", (place.key, COMPARED))
-    rows = {row.id: row for row in (*store.of_ids(db, list(near)).values(), *last)}
+def same_as(db: apsw.Connection, text: str, place: Place) -> Row | None:
+    """The memory of this place with an equal statement, if there is one."""
+    return next(iter(store.select(db, "place=? AND folded=?", (place.key, fold(text)))), None)
+
+
+def link(db: apsw.Connection, row: Row, near: Mapping[str, float | None], now_ns: int) -> None:
+    """Link a memory to those of its place that contradict it or are similar, among the nearest and the latest."""
+    last = store.select(db, "place=? ORDER BY number DESC LIMIT ?", (row.place, COMPARED))
     found: dict[Relation, list[Row]] = {each: [] for each in Relation}
-    for row in sorted(rows.values(), key=lambda row: near.get(row.id) or 0.0, reverse=True):
-        if row.place == place.key and row.number != but and not row.has_expired(now_ns):
-            found[relation(text, row.text, near.get(row.id))].append(row)
-    return next(iter(found[Relation.SAME]), None), found[Relation.CONFLICT]
+    others = {other.id: other for other in (*store.of_ids(db, list(near)).values(), *last)}
+    for other in sorted(others.values(), key=lambda other: -closeness(row.text, other.text, near.get(other.id))):
+        if other.place == row.place and other.number != row.number and not other.has_expired(now_ns):
+            found[relation(row.text, other.text, near.get(other.id))].append(other)
+    store.set_links(
+        db,
+        row.number,
+        conflicts=[other.number for other in found[Relation.CONFLICT]],
+        similar=[other.number for other in found[Relation.SIMILAR][:MOST_SIMILAR]],
+    )
+
+
+def _has_words(db: apsw.Connection, row: Row, query: str) -> bool:
+    """Whether any wording of a memory, the current one or an earlier one, has all words of the query."""
+    wordings = {row.text, *(said.text for said in store.sayings(db, row.number))}
+    return any(matched_by(query, text) for text in wordings)
 
 
 def repeats(db: apsw.Connection, row: Row, said: ops.CarriedSaid) -> bool:
@@ -199,7 +212,8 @@ def answer(db: apsw.Connection, row: Row, merged: ops.Other | None, now_ns: int,
         id=row.id,
         scope=row.scope,
         merged_with=merged,
-        conflicts_with=[other.other for other in store.conflicting(db, row.number, now_ns=now_ns)],
+        conflicts_with=[other.other for other in store.linked(db, row.number, is_conflict=True, now_ns=now_ns)],
+        similar_to=[other.other for other in store.linked(db, row.number, is_conflict=False, now_ns=now_ns)],
         expires="" if row.expires_ns is None else store.instant(row.expires_ns),
         degraded=degraded,
     )
@@ -210,15 +224,12 @@ def expiry(given: str | None, now_ns: int) -> int | None:
     if given is None or given.strip().lower() == "never":
         return None
     text = given.strip()
-    if match := _SPAN.fullmatch(text.lower()):
-        return min(now_ns + int(match[1]) * _UNITS[match[2]], 2**62)
     try:
-        at_ns = times.parse(text, end=True)
-    except ValueError:
-        raise InvalidParams(
-            f"parameter `expires`: {text[:80]!r} is no time; give a span (30d, 12h), a date, RFC 3339 or never",
-            field="expires",
-        ) from None
+        after_ns = times.after(text, now_ns)
+        at_ns = times.parse(text, end=True) if after_ns is None else after_ns
+    except ValueError as error:
+        right = f"give a duration ({times.DURATIONS}), a date, RFC 3339 or never"
+        raise InvalidParams(f"parameter `expires`: {error}; {right}", field="expires") from None
     if at_ns <= now_ns:
         raise InvalidParams(f"parameter `expires`: {text[:80]!r} has passed", field="expires")
     return at_ns

@@ -22,6 +22,8 @@ from services.runtime import times
 from services.runtime.database import Schema
 
 SHOWN_SAYINGS = 20
+SHOWN_LINKS = 100
+"""Links of each kind that are shown of one memory."""
 
 _TABLES = """
 CREATE TABLE memory(
@@ -45,8 +47,6 @@ CREATE TABLE said(
 );
 CREATE INDEX said_memory ON said(memory, at_ns);
 CREATE INDEX said_session ON said(session) WHERE session <> '';
--- Both ways round.
-CREATE TABLE conflict(one INTEGER NOT NULL, other INTEGER NOT NULL, PRIMARY KEY(one, other)) WITHOUT ROWID;
 
 CREATE TABLE outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE);
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -59,12 +59,64 @@ END;
 CREATE TRIGGER memory_departs AFTER DELETE ON memory BEGIN
     INSERT OR REPLACE INTO outbox(id) VALUES(OLD.id);
     DELETE FROM said WHERE memory=OLD.number;
-    DELETE FROM conflict WHERE one=OLD.number OR other=OLD.number;
+    DELETE FROM link WHERE one=OLD.number OR other=OLD.number;
 END;
-CREATE INDEX conflict_other ON conflict(other);
 """
 
-SCHEMA = Schema(version=1, tables=_TABLES)
+# Both ways round.
+_LINKS = """
+CREATE TABLE link(
+    one INTEGER NOT NULL, other INTEGER NOT NULL, is_conflict INTEGER NOT NULL, PRIMARY KEY(one, other)
+) WITHOUT ROWID;
+CREATE INDEX link_other ON link(other);
+"""
+
+
+def _migrate_1(db: apsw.Connection) -> None:
+    """Links get a kind, and statements that version 1 had merged by their similarity become memories again.
+
+    Version 1 kept the older text and noted the newer one as a saying of it. A saying that came after the text's own is
+    such a statement; one from before it is an earlier text, which `update_memory` replaced.
+    """
+    for step in (
+        "DROP TRIGGER memory_departs",
+        _LINKS,
+        "INSERT INTO link SELECT one, other, 1 FROM conflict",
+        "DROP TABLE conflict",
+        "CREATE TRIGGER memory_departs" + _TABLES.partition("CREATE TRIGGER memory_departs")[2],
+    ):
+        db.execute(step).fetchall()
+    for row in select(db, "1 ORDER BY number"):
+        others: dict[str, list[Said]] = {}
+        is_own = False
+        for said in sayings(db, row.number)[::-1]:
+            folded = fold(said.text)
+            is_own = is_own or folded == fold(row.text)
+            if is_own and folded != fold(row.text):
+                others.setdefault(folded, []).append(said)
+        for split in others.values():
+            _take_apart(db, row, split)
+        # `fold` has other rules as well now.
+        last_ns = max((said.at_ns for said in sayings(db, row.number)), default=row.at_ns)
+        set_ = "UPDATE OR IGNORE memory SET folded=?, at_ns=? WHERE number=?"
+        db.execute(set_, (fold(row.text), last_ns if others else row.at_ns, row.number))
+
+
+def _take_apart(db: apsw.Connection, row: Row, split: Sequence[Said]) -> None:
+    """Make a memory of its own from sayings of `row` that say something else."""
+    for said in split:
+        db.execute("DELETE FROM said WHERE memory=? AND at_ns=? AND text=?", (row.number, said.at_ns, said.text))
+    place = Place(row.scope, row.owner)
+    if same := select(db, "place=? AND folded=?", (place.key, fold(split[-1].text))):
+        for said in split:
+            note_said(db, same[0].number, said)
+        db.execute("UPDATE memory SET at_ns=max(at_ns, ?) WHERE number=?", (split[-1].at_ns, same[0].number))
+    else:
+        made = insert(db, place, split[-1].text, split, row.tags, row.expires_ns)
+        add_links(db, made.number, conflicts=[], similar=[row.number])
+
+
+SCHEMA = Schema(version=2, tables=_LINKS + _TABLES, migrations={1: _migrate_1})
 
 _COLUMNS = "tags, number, id, scope, owner, place, text, at_ns, expires_ns"
 
@@ -155,18 +207,24 @@ def sayings(db: apsw.Connection, number: int, most: int = -1) -> list[Said]:
     return [Said(**dict(zip(names, row, strict=True))) for row in db.execute(query, (number, most))]
 
 
-def conflicting(db: apsw.Connection, number: int, *, now_ns: int) -> list[Row]:
-    """What says otherwise, the newest first; not what has expired."""
-    unexpired = "(expires_ns IS NULL OR expires_ns > ?)"
-    among = f"number IN (SELECT other FROM conflict WHERE one=?) AND {unexpired} ORDER BY at_ns DESC, number DESC"
-    return select(db, among, (number, now_ns))
+def linked(db: apsw.Connection, number: int, *, is_conflict: bool, now_ns: int) -> list[Row]:
+    """The memories that contradict this one, or are similar to it, the newest first; not those that have expired."""
+    others = "number IN (SELECT other FROM link WHERE one=? AND is_conflict=?)"
+    among = f"{others} AND (expires_ns IS NULL OR expires_ns > ?) ORDER BY at_ns DESC, number DESC LIMIT ?"
+    return select(db, among, (number, is_conflict, now_ns, SHOWN_LINKS))
 
 
-def set_conflicts(db: apsw.Connection, number: int, others: Sequence[int]) -> None:
-    """These, and no others."""
-    db.execute("DELETE FROM conflict WHERE one=?1 OR other=?1", (number,))
-    pairs = [(number, other) for other in others] + [(other, number) for other in others]
-    db.executemany("INSERT INTO conflict VALUES(?, ?)", pairs)
+def set_links(db: apsw.Connection, number: int, *, conflicts: Sequence[int], similar: Sequence[int]) -> None:
+    """Replace all links of a memory."""
+    db.execute("DELETE FROM link WHERE one=?1 OR other=?1", (number,))
+    add_links(db, number, conflicts=conflicts, similar=similar)
+
+
+def add_links(db: apsw.Connection, number: int, *, conflicts: Sequence[int], similar: Sequence[int]) -> None:
+    """Link a memory to others, in both directions; a link that exists keeps its kind."""
+    for others, is_conflict in ((conflicts, 1), (similar, 0)):
+        pairs = [pair for other in others for pair in ((number, other), (other, number))]
+        db.executemany("INSERT OR IGNORE INTO link VALUES(?, ?, ?)", ((*pair, is_conflict) for pair in pairs))
 
 
 def purge(db: apsw.Connection, before_ns: int) -> None:
@@ -193,6 +251,7 @@ def shown(db: apsw.Connection, row: Row, now_ns: int) -> ops.Memory:
         tags=row.tags,
         expires="" if row.expires_ns is None else instant(row.expires_ns),
         expired=row.has_expired(now_ns),
-        conflicts_with=[other.id for other in conflicting(db, row.number, now_ns=now_ns)],
+        conflicts_with=[other.id for other in linked(db, row.number, is_conflict=True, now_ns=now_ns)],
+        similar_to=[other.id for other in linked(db, row.number, is_conflict=False, now_ns=now_ns)],
         said=[] if is_bare else said,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import datetime
 import re
 from decimal import Decimal, InvalidOperation
@@ -21,6 +22,17 @@ _TIME = re.compile(
 )
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
+_DURATION = re.compile(r"(\d{1,6})\s*([^\W\d_]+)")
+_SPELLINGS = {
+    "s": "s sec secs second seconds", "min": "min mins minute minutes", "h": "h hr hrs hour hours", "d": "d day days",
+    "w": "w wk wks week weeks", "mo": "mo month months", "q": "q quarter quarters", "y": "y yr yrs year years",
+}  # fmt: skip
+_UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in words.split()}
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MONTHS = {"mo": 1, "q": 3, "y": 12}
+
+DURATIONS = "a number and s, min, h, d, w, mo (months), q (quarters) or y"
+
 EXAMPLES = "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15` or Unix seconds"
 
 
@@ -37,6 +49,28 @@ def parse(given: str | int | float, *, end: bool = False) -> int:
     if _NUMBER.fullmatch(text):
         return _unix(text)
     raise ValueError(f"{given[:100]!r} is no time; write {EXAMPLES}")
+
+
+def after(text: str, from_ns: int) -> int | None:
+    """`from_ns` and a duration ("30d", "6 months") later, in nanoseconds since 1970; None: the text is no duration.
+
+    Months, quarters and years are those of the calendar: a month after 31 January is the last day of February.
+    Raises ValueError for a number with an unknown unit; "m" is one, since it could be minutes or months.
+    """
+    if (match := _DURATION.fullmatch(text.strip().lower())) is None:
+        return None
+    count, unit = int(match[1]), _UNITS.get(match[2])
+    if unit is None:
+        raise ValueError(f"{text[:80]!r} has an unknown unit; write {DURATIONS}")
+    if unit in _SECONDS:
+        return _bounded(from_ns + count * _SECONDS[unit] * NS)
+    begun = _EPOCH + datetime.timedelta(seconds=from_ns // NS)
+    years, month = divmod(begun.month - 1 + count * _MONTHS[unit], 12)
+    if (year := begun.year + years) > datetime.MAXYEAR:
+        return _MAX_NS
+    day = min(begun.day, calendar.monthrange(year, month + 1)[1])
+    since = begun.replace(year=year, month=month + 1, day=day) - _EPOCH
+    return _bounded((since.days * 86_400 + since.seconds) * NS + from_ns % NS)
 
 
 def instant(given: str | int | float | None, field: str, *, end: bool = False) -> int | None:

@@ -43,7 +43,7 @@ import DIR` takes it in again: what is there already stays, so that it may be re
 - `collections/NAME.jsonl`: a collection of your own; the first line has the `dimensions` of its vectors (null where it
   takes text), each other a document. Vectors are of length 1, in 16 bits a number.
 - `memory/memories.jsonl`: what was remembered, each with the times at which it was `said` (nanoseconds since 1970) and
-  its sources; `conflicts_with` names others by their `id`.
+  its sources; `conflicts_with` and `similar_to` name others by their `id`.
 
 Notes and their tags are in their Markdown files. Search indexes, the graph, pictures and the index of the file system
 follow from what is here and from the folders. Not here: what lies in the trash (restore it first), settings, tokens.

@@ -17,7 +17,7 @@ from services.memory.comparing import Relation, relation
 Vectors: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
 
 PAIRS = {
-    Relation.SAME: (
+    Relation.SIMILAR: (
         ("The user prefers dark mode", "User prefers dark mode."),
         ("The user prefers dark mode", "The user likes dark mode better"),
         ("Alice's birthday is on 3 May", "Alice was born on 3 May"),

@@ -51,14 +51,14 @@ async def test_what_is_remembered_is_found_at_once_and_after_any_death(tmp_path:
 async def test_the_same_again_is_merged_and_keeps_both_times_and_sources(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         first = await say(bench, "User prefers dark mode", source="a", tags=["ui"])
-        again = await say(bench, "The user prefers DARK mode.", source="b", tags=["looks"])
+        again = await say(bench, "user  prefers DARK mode.", source="b", tags=["looks"])
         assert again.merged_with is not None
         assert (again.id, again.merged_with.text) == (first.id, "User prefers dark mode")
         (one,) = await listed(bench)
-        assert [(said.source, said.text) for said in one.said] == [("b", "The user prefers DARK mode."), ("a", "")]
+        assert [(said.source, said.text) for said in one.said] == [("b", "user  prefers DARK mode."), ("a", "")]
         assert one.tags == ["ui", "looks"]
         # A call that a death has made the kernel repeat is no second saying.
-        repeated = await say(bench, "The user prefers DARK mode.", source="b")
+        repeated = await say(bench, "user  prefers DARK mode.", source="b")
         assert (repeated.id, repeated.merged_with) == (first.id, None)
         assert len((await listed(bench))[0].said) == 2
         # What expired is not gone: said again, it holds again.
@@ -68,20 +68,49 @@ async def test_the_same_again_is_merged_and_keeps_both_times_and_sources(tmp_pat
         assert await texts(bench, "office") == ["The office is closed"]
 
 
-async def test_paraphrases_are_merged_by_their_vectors(tmp_path: Path) -> None:
+PAIRS = [
+    ("Production deployment is enabled", "Production deployment is disabled", "disabled"),
+    ("Timeout is 30 seconds", "Timeout is 30 minutes", "minutes"),
+    ("The freezer is at 18 C", "The freezer is at -18 C", "-18"),
+    ("The parser is written in C", "The parser is written in C++", "C++"),
+    ("Анна ест мясо", "Анна не ест мясо", "не"),
+    ("我喜欢喝咖啡", "我不喜欢喝咖啡", "不喜欢"),
+    ("コーヒーが好きです", "コーヒーが好きではありません", "ありません"),
+    ("Me gusta el café", "No me gusta el café", "no"),
+    ("나는 고기를 먹는다", "나는 고기를 먹지 않는다", "먹지"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "word"), PAIRS)
+async def test_close_statements_are_kept_linked_found_and_forgotten_by_their_own_words(
+    tmp_path: Path, one: str, other: str, word: str
+) -> None:
+    async with remembering(tmp_path) as bench:
+        first = await say(bench, one)
+        second = await say(bench, other)
+        assert second.merged_with is None
+        assert [each.id for each in (*second.conflicts_with, *second.similar_to)] == [first.id]
+        assert {each.text for each in await listed(bench)} == {one, other}
+        assert set(await texts(bench, one)) == {one, other}
+        for each in await listed(bench):
+            assert [*each.conflicts_with, *each.similar_to] == [second.id if each.id == first.id else first.id]
+        gone = await bench.call(Forget(scope="user", query=word, confirm=True))
+        assert [each.text for each in gone.memories] == [other]
+        assert [(each.text, each.conflicts_with, each.similar_to) for each in await listed(bench)] == [(one, [], [])]
+
+
+async def test_vectors_link_paraphrases_and_never_merge_them(tmp_path: Path) -> None:
     async with remembering(tmp_path, embed=embedding) as bench:
         first = await say(bench, "the cache of thumbnails grows without bounds")
-
-        other = await say(bench, "a log is kept of all calls")
 
         async def is_embedded() -> bool:
             return not (await bench.call(RetrieveStatus(collection=ops.COLLECTION))).vectors_waiting
 
         await until(is_embedded)
-        # The cosine of these vectors says that it is the same, its words alone do not.
         again = await say(bench, "the cache of thumbnails grows without bounds always")
-        assert (again.id, again.degraded) == (first.id, [])
-        assert other.id != first.id
+        assert again.merged_with is None
+        assert [other.id for other in again.similar_to] == [first.id]
+        assert len(await listed(bench)) == 2
 
 
 async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_first(tmp_path: Path) -> None:
@@ -96,8 +125,8 @@ async def test_what_contradicts_is_kept_beside_with_its_time_and_shown_newest_fi
         assert {one.id: set(one.conflicts_with) for one in found} == {
             old: {new.id, third.id}, new.id: {old}, third.id: {old},
         }  # fmt: skip
-        # A hit brings along what contradicts it, though that is no hit itself.
-        assert [one.id for one in await recalled(bench, "April", limit=5)] == [new.id, old]
+        # A hit brings along what contradicts it, and last what is similar, though neither is a hit itself.
+        assert [one.id for one in await recalled(bench, "April", limit=5)] == [new.id, old, third.id]
         await bench.call(Forget(id=old))
         assert [one.conflicts_with for one in await recalled(bench, "release")] == [[], []]
 
@@ -147,6 +176,19 @@ async def test_scopes_keep_projects_and_sessions_apart(tmp_path: Path) -> None:
             assert len([hit for hit in everything.results if hit.corpus.value == "memory"]) == count
 
 
+async def test_scopes_are_trimmed_and_an_unknown_one_says_which_there_are(tmp_path: Path) -> None:
+    operation = ops.Remember.__operation__  # type: ignore[attr-defined]  # set by the declaration
+    async with remembering(tmp_path) as bench:
+        await bench.call(operation.parse({"text": "Tests run with pytest", "scope": " project:alpha\n"}))
+        assert [one.scope for one in await listed(bench, scope="project:alpha ")] == ["project:alpha"]
+        for scope in ("project:alphas", "project:Alpha"):
+            found = await bench.call(ops.Recall(query="tests", scope=scope))
+            of_scope = await bench.call(ops.ListMemories(scope=scope))
+            for answer in (found, of_scope):
+                assert answer.memories == []
+                assert answer.note == f"no memory has the scope {scope!r}; scopes with memories: project:alpha"
+
+
 async def test_a_memory_is_corrected_and_what_it_contradicts_follows(tmp_path: Path) -> None:
     async with remembering(tmp_path) as bench:
         first = await say(bench, "Erik works at Siemens")
@@ -156,6 +198,7 @@ async def test_a_memory_is_corrected_and_what_it_contradicts_follows(tmp_path: P
             await bench.call(UpdateMemory(id=second.id, text="Erik works at siemens"))
         changed = await bench.call(UpdateMemory(id=second.id, text="Fiona works at Bosch", tags=[]))
         assert changed.conflicts_with == []
+        assert [other.id for other in (await bench.call(UpdateMemory(id=second.id, tags=[]))).similar_to] == []
         (found,) = await recalled(bench, "Bosch")
         assert (found.text, found.tags, found.said[1].text) == ("Fiona works at Bosch", [], "Erik works at Bosch")
         assert await texts(bench, "Siemens") == ["Erik works at Siemens"]
@@ -195,7 +238,10 @@ async def test_what_is_forgotten_is_in_no_file_and_many_are_only_with_a_confirma
         ({"text": "x" * 2001}, "text", "2000"),
         ({"text": "fact", "scope": "team"}, "scope", "scope"),
         ({"text": "fact", "scope": "session"}, "scope", "in no session"),
-        ({"text": "fact", "expires": "soon"}, "expires", "a span"),
+        ({"text": "fact", "expires": "soon"}, "expires", "a duration"),
+        ({"text": "fact", "expires": "2 moons"}, "expires", "unknown unit; write .* mo .months."),
+        ({"text": "fact", "expires": "6 m"}, "expires", "unknown unit"),
+        ({"text": "fact", "expires": "1.5 h"}, "expires", "a duration"),
         ({"text": "fact", "expires": "2001-01-01"}, "expires", "has passed"),
     ],
 )

@@ -38,6 +38,7 @@ from services.transcripts.database import SCHEMA as TRANSCRIPTS
 from services.watch.store import Store as Watched
 from tests.unit.documents.rig import documents
 from tests.unit.files.rig import files_service, index
+from tests.unit.memory.rig import listed, remembering, texts
 from tests.unit.transcripts.rig import serving
 
 HERE = Path(__file__).parent
@@ -133,6 +134,24 @@ def test_ids_of_notes_of_version_1_stay(tmp_path: Path) -> None:
     build("notes-1.sql", tmp_path / "k" / "notes.db")
     with contextlib.closing(open_notes(tmp_path / "k" / "notes.db")) as database, database.snapshot() as db:
         assert db.execute("SELECT id FROM node").fetchall() == [("sea-stars-2",)]
+
+
+async def test_memories_of_version_1_that_were_merged_by_similarity_are_apart_again(tmp_path: Path) -> None:
+    build("memory-1.sql", tmp_path / "memory" / "memory.db")
+    async with remembering(tmp_path) as bench:
+        memories = {one.text: one for one in await listed(bench)}
+        assert set(memories) == {
+            "Deployment is enabled", "deployment is DISABLED.", "The office is in Kiel", "The office is in Ulm",
+        }  # fmt: skip
+        enabled, disabled = memories["Deployment is enabled"], memories["deployment is DISABLED."]
+        assert (enabled.at, [said.source for said in enabled.said]) == ("1970-01-01T00:00:01Z", ["a"])
+        assert (disabled.at, [said.source for said in disabled.said]) == ("1970-01-01T00:00:03Z", ["c", "b"])
+        assert (enabled.similar_to, disabled.similar_to) == ([disabled.id], [enabled.id])
+        kiel, ulm = memories["The office is in Kiel"], memories["The office is in Ulm"]
+        assert (kiel.conflicts_with, ulm.conflicts_with) == ([ulm.id], [kiel.id])
+        assert [said.text for said in kiel.said] == ["", "The office is in Bonn"]
+        assert await texts(bench, "disabled") == ["deployment is DISABLED.", "Deployment is enabled"]
+    assert version_of(tmp_path / "memory" / f"memory.db.before-v{MEMORIES.version}") == 1
 
 
 def _item(version: int) -> Schema:
