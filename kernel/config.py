@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from kernel import reach
+from kernel import reach, schedule
 from kernel.control.address import find_data_dir, given_data_dir
 from kernel.settings import (
     REST_AFTER_S,
@@ -79,6 +79,8 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     roots: dict[Path, str] = {}
     prompts: Layer = {}
     denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *reach.installation()]
+    # Backups hold all that is stored, and its tokens.
+    denied += [each.to for each in schedule.known(data_dir).values() if each.succeeded is not None]
     patterns: list[str] = []
     http: Layer = {}
     audit: Layer = {}

@@ -67,6 +67,6 @@ def check_roots(roots: Iterable[Path], denied: Iterable[str]) -> None:
     for root in roots:
         if over := next((path for path in denied if root.is_relative_to(path)), None):
             raise ConfigError(
-                f"the root {root} lies in {over}, which no client may reach: it belongs to Linckia itself, or `deny` "
-                "names it; name another folder"
+                f"the root {root} lies in {over}, which no client may reach: it belongs to Linckia itself, holds its "
+                "backups, or `deny` names it; name another folder"
             )

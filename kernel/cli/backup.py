@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from kernel.backup.target import BackupFailed, Manifest, listed, opened
 from kernel.cli import Failed, Usage
 from kernel.cli.terminal import complain, duration, show_answer, show_json, size
 from kernel.config import load
+from kernel.control.client import Client, ControlError
 from kernel.settings import BackupSettings, ConfigError, Flags
 
 
@@ -29,6 +31,7 @@ def backup(arguments: argparse.Namespace) -> int:
     try:
         if arguments.list:
             return _list(to, arguments.json)
+        _require_out_of_reach(to.resolve(), arguments)
         # Where the settings say how many, they do so of their own folder alone.
         keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
         made = making.backup(arguments.data_dir, to, keep, background=arguments.background)
@@ -44,6 +47,25 @@ def backup(arguments: argparse.Namespace) -> int:
             f"were added to {made.to}; verified; writers waited {made.held_ms:.0f} ms"
         )
     return 0
+
+
+def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> None:
+    """A backup holds the tokens and all that is stored, so no client may read it.  Raises Usage."""
+    try:
+        config = load(Flags(data_dir=arguments.data), os.environ)
+    except ConfigError:
+        config = None
+    if config is not None and any(to.is_relative_to(place) for place in config.denied):
+        # `[backup] to`, or below what `deny` lists.
+        return
+    roots = set() if config is None else set(config.roots)
+    with contextlib.suppress(ControlError), Client(arguments.data_dir) as client:
+        roots.update(map(Path, client.call("kernel_status", {})["roots"]))
+    if root := next((root for root in sorted(roots) if to.is_relative_to(root)), None):
+        raise Usage(
+            f"{to} lies below the root {root}, where clients could read the backup and the tokens in it; name a folder "
+            "below no root"
+        )
 
 
 def restore_backup(arguments: argparse.Namespace) -> int:

@@ -219,6 +219,16 @@ def test_a_backup_in_a_storm_is_the_ledger_of_its_moment(kernel: RunningKernel, 
     assert third["new"] < second["size"] / 10, "little but the manifest"
 
 
+def test_no_backup_is_made_where_a_client_could_read_it(kernel: RunningKernel, place: Path) -> None:
+    outside = place / "linked"
+    outside.symlink_to(place / "root", target_is_directory=True)
+    for to in (place / "root" / "backup", place / "root" / "deep" / "b.tar", outside / "backup"):
+        said = in_this_process(kernel.data_dir, "backup", str(to), "--data", str(kernel.data_dir))
+        assert said.returncode == 2
+        assert f"lies below the root {place / 'root'}" in said.stderr
+        assert not to.exists()
+
+
 def test_what_is_killed_during_a_backup_harms_neither(kernel: RunningKernel, place: Path) -> None:
     to = place / "killed"
     add = {"name": "before", "content": "before"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import kernel
+from kernel import schedule
 from kernel.config import Config, load
 from kernel.settings import ConfigError, Flags
 
@@ -88,6 +89,22 @@ def test_backups_go_to_a_folder_that_no_service_reaches(data_dir: Path) -> None:
     assert config.backup is not None
     assert (config.backup.to, config.backup.every_s, config.backup.keep) == (str(data_dir.parent / "kept"), 21600, 14)
     assert config.backup.to in config.denied
+
+
+def test_folders_that_hold_backups_are_below_no_root(data_dir: Path, tmp_path: Path) -> None:
+    root = tmp_path / "served"
+    root.mkdir()
+    made, failed = (
+        schedule.Outcome(to=str(root / name), at=1.0, succeeded=at) for name, at in (("b", 2.0), ("c", None))
+    )
+    for outcome in (made, failed):
+        schedule.note(data_dir, outcome)
+    denied = load_in(data_dir, {"LINCKIA_ROOTS": str(root)}).denied
+    assert str(root / "b") in denied
+    assert str(root / "c") not in denied
+    (root / "b").mkdir()
+    with pytest.raises(ConfigError, match="holds its backups"):
+        load_in(data_dir, {"LINCKIA_ROOTS": str(root / "b")})
 
 
 def test_http_can_be_switched_off(data_dir: Path) -> None:
