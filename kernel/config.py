@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from kernel import reach, schedule
+from kernel import outcomes, reach
 from kernel.control.address import find_data_dir, given_data_dir
 from kernel.settings import (
     REST_AFTER_S,
@@ -80,7 +80,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     prompts: Layer = {}
     denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *reach.installation()]
     # Backups hold all that is stored, and its tokens.
-    denied += [each.to for each in schedule.known(data_dir).values() if each.succeeded is not None]
+    denied += [each.to for each in outcomes.known(data_dir).values() if each.succeeded is not None]
     patterns: list[str] = []
     http: Layer = {}
     audit: Layer = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from kernel import VERSION, data_format, schedule
+from kernel import VERSION, data_format, outcomes
 from kernel.backup.moment import Moment, Piece
 from kernel.backup.target import CHUNK_BYTES, FORMAT, BackupFailed, Damaged, File, Folder, Manifest, Target, opened
 
@@ -44,7 +44,7 @@ def backup(data_dir: Path, to: Path, keep: int | None = None, *, background: boo
     Raises BackupFailed: nothing was made, and earlier snapshots are as they were.
     """
     began, to = time.time(), to.resolve()
-    before = schedule.known(data_dir).get(str(to))
+    before = outcomes.known(data_dir).get(str(to))
     if not data_dir.is_dir():
         raise BackupFailed(f"there is no data directory {data_dir}")
     if to.is_relative_to(data_dir):
@@ -106,15 +106,15 @@ def _copied(piece: Piece, target: Target) -> File:
 
 
 def _note(
-    data_dir: Path, to: Path, began: float, before: schedule.Outcome | None, *, made: Made | None = None,
+    data_dir: Path, to: Path, began: float, before: outcomes.Outcome | None, *, made: Made | None = None,
     error: str = "",
 ) -> None:  # fmt: skip
-    outcome = msgspec.structs.replace(before or schedule.Outcome(to=str(to), at=began), at=began, error=error)
+    outcome = msgspec.structs.replace(before or outcomes.Outcome(to=str(to), at=began), at=began, error=error)
     if made is not None:
         outcome = msgspec.structs.replace(outcome, succeeded=made.at, snapshot=made.snapshot, problems=made.problems)
     # A data directory that takes nothing is no reason for a backup to fail; the schedule knows of it all the same.
     with contextlib.suppress(OSError):
-        schedule.note(data_dir, outcome)
+        outcomes.note(data_dir, outcome)
 
 
 def _in_words(error: Exception, data_dir: Path, to: Path) -> str:

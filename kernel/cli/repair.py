@@ -14,7 +14,7 @@ from pathlib import Path
 
 import apsw
 
-from kernel import schedule
+from kernel import outcomes
 from kernel.backup.moment import remove
 from kernel.backup.stores import LOGS, Keep, keep_of
 from kernel.cli.doctor import Finding, Verdict
@@ -89,7 +89,7 @@ def damage_of(path: Path) -> str:
 
 
 def _remedy(data_dir: Path, path: Path) -> str:
-    made = [each for each in schedule.known(data_dir).values() if each.succeeded]
+    made = [each for each in outcomes.known(data_dir).values() if each.succeeded]
     by_hand = f"save what can be read: sqlite3 {path} .recover | sqlite3 recovered.db"
     if not made:
         return by_hand

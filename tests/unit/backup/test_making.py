@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kernel import data_format, schedule
+from kernel import data_format, outcomes
 from kernel.backup import restoring, target
 from kernel.backup.making import backup
 from kernel.backup.stores import Keep, keep_of
 from kernel.backup.target import BackupFailed, Folder, listed
 from kernel.control.address import hold
+from kernel.schedule import Schedule
 from proto import durable
 from tests.unit.backup import writing
 from tests.unit.backup.writing import TRASH
@@ -97,13 +98,13 @@ def test_a_backup_that_ends_at_any_write_leaves_the_earlier_ones(
         now = content(to)
         assert {name: now[name] for name in before} == before
         assert [each.id for each in manifests(to)] == [first.snapshot]
-        noted = schedule.known(data)[str(to)]
+        noted = outcomes.known(data)[str(to)]
         assert (noted.snapshot, noted.succeeded) == (first.snapshot, first.at)
         assert "no room" in noted.error
     assert full_at > 4
     assert [each.id for each in manifests(to)] == [first.snapshot, second.snapshot]
     assert not list(to.rglob("*.new")), "what was interrupted is removed"
-    assert schedule.known(data)[str(to)].error == ""
+    assert outcomes.known(data)[str(to)].error == ""
     for each in (first, second):
         restoring.restore(to, tmp_path / each.snapshot, at=each.snapshot)
 
@@ -210,17 +211,17 @@ def test_a_place_in_the_data_directory_is_refused(data: Path) -> None:
 
 
 def test_what_is_known_of_backups_survives_nonsense(data: Path, tmp_path: Path) -> None:
-    (data / schedule.FILE).write_text(json.dumps({"to": 1}))
-    assert schedule.known(data) == {}
+    (data / outcomes.FILE).write_text(json.dumps({"to": 1}))
+    assert outcomes.known(data) == {}
     made = backup(data, tmp_path / "to")
-    assert schedule.known(data)[str(tmp_path / "to")].snapshot == made.snapshot
+    assert outcomes.known(data)[str(tmp_path / "to")].snapshot == made.snapshot
 
 
 async def test_a_mistyped_place_does_not_hide_the_backups_there_are(tmp_path: Path) -> None:
-    good, wrong = schedule.Outcome(to="/there", at=1, succeeded=1), schedule.Outcome(to="/tehre", at=2, error="no")
-    schedule.note(tmp_path, wrong)
-    latest = schedule.Schedule(tmp_path, None).latest
+    good, wrong = outcomes.Outcome(to="/there", at=1, succeeded=1), outcomes.Outcome(to="/tehre", at=2, error="no")
+    outcomes.note(tmp_path, wrong)
+    latest = Schedule(tmp_path, None).latest
     assert await latest() == wrong
-    schedule.note(tmp_path, good)
-    schedule.note(tmp_path, wrong)
+    outcomes.note(tmp_path, good)
+    outcomes.note(tmp_path, wrong)
     assert await latest() == good

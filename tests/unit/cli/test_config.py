@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kernel
-from kernel import schedule
+from kernel import outcomes
 from kernel.config import Config, load
 from kernel.settings import ConfigError, Flags
 
@@ -95,10 +95,10 @@ def test_folders_that_hold_backups_are_below_no_root(data_dir: Path, tmp_path: P
     root = tmp_path / "served"
     root.mkdir()
     made, failed = (
-        schedule.Outcome(to=str(root / name), at=1.0, succeeded=at) for name, at in (("b", 2.0), ("c", None))
+        outcomes.Outcome(to=str(root / name), at=1.0, succeeded=at) for name, at in (("b", 2.0), ("c", None))
     )
     for outcome in (made, failed):
-        schedule.note(data_dir, outcome)
+        outcomes.note(data_dir, outcome)
     denied = load_in(data_dir, {"LINCKIA_ROOTS": str(root)}).denied
     assert str(root / "b") in denied
     assert str(root / "c") not in denied
