@@ -141,6 +141,8 @@ def kernel(place: Path) -> Iterator[RunningKernel]:
     (place / "data").mkdir()
     (place / "data" / "linckia.toml").write_text(f'{TRASH}[backup]\nto = "{place}/scheduled"\nkeep = 2\n')
     with running(place / "data", [place / "root"], services=SERVICES) as started:
+        # The one that is due at the start: another one meanwhile is refused.
+        wait_until(lambda: started.status()["backup"]["snapshot"], 60)
         yield started
 
 
@@ -272,7 +274,6 @@ def test_a_kernel_that_is_killed_during_a_backup(tmp_path: Path) -> None:
 
 
 def test_backups_on_a_schedule(kernel: RunningKernel, place: Path) -> None:
-    wait_until(lambda: kernel.status()["backup"]["snapshot"], 60)
     backup = kernel.status()["backup"]
     assert (backup["to"], backup["every_s"], backup["error"]) == (str(place / "scheduled"), 86400, "")
     for _ in range(2):

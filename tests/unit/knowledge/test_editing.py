@@ -35,7 +35,7 @@ def edit(text: str, **asked: object) -> str:
         ({"section": SectionText("Four", "4", create=True)}, "three\n", "three\n\n## Four\n\n4\n"),
         ({"section": SectionText("Two > Sub", "s", create=True)}, "two\n\n", "two\n\n### Sub\n\ns\n\n"),
         ({"front_matter": {"title": "New: one", "n": 3}}, "T # mine\n", '"New: one" # mine\nn: 3\n'),
-        ({"front_matter": {"title": None}}, "title: T # mine", "{} # mine"),
+        ({"front_matter": {"title": None}}, "---\ntitle: T # mine\n---\n", ""),
         ({"front_matter": {"absent": None}, "append": "x"}, "three\n", "three\nx\n"),
     ],
 )
