@@ -50,6 +50,7 @@ class _Found:
 
     records: int = 0
     unreadable: int = 0
+    mended: int = 0
     problem: str = ""
     layout: str = ""
 
@@ -88,8 +89,10 @@ class _Importer:
         if found.records and found.layout == "none":
             complain(f"{file}: holds no conversation in a form that is known")
             self.failed += 1
-        elif found.unreadable:
-            complain(f"{file}: {found.unreadable} records were skipped; the first: {found.problem}")
+        elif found.unreadable or found.mended:
+            counts = {"were skipped": found.unreadable, "are missing": found.mended}
+            told = ", ".join(f"{count} records {what}" for what, count in counts.items() if count)
+            complain(f"{file}: {told}; the first: {found.problem}")
 
     def _go_on(self, file: Path, state: JsonObject, found: _Found) -> JsonObject | None:
         """From one state on to the end; the state where another import has come meanwhile, if one has."""
@@ -105,6 +108,7 @@ class _Importer:
                 found.records += len(part.records)
                 found.layout = answer["layout"]
                 found.unreadable += answer["unreadable"] + part.too_long
+                found.mended += answer["mended"]
                 found.problem = found.problem or answer["problem"]
                 if part.too_long:
                     found.problem = found.problem or f"a record is longer than {MAX_RECORD_BYTES} bytes"

@@ -193,8 +193,9 @@ class SpentTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """Turns that begin alike."""
+    """The turns of a session, or of what follows one first user turn."""
 
+    id: Annotated[str, Meta(description="For transcript_delete")]
     hash: Annotated[str, Meta(description="Of its newest turn, for transcript_checkout")]
     title: Annotated[str, Meta(description="The first line that a person said")]
     project: Annotated[str, Meta(description="The folder that it was about")]
@@ -206,7 +207,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     bytes: int
     tokens: SpentTokens
-    cost_usd: Annotated[float | None, Meta(description="By list prices; null where one is not known")]
+    cost_usd: Annotated[float | None, Meta(description="By list prices; null where none is known")]
+    cost_incomplete: Annotated[bool, Meta(description="Whether `cost_usd` leaves out calls without a known price")]
 
 
 class Conversations(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +216,9 @@ class Conversations(msgspec.Struct, frozen=True, kw_only=True):
 
     conversations: list[Conversation]
     total: int
-    cost_usd: Annotated[float | None, Meta(description="Of all of these whose cost is known")]
+    cost_usd: Annotated[float | None, Meta(description="Of all of these, as far as it is known")]
+    cost_incomplete: Annotated[bool, Meta(description="Whether `cost_usd` leaves out calls without a known price")]
+    unpriced: Annotated[list[str], Meta(description="Models without a known price")]
     prices_of: Annotated[str, Meta(description="The date of the prices")]
     next_cursor: Annotated[str | None, Meta(description="Value of `cursor` that goes on where this answer ends")]
     degraded: Annotated[list[str], Meta(description="What is missing, and why")]
@@ -241,6 +245,7 @@ class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
 
     deleted: Annotated[int, Meta(description="Turns whose content is gone")]
     placeholders: Annotated[int, Meta(description="Of those: turns that later ones follow, kept as a hash alone")]
+    shared: Annotated[int, Meta(description="Turns that stay, because other conversations share them")] = 0
     search_pending: Annotated[
         int,
         Meta(
@@ -252,9 +257,13 @@ class DeletedTurns(msgspec.Struct, frozen=True, kw_only=True):
 @tool.destroy("transcript_delete", idempotent=True, deadline_s=60, title="Delete turns")
 class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
     """Forget a turn of a past conversation for good: content, vectors and words. Turns that follow stay, unless
-    `descendants`."""
+    `descendants`. One of `hash`, `conversation` or both is required."""
 
-    hash: Hash
+    hash: Hash | None = None
+    conversation: Annotated[
+        Annotated[str, Meta(pattern="^[0-9a-f]{32}$")] | None,
+        detail("`id` of a listed conversation: all its turns, or `hash` there alone; what others share stays theirs"),
+    ] = None
     descendants: Annotated[bool, Meta(description="All turns that follow it too, on every branch")] = False
     bar: Annotated[bool, Meta(description="Keep it out from now on, also where a client repeats it")] = False
 

@@ -13,6 +13,27 @@ from proto.ops.transcripts import Block, Hash, Json, operator
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="A digest: 32 of the digits 0-9 and a-f")]
 
 
+class CarriedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a model, whose tokens are counted once."""
+
+    key: Digest
+    model: str
+    usage: Json
+
+
+class CarriedMembership(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A conversation that a turn is part of, and what it has there of its own."""
+
+    name: Annotated[Digest, Meta(description="Digest of the session, or of the first user turn")]
+    is_first: Annotated[bool, Meta(description="The conversation is named by this turn")] = False
+    provisional: Annotated[bool, Meta(description="The name is not final")] = False
+    project: str = ""
+    at: Annotated[float, Meta(description="Unix seconds")]
+    side: Annotated[bool, Meta(description="A subagent said or heard it")] = False
+    counted: Annotated[bool, Meta(description="Its tokens are known")] = False
+    calls: list[CarriedCall] = []
+
+
 class CarriedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A turn. `hash` is that of its content and its parent; one that is `gone` has a `projection` instead of these."""
 
@@ -32,6 +53,7 @@ class CarriedTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     thinking: list[Json] = []
     gone: bool = False
     projection: str = ""
+    conversations: Annotated[list[CarriedMembership], Meta(description="Empty in exports of earlier versions")] = []
 
 
 class ExportedTurn(msgspec.Struct, frozen=True, kw_only=True):

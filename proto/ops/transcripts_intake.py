@@ -83,6 +83,7 @@ class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
     messages: Annotated[int, Meta(description="Messages that were in it")] = 0
     nodes: Annotated[int, Meta(description="Of those: messages that were not there before")] = 0
     unreadable: Annotated[int, Meta(description="Records that are not JSON, or of no known form")] = 0
+    mended: Annotated[int, Meta(description="Records that a kept one follows and that are missing")] = 0
     problem: Annotated[str, Meta(description="The first of these, and why")] = ""
     layout: Annotated[str, Meta(description="What the file is taken for")] = ""
     moved: (

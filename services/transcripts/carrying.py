@@ -5,6 +5,7 @@ A turn whose hash is not that of its content is refused; one that was deleted is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import apsw
@@ -14,13 +15,22 @@ from proto.errors import InvalidParams
 from proto.ops import transcripts_carry as ops
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
-from services.transcripts import forest
+from services.transcripts import conversations, forest
 from services.transcripts.ingest import Ingest
-from services.transcripts.messages import PROJECTION_BYTES, Message, canonical, content_json, node_hash, projection
+from services.transcripts.messages import (
+    PROJECTION_BYTES,
+    Message,
+    Turn,
+    canonical,
+    content_json,
+    node_hash,
+    projection,
+)
 
 PAGE_BYTES = 4 * 1024 * 1024
 PAGE_TURNS = 2000
 
+_FIELDS = [name for name in ops.CarriedTurn.__struct_fields__ if name != "conversations"]
 _TURNS = (
     # Of each turn the fields of `CarriedTurn`, in their order.
     "SELECT node.node_id, lower(hex(root.hash)), root.at, lower(hex(node.hash)), coalesce(lower(hex(parent.hash)), ''),"
@@ -46,7 +56,8 @@ class Carrying:
             next_, left = params.after, PAGE_BYTES
             for node_id, root, began, *row in db.execute(_TURNS, (params.after, PAGE_TURNS)):
                 next_ = node_id
-                turns.append(ops.ExportedTurn(root=root, began=began, turn=_turn(row)))
+                turn = _turn(row, list(_holders(db, node_id)))
+                turns.append(ops.ExportedTurn(root=root, began=began, turn=turn))
                 left -= len(row[4]) + len(row[13])
                 if left < 0:
                     break
@@ -90,8 +101,27 @@ class Carrying:
 
     def _put(self, db: apsw.Connection, turn: ops.CarriedTurn) -> None:
         hash_ = bytes.fromhex(turn.hash)
-        if forest.place(db, hash_) is not None:
-            return
+        place = forest.place(db, hash_)
+        is_new = place is None
+        if place is None:
+            place = self._insert(db, turn, hash_)
+        for holder in turn.conversations:
+            _hold(db, place.node_id, holder)
+        if is_new and not turn.conversations:
+            # Of an earlier version.
+            self._claim(db, turn, place)
+
+    def _claim(self, db: apsw.Connection, turn: ops.CarriedTurn, place: forest.Place) -> None:
+        message = Message(
+            role=turn.role, content=turn.content, model=turn.model, reply=turn.reply, usage=turn.usage, at=turn.at
+        )
+        whole = Turn(provider=turn.provider, messages=[message], project=turn.project, agent=turn.agent_name)
+        step = forest.Step(message, b"", turn.model, place.projection)
+        above = forest.place(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
+        prepared, placed = forest.Prepared(whole, [step]), forest.Placed([place], new=1)
+        conversations.claim(db, prepared, placed, above, self._ingest.strip)
+
+    def _insert(self, db: apsw.Connection, turn: ops.CarriedTurn, hash_: bytes) -> forest.Place:
         above = forest.place(db, bytes.fromhex(turn.parent_hash)) if turn.parent_hash else None
         if above is None and turn.parent_hash:
             raise InvalidParams(f"turn {turn.hash} follows {turn.parent_hash}, which is not there", field="turns")
@@ -127,13 +157,36 @@ class Carrying:
                 "thinking": forest.as_json(turn.thinking),
                 "prompt_id": prompt,
             }
-        forest.insert(db, above, hash_, told, columns)
+        return forest.insert(db, above, hash_, told, columns)
 
 
-def _turn(row: list[Any]) -> ops.CarriedTurn:
-    told = dict(zip(ops.CarriedTurn.__struct_fields__, row, strict=True))
+def _turn(row: list[Any], holders: list[ops.CarriedMembership]) -> ops.CarriedTurn:
+    told = dict(zip(_FIELDS, row, strict=True))
     told |= {name: bool(told[name]) for name in ("reply", "gone")}
     told["content"] = forest.read_blocks(told["content"])
     told["usage"] = msgspec.json.decode(told["usage"] or "null")
     told["thinking"] = msgspec.json.decode(told["thinking"] or "[]")
-    return ops.CarriedTurn(**told)
+    return ops.CarriedTurn(**told, conversations=holders)
+
+
+def _holders(db: apsw.Connection, node_id: int) -> Iterator[ops.CarriedMembership]:
+    """The conversations of a turn, each with the calls that are counted there."""
+    for each in list(conversations.memberships(db, node_id)):
+        calls = [
+            ops.CarriedCall(key=key.hex(), model=model, usage=forest.read_usage(usage))
+            for key, model, usage in db.execute(
+                "SELECT key, model, usage FROM call JOIN conversation USING(conversation_id)"
+                " WHERE node_id=? AND name=? ORDER BY key",
+                (node_id, each.name),
+            )
+        ]
+        yield ops.CarriedMembership(**{**each._asdict(), "name": each.name.hex()}, calls=calls)
+
+
+def _hold(db: apsw.Connection, node_id: int, given: ops.CarriedMembership) -> None:
+    about = {name: getattr(given, name) for name in conversations.Membership._fields}
+    id_ = conversations.restore(db, node_id, conversations.Membership(**{**about, "name": bytes.fromhex(given.name)}))
+    db.executemany(
+        "INSERT OR IGNORE INTO call(key, conversation_id, node_id, model, usage) VALUES(?, ?, ?, ?, ?)",
+        ((bytes.fromhex(call.key), id_, node_id, call.model, forest.as_json(call.usage)) for call in given.calls),
+    )

@@ -7,12 +7,15 @@ content.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
 from services.runtime.database import Database, Kind, Schema
+from services.transcripts import conversations
+from services.transcripts.messages import Turn
 
 _TABLES = """
 -- A message. One that is gone has lost its content and keeps its place, because others follow it.
@@ -80,11 +83,10 @@ CREATE INDEX record_node ON record(node_id);
 """
 
 _TALKS = """
-CREATE INDEX node_root ON node(root);
-
 -- What is told of a conversation in a list, until one of its turns changes.
 CREATE TABLE talk(
-    root INTEGER PRIMARY KEY,
+    conversation_id INTEGER PRIMARY KEY,
+    name BLOB NOT NULL,
     head BLOB NOT NULL,
     title TEXT NOT NULL,
     -- The title as it is sought.
@@ -100,12 +102,37 @@ CREATE TABLE talk(
     input INTEGER NOT NULL,
     output INTEGER NOT NULL,
     estimated INTEGER NOT NULL,
-    cost REAL
+    cost REAL,
+    -- Models without a known price, a JSON array: their calls are not part of the cost.
+    unpriced TEXT NOT NULL
 );
-CREATE TRIGGER talk_grows AFTER INSERT ON node BEGIN DELETE FROM talk WHERE root=NEW.root; END;
-CREATE TRIGGER talk_changes AFTER UPDATE OF gone, usage ON node BEGIN DELETE FROM talk WHERE root=NEW.root; END;
-CREATE TRIGGER talk_shrinks AFTER DELETE ON node BEGIN DELETE FROM talk WHERE root=OLD.root; END;
+CREATE TRIGGER talk_grows AFTER INSERT ON member BEGIN
+    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
+END;
+CREATE TRIGGER talk_changes AFTER UPDATE ON member BEGIN
+    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
+END;
+CREATE TRIGGER talk_shrinks AFTER DELETE ON member BEGIN
+    DELETE FROM talk WHERE conversation_id=OLD.conversation_id;
+END;
+CREATE TRIGGER talk_costs AFTER INSERT ON call BEGIN
+    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
+END;
+CREATE TRIGGER talk_costs_other AFTER UPDATE ON call BEGIN
+    DELETE FROM talk WHERE conversation_id IN (OLD.conversation_id, NEW.conversation_id);
+END;
+CREATE TRIGGER talk_costs_less AFTER DELETE ON call BEGIN
+    DELETE FROM talk WHERE conversation_id=OLD.conversation_id;
+END;
+CREATE TRIGGER talk_loses AFTER UPDATE OF gone, usage ON node BEGIN
+    DELETE FROM talk WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=NEW.node_id);
+END;
+CREATE TRIGGER talk_moves AFTER UPDATE ON conversation BEGIN
+    DELETE FROM talk WHERE conversation_id=NEW.conversation_id;
+END;
 """
+
+_NODE_ROOT = "CREATE INDEX node_root ON node(root);"
 
 
 def _migrate_1(db: apsw.Connection) -> None:
@@ -114,7 +141,20 @@ def _migrate_1(db: apsw.Connection) -> None:
         db.execute(f"DROP TABLE record; DROP TABLE source; {_IMPORTS}").fetchall()
 
 
-SCHEMA = Schema(version=3, tables=_TABLES + _IMPORTS + _TALKS, migrations={1: _migrate_1, 2: _TALKS})
+def _migrate_3(db: apsw.Connection) -> None:
+    """A conversation was a tree of turns; the lists of those are worked out anew."""
+    for name in ("grows", "changes", "shrinks"):
+        db.execute(f"DROP TRIGGER IF EXISTS talk_{name}")
+    db.execute("DROP TABLE IF EXISTS talk")
+    db.execute(f"{conversations.TABLES} {_TALKS}").fetchall()
+    conversations.migrate(db)
+
+
+SCHEMA = Schema(
+    version=4,
+    tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS,
+    migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3},
+)
 
 
 def open_database(path: Path, on_damage: Callable[[str], object] | None = None) -> Database:
@@ -129,23 +169,61 @@ def open_database(path: Path, on_damage: Callable[[str], object] | None = None) 
     )
 
 
-def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -> tuple[list[bytes], int]:
-    """Take out a node's content, or it and all that follow it, inside the caller's transaction.
+Doomed = tuple[int, bytes, bytes, int | None]
+"""A turn that is to be taken out: its number, hash, projection and system prompt."""
 
-    Returns:
-        The hashes of those whose content went, and how many of them keep their place.
-    """
-    doomed = list(
-        db.execute(
-            "WITH RECURSIVE down(node_id) AS (VALUES(?1) UNION ALL"
-            " SELECT node.node_id FROM down JOIN node ON ?2 AND node.parent=down.node_id)"
-            " SELECT node.node_id, hash, projection, prompt_id FROM down JOIN node ON node.node_id=down.node_id"
-            " ORDER BY depth DESC",
-            (node_id, descendants),
-        )
+
+class Deleted(NamedTuple):
+    """The hashes of the turns whose content went, how many of them keep their place, and how many turns stay because
+    other conversations share them."""
+
+    hashes: list[bytes]
+    kept: int
+    shared: int = 0
+
+
+def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -> Deleted:
+    """Take out a node's content, or it and all that follow it, of every conversation, inside the caller's
+    transaction."""
+    return Deleted(*_take_out(db, _below(db, node_id, descendants=descendants), bar=bar))
+
+
+def delete_from(db: apsw.Connection, conversation_id: int, node_id: int | None, *, descendants: bool) -> Deleted:
+    """The same of one conversation: all of it, or this turn. Turns that other conversations share stay theirs."""
+    query = "SELECT node_id FROM member WHERE conversation_id=?"
+    chosen = {int(found) for (found,) in db.execute(query, (conversation_id,))}
+    if node_id is not None:
+        chosen &= {found for found, *_ in _below(db, node_id, descendants=descendants)}
+    doomed: list[Doomed] = []
+    shared = 0
+    for found in sorted(chosen, reverse=True):
+        if conversations.part_with(db, conversation_id, found):
+            shared += 1
+        else:
+            doomed += _below(db, found, descendants=False)
+    hashes, kept = _take_out(db, doomed, bar=False)
+    db.executemany(
+        "DELETE FROM member WHERE conversation_id=? AND node_id=?", ((conversation_id, found) for found in chosen)
     )
+    return Deleted(hashes, kept, shared)
+
+
+def _below(db: apsw.Connection, node_id: int, *, descendants: bool) -> list[Doomed]:
+    """A turn, or it and all that follow it, the deepest first."""
+    rows = db.execute(
+        "WITH RECURSIVE down(node_id) AS (VALUES(?1) UNION ALL"
+        " SELECT node.node_id FROM down JOIN node ON ?2 AND node.parent=down.node_id)"
+        " SELECT node.node_id, hash, projection, prompt_id FROM down JOIN node ON node.node_id=down.node_id"
+        " ORDER BY depth DESC",
+        (node_id, descendants),
+    )
+    return [(int(found), hash_, projection_, prompt_id) for found, hash_, projection_, prompt_id in rows]
+
+
+def _take_out(db: apsw.Connection, doomed: Sequence[Doomed], *, bar: bool) -> tuple[list[bytes], int]:
+    """Take out the content of turns, each after those that follow it."""
     kept = 0
-    above: int | None = None
+    tops: list[int] = []
     for found, hash_, projection_, _ in doomed:
         if bar:
             db.execute("INSERT OR IGNORE INTO barred VALUES(?)", (projection_,))
@@ -159,15 +237,16 @@ def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -
             )
             kept += 1
         else:
-            above = _remove(db, found)
-    while above is not None:
+            tops.append(_remove(db, found))
+    while tops:
         # A place is kept for those that follow it only.
         row = db.execute(
             "SELECT parent FROM node WHERE node_id=?1 AND gone"
             " AND NOT EXISTS(SELECT 1 FROM node child WHERE child.parent=?1)",
-            (above,),
+            (above := tops.pop(),),
         ).fetchone()
-        above = None if row is None else _remove(db, above)
+        if row is not None:
+            tops.append(_remove(db, above))
     db.executemany(
         "DELETE FROM prompt WHERE prompt_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE prompt_id=?1)",
         {(prompt_id,) for *_, prompt_id in doomed if prompt_id is not None},
@@ -175,8 +254,12 @@ def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -
     return [hash_ for _, hash_, *_ in doomed], kept
 
 
-def take_back(db: apsw.Connection, node_id: int) -> None:
-    """Take out a message that turned out to be unfinished; nothing happens where others follow it."""
+def take_back(db: apsw.Connection, node_id: int, turn: Turn) -> None:
+    """Take out a message that turned out to be unfinished, of the conversation that `turn` is part of; nothing happens
+    where others follow it."""
+    id_ = conversations.of_session(db, turn)
+    if id_ is not None and conversations.part_with(db, id_, node_id):
+        return
     row = db.execute(
         "SELECT 1 FROM node WHERE node_id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE parent=?1)", (node_id,)
     ).fetchone()
@@ -184,8 +267,8 @@ def take_back(db: apsw.Connection, node_id: int) -> None:
         delete(db, node_id, descendants=False, bar=False)
 
 
-def _remove(db: apsw.Connection, node_id: int) -> int | None:
-    """Answers the node's parent."""
+def _remove(db: apsw.Connection, node_id: int) -> int:
+    """Returns the node's parent; 0 if it has none."""
     db.execute("DELETE FROM record WHERE node_id=?", (node_id,))
     ((parent,),) = db.execute("DELETE FROM node WHERE node_id=? RETURNING parent", (node_id,))
-    return None if parent is None else int(parent)
+    return int(parent or 0)

@@ -16,7 +16,7 @@ from services.runtime.database import Database
 from services.runtime.forgetting import ForgettingFeed
 from services.runtime.handlers import Environment
 from services.runtime.search_feed import Due
-from services.transcripts import forest
+from services.transcripts import conversations, forest
 from services.transcripts.messages import Stripper, calls_text, spoken_text
 
 COLLECTION = "transcripts"
@@ -71,7 +71,7 @@ class TurnFeed(ForgettingFeed):
             node = held.get(node_id)
             group = None
             if node is not None and (root := forest.place(db, node.root)) is not None:
-                group = group_of(node, root.hash.hex(), self._strip)
+                group = group_of(node, root.hash.hex(), conversations.projects(db, node.node_id), self._strip)
             told.pop(hash_.hex(), None)
             told[hash_.hex()] = group if group is not None and group.items else None
             chars += sum(len(item.text) for item in group.items) if group is not None else 0
@@ -90,8 +90,8 @@ def told(db: apsw.Connection) -> int:
     return int(db.execute(f"SELECT (SELECT count(*) FROM node WHERE found) - ({waiting})").get)
 
 
-def group_of(node: forest.Node, root: str, strip: Stripper) -> Group:
-    """A turn as the search has it."""
+def group_of(node: forest.Node, root: str, projects: list[str], strip: Stripper) -> Group:
+    """A turn as the search has it; `projects` are those of its conversations."""
     blocks = node.blocks
     items = [
         Item(key=f"{index:04}", text=text, heading=node.role, embed=embedded)
@@ -100,10 +100,11 @@ def group_of(node: forest.Node, root: str, strip: Stripper) -> Group:
     if called := calls_text(blocks):
         # Found by words alone.
         items.append(Item(key="calls", text=called[:16_000], heading=node.role, embed=False))
+    project = projects if len(projects) > 1 else (projects or [node.project])[0]
     return Group(
         id=node.hash,
         items=items,
-        metadata={"role": node.role, "agent": node.agent, "project": node.project, "at": node.at, "root": root},
+        metadata={"role": node.role, "agent": node.agent, "project": project, "at": node.at, "root": root},
     )
 
 

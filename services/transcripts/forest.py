@@ -220,6 +220,11 @@ def as_json(value: object) -> str:
 # Reading
 
 
+def read_usage(figures: str) -> dict[str, Any]:
+    """Tokens as a column holds them."""
+    return msgspec.json.decode(figures, type=dict[str, Any]) if figures else {}
+
+
 class Node(msgspec.Struct, frozen=True):
     """A node as it was kept."""
 
@@ -254,7 +259,7 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> dict[str, Any] | None:
-        return msgspec.json.decode(self.usage, type=dict[str, Any]) if self.usage else None
+        return read_usage(self.usage) if self.usage else None
 
 
 _NODE = "node_id, hash, parent, root, role, content, model, provider, agent, project, at, stop_reason, usage"

@@ -17,7 +17,7 @@ import trio
 from proto.ops.transcripts_intake import ImportResult, ImportState, TranscriptImport, TranscriptImportState
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
-from services.transcripts import forest
+from services.transcripts import conversations, forest
 from services.transcripts.database import take_back
 from services.transcripts.forest import Place, Placed
 from services.transcripts.ingest import Ingest
@@ -27,7 +27,7 @@ from services.transcripts.layouts.codex import Codex
 from services.transcripts.layouts.exports import Exports, Nodes
 from services.transcripts.layouts.gemini import Gemini
 from services.transcripts.messages import OutOfRange
-from services.transcripts.providers.wire import Json, Unreadable, decode
+from services.transcripts.providers.wire import Json, Unreadable, decode, objects
 
 NO_LAYOUT = "none"
 """The layout of a file none of whose records is known so far."""
@@ -89,11 +89,16 @@ class _Part:
         self._last: list[Step] = []  # what was still in hand where the file ends
         self._layout = NO_LAYOUT
         self._state = b""
-        self._messages = self._new = self._unreadable = 0
+        self._is_linked = False
+        self._messages = self._new = self._unreadable = self._mended = 0
         self._problem = ""
 
     def _fail(self, why: str) -> None:
         self._unreadable += 1
+        self._problem = self._problem or why
+
+    def _mend(self, why: str) -> None:
+        self._mended += 1
         self._problem = self._problem or why
 
     def read(self) -> None:
@@ -102,27 +107,39 @@ class _Part:
         for number, record in enumerate(self._params.records, 1):
             where = f"record {number} after byte {self._params.start}"
             try:
-                given = decode(record)
-                if not isinstance(given, dict):
-                    self._fail(f"{where} is not an object")
-                    continue
-                layout, steps = detect(given) if layout is None else (layout, layout.read(given))
+                whole = [decode(record)]
             except (Unreadable, RecursionError) as error:
-                self._fail(f"{where} is not JSON: {str(error) or 'nested too deeply'}")
-                continue
-            if steps is None:
-                self._fail(f"{where} is of no known form")
-            else:
-                self._steps += steps
+                whole = objects(record)
+                rest = f"; {len(whole)} whole records on its line were read" if whole else ""
+                self._fail(f"{where} is not JSON: {str(error) or 'nested too deeply'}{rest}")
+            for given in whole:
+                layout = self._read(layout, given, where)
         if layout is None:
             return
+        self._is_linked = layout.is_linked
         for step in (*self._steps, *layout.in_hand()):
             self._ingest.mask(step)
         layout.system = self._ingest.masked(layout.system)
         self._layout, self._state = layout.name, msgspec.json.encode(layout)
         if self._params.final:
             # The state keeps it in hand: the next record may belong to it.
-            self._last = layout.flush()
+            self._last = layout.finish()
+
+    def _read(self, layout: Layout | None, given: object, where: str) -> Layout | None:
+        """One record; returns the layout, once it is known."""
+        if not isinstance(given, dict):
+            self._fail(f"{where} is not an object")
+            return layout
+        try:
+            layout, steps = detect(given) if layout is None else (layout, layout.read(given))
+        except (Unreadable, RecursionError) as error:
+            self._fail(f"{where} cannot be read: {str(error) or 'nested too deeply'}")
+            return layout
+        if steps is None:
+            self._fail(f"{where} is of no known form")
+        else:
+            self._steps += steps
+        return layout
 
     def keep(self, db: apsw.Connection) -> ImportResult:
         """Put the messages into the forest, and write down how far the file is; unless another part was kept since
@@ -142,7 +159,7 @@ class _Part:
         if self._steps or self._last:
             for node_id in reversed(before):
                 if node_id not in touched:
-                    take_back(db, node_id)
+                    take_back(db, node_id, (*self._steps, *self._last)[0])
             growing = [*(node_id for node_id in before if node_id in touched and self._last), *growing]
         else:
             growing = list(before)
@@ -150,6 +167,7 @@ class _Part:
             messages=self._messages,
             nodes=self._new,
             unreadable=self._unreadable,
+            mended=self._mended,
             problem=self._problem,
             layout=self._layout,
         )
@@ -166,7 +184,11 @@ class _Part:
         if step.after and step.after not in places:
             key = _digest(self._params.source, step.after)
             known = db.execute("SELECT node_id FROM record WHERE key=?", (key,)).get
-            places[step.after] = forest.place(db, known) if known else None
+            if known is None and step.session and self._is_linked:
+                places[step.after] = conversations.last(db, step)
+                self._mend(f"the record {step.after} is missing: what follows it continues the last turn before")
+            else:
+                places[step.after] = forest.place(db, known) if known else None
         after = places[step.after] if step.after else None
         placed = Placed([])
         self._messages += len(step.messages)
@@ -176,6 +198,7 @@ class _Part:
             self._fail(f"a message cannot be kept: {str(error) or 'nested too deeply'}")
         else:
             placed = forest.add(db, prepared, after, self._ingest.is_found)
+            conversations.claim(db, prepared, placed, after, self._ingest.strip)
             self._new += placed.new
         last = placed.nodes[-1] if placed.nodes else after
         node_id = 0 if last is None else last.node_id

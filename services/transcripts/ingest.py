@@ -21,7 +21,7 @@ from msgspec import Meta
 from proto.ops.transcripts_intake import MAX_BODY_BYTES, IngestResult, Problem, TranscriptIngest, TranscriptRecord
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
-from services.transcripts import forest
+from services.transcripts import conversations, forest
 from services.transcripts.forest import Placed, Prepared
 from services.transcripts.messages import Message, OutOfRange, Stripper, Turn, calls_text, spoken_text
 from services.transcripts.providers import Rejected, TurnPayload, turn_of
@@ -78,7 +78,7 @@ class Ingest:
         kept = [turn for turn in turns if not isinstance(turn, Rejected)]
 
         def add(db: apsw.Connection) -> list[Placed]:
-            return [forest.add(db, turn, None, self.is_found) for turn in kept]
+            return [self._add(db, turn) for turn in kept]
 
         placed = await self._database.write(add) if kept else []
         nodes = sum(each.new for each in placed)
@@ -92,6 +92,11 @@ class Ingest:
             problem=Problem.TURN if errors and not batch else Problem.NONE,
             head_hash=placed[-1].nodes[-1].hash.hex() if placed else "",
         )
+
+    def _add(self, db: apsw.Connection, turn: Prepared) -> Placed:
+        placed = forest.add(db, turn, None, self.is_found)
+        conversations.claim(db, turn, placed, None, self.strip)
+        return placed
 
     def is_found(self, message: Message) -> bool:
         """Whether there is any text to search a message by."""

@@ -1,4 +1,4 @@
-"""The list of conversations: all turns that begin alike are one, with title, size, tokens and what they cost.
+"""The list of conversations, with title, size, tokens and what they cost.
 
 What is told of a conversation is worked out when it is listed, and stored in the table `talk` until one of its turns
 changes: triggers of the database take the row away, in the transaction of the change. So a title goes with its turn.
@@ -7,9 +7,9 @@ changes: triggers of the database take the row away, in the transaction of the c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -21,15 +21,13 @@ from services.runtime import times
 from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.runtime.storage import DiskFull
-from services.transcripts.forest import read_blocks
+from services.transcripts.conversations import first_line
+from services.transcripts.forest import read_blocks, read_usage
 from services.transcripts.messages import ASSISTANT
 from services.transcripts.prices import AS_OF, Prices, Tokens
 from services.transcripts.providers.wire import count
 
 TITLE_CHARS = 100
-_INSTRUCTIONS = ("# AGENTS.md instructions", "Caveat: The messages below")
-"""How texts begin that an agent sends in the person's name."""
-
 CHARS_A_TOKEN = 4
 """Of a reply whose provider told no figures."""
 
@@ -42,12 +40,13 @@ PATIENCE_S = 10.0
 """For conversations that were never listed: what is left over is said."""
 
 _NEW = (
-    "SELECT node_id FROM node WHERE parent IS NULL AND NOT EXISTS(SELECT 1 FROM talk WHERE talk.root=node.node_id)"
-    " ORDER BY node_id DESC LIMIT ?"
+    "SELECT conversation_id, name, project FROM conversation"
+    " WHERE NOT EXISTS(SELECT 1 FROM talk WHERE talk.conversation_id=conversation.conversation_id)"
+    " ORDER BY conversation_id DESC LIMIT ?"
 )
 _TURNS = (
-    "SELECT node_id, parent, hash, role, length(content), model, agent, provider, project, at, usage, gone"
-    " FROM node WHERE root=? ORDER BY node_id"
+    "SELECT node_id, parent, hash, role, length(content) AS size, model, agent, provider, project, member.at, side,"
+    " counted, gone FROM member JOIN node USING(node_id) WHERE conversation_id=? ORDER BY number"
 )
 _ORDERS: dict[Order, str] = {
     "newest": "ended",
@@ -78,9 +77,17 @@ class Listing:
         def query(db: apsw.Connection) -> Conversations:
             found = f"FROM talk WHERE {' AND '.join(where)}"
             ((total, cost),) = db.execute(f"SELECT count(*), sum(cost) {found}", bindings)
+            unpriced = {
+                model
+                for (models,) in db.execute(f"SELECT DISTINCT unpriced {found}", bindings)
+                for model in _models(models)
+            }
             by = _ORDERS[params.sort]
-            after = "" if place is None else f" AND ({by}, root) < (?, ?)"
-            of = f"{by}, root, lower(hex(head)), {', '.join(_TOLD)}, began, ended, input, output, estimated, cost"
+            after = "" if place is None else f" AND ({by}, conversation_id) < (?, ?)"
+            of = (
+                f"{by}, conversation_id, lower(hex(head)), lower(hex(name)), {', '.join(_TOLD)},"
+                " began, ended, input, output, estimated, cost, unpriced"
+            )
             asked = (*bindings, *(place or ()), params.limit + 1)
             rows = list(db.execute(f"SELECT {of} {found}{after} ORDER BY 1 DESC, 2 DESC LIMIT ?", asked))
             last = rows[params.limit - 1] if len(rows) > params.limit else None
@@ -88,6 +95,8 @@ class Listing:
                 conversations=[_told(row) for row in rows[: params.limit]],
                 total=total,
                 cost_usd=None if cost is None else round(cost, 6),
+                cost_incomplete=bool(unpriced),
+                unpriced=sorted(unpriced),
                 prices_of=AS_OF,
                 next_cursor=None if last is None else f"{params.sort}:{last[0]!r}:{last[1]}",
                 degraded=degraded,
@@ -110,70 +119,96 @@ class Listing:
 
     def _store_some(self, db: apsw.Connection) -> None:
         turns = 0
-        for (root,) in list(db.execute(_NEW, (BATCH_TURNS,))):
-            rows = list(db.execute(_TURNS, (root,)))
-            marks = ",".join("?" * 16)
-            db.execute(f"INSERT OR REPLACE INTO talk VALUES({marks})", (root, *self._summary(db, rows)))
-            turns += len(rows)
+        for id_, name, project in list(db.execute(_NEW, (BATCH_TURNS,))):
+            rows = [_Row(*row) for row in db.execute(_TURNS, (id_,))]
+            told = (id_, name, *self._summary(db, id_, project, rows))
+            marks = ",".join("?" * len(told))
+            db.execute(f"INSERT OR REPLACE INTO talk VALUES({marks})", told)
+            # One without turns costs a little, too.
+            turns += len(rows) + 1
             if turns >= BATCH_TURNS:
                 break
 
-    def _summary(self, db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """The row of a conversation, whose turns these are, less its number."""
-        used, estimated = spent([(row[0], row[1], row[3], row[4], row[5], row[10]) for row in rows if not row[11]])
-        there = [row for row in rows if not row[11]]
-        head = there[-1] if there else rows[-1]
-        title = next(filter(None, (self._title(db, row[0]) for row in there if row[3] == "user")), "")
+    def _summary(self, db: apsw.Connection, id_: int, project: str, rows: Sequence[_Row]) -> tuple[Any, ...]:
+        """What is told of a conversation."""
+        there = [row for row in rows if not row.gone]
+        # What a subagent was told is not what the conversation is about.
+        main = [row for row in there if not row.side] or there
+        used = stated(db.execute("SELECT model, usage FROM call WHERE conversation_id=?", (id_,)))
+        estimated = estimate(there, used)
+        newest = (main or rows)[-1:]
+        title = next(filter(None, (self._title(db, row.node_id) for row in main if row.role == "user")), "")
 
-        def last(column: int) -> str:
-            return next((row[column] for row in reversed(there) if row[column]), "")
+        def last(name: str) -> str:
+            return next((value for row in reversed(main) if (value := getattr(row, name))), "")
 
-        model = next((row[5] for row in reversed(there) if row[5] and row[3] == ASSISTANT), last(5))
-        project = next((row[8] for row in there if row[8]), "")
-        times = [row[9] for row in there] or [0.0]
+        model = next((row.model for row in reversed(main) if row.model and row.role == ASSISTANT), last("model"))
+        project = project or next((row.project for row in main if row.project), "")
+        times = [row.at for row in there] or [0.0]
+        cost, unpriced = self._prices.cost(used)
         return (
-            head[2], title, title.casefold(), project, last(6), last(7), model, min(times), max(times), len(there),
-            sum(row[4] for row in there), sum(each.input for each in used.values()),
-            sum(each.output for each in used.values()), estimated, self._prices.cost(used),
+            newest[0].hash if newest else b"", title, title.casefold(), project, last("agent"), last("provider"), model,
+            min(times), max(times), len(there), sum(row.size for row in there),
+            sum(each.input for each in used.values()), sum(each.output for each in used.values()), estimated, cost,
+            msgspec.json.encode(unpriced).decode(),
         )  # fmt: skip
 
     def _title(self, db: apsw.Connection, node_id: int) -> str:
         """The first line that a person said in a turn."""
         ((content,),) = db.execute("SELECT content FROM node WHERE node_id=?", (node_id,))
-        for block in read_blocks(content):
-            line = self._strip(block.text).strip().partition("\n")[0].strip()
-            if line and not line.startswith(_INSTRUCTIONS):
-                return line[:TITLE_CHARS]
-        return ""
+        return first_line(read_blocks(content), self._strip)[:TITLE_CHARS]
 
 
-def spent(turns: Sequence[tuple[int, int | None, str, int, str, str]]) -> tuple[dict[str, Tokens], bool]:
-    """Tokens by model, and whether some are an estimate: of a reply without figures, all that stood before it was sent.
+class _Row(NamedTuple):
+    """A turn of a conversation."""
 
-    `turns`: number, the number of what it follows, role, size, model, and the figures as JSON.
-    """
+    node_id: int
+    parent: int | None
+    hash: bytes
+    role: str
+    size: int
+    model: str
+    agent: str
+    provider: str
+    project: str
+    at: float
+    side: int
+    counted: int
+    gone: int
+
+
+def stated(calls: Iterable[tuple[Any, ...]]) -> dict[str, Tokens]:
+    """Tokens by model, as the log states them; `calls`: model, and the figures as JSON."""
     used: dict[str, Tokens] = defaultdict(Tokens)
-    before: dict[int | None, int] = {None: 0}
-    estimated = False
-    for node_id, parent, role, size, model, usage in turns:
-        sent = before.get(parent, 0)
-        before[node_id] = sent + size
-        if role != ASSISTANT:
-            continue
-        figures = msgspec.json.decode(usage, type=dict[str, Any]) if usage else {}
+    for model, usage in calls:
+        figures, tokens = read_usage(usage), used[model]
         prompt, completion = count(figures, "prompt_tokens"), count(figures, "completion_tokens")
-        tokens = used[model]
-        if not prompt and not completion:
-            estimated = True
-            tokens.input += sent // CHARS_A_TOKEN
-            tokens.output += size // CHARS_A_TOKEN
-            continue
         tokens.input += prompt
         # Some count what was thought in the total alone.
         tokens.output += max(completion, count(figures, "total_tokens") - prompt)
         tokens.read += count(figures, "cache_read_input_tokens")
         tokens.written += count(figures, "cache_creation_input_tokens")
-    return dict(used), estimated
+        tokens.written_1h += count(figures, "cache_creation_1h_input_tokens")
+    return used
+
+
+def estimate(turns: Sequence[_Row], used: dict[str, Tokens]) -> bool:
+    """Add what replies without figures took to `used`: all that stood before each was sent.  Returns whether there are
+    any."""
+    before: dict[int | None, int] = {None: 0}
+    estimated = False
+    for turn in turns:
+        sent = before.get(turn.parent, 0)
+        before[turn.node_id] = sent + turn.size
+        if turn.role == ASSISTANT and not turn.counted:
+            estimated = True
+            used[turn.model].input += sent // CHARS_A_TOKEN
+            used[turn.model].output += turn.size // CHARS_A_TOKEN
+    return estimated
+
+
+def _models(told: str) -> list[str]:
+    return msgspec.json.decode(told, type=list[str])
 
 
 def _forget_other_prices(db: apsw.Connection, digest: str) -> None:
@@ -215,11 +250,13 @@ def _place(params: TranscriptList) -> tuple[float, int] | None:
 
 
 def _told(row: tuple[Any, ...]) -> Conversation:
-    _, _, head, *rest = row
-    named, (began, ended, sent, answered, estimated, cost) = rest[: len(_TOLD)], rest[len(_TOLD) :]
+    _, _, head, name, *rest = row
+    named, (began, ended, sent, answered, estimated, cost, unpriced) = rest[: len(_TOLD)], rest[len(_TOLD) :]
     return Conversation(
-        hash=head, began=_time(began), ended=_time(ended), cost_usd=cost, **dict(zip(_TOLD, named, strict=True)),
+        id=name, hash=head, began=_time(began), ended=_time(ended), cost_usd=cost,
+        **dict(zip(_TOLD, named, strict=True)),
         tokens=SpentTokens(input=sent, output=answered, estimated=bool(estimated)),
+        cost_incomplete=bool(_models(unpriced)),
     )  # fmt: skip
 
 

@@ -18,10 +18,10 @@ from services.runtime.database import Database
 from services.runtime.forgetting import owe_scrub
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.linear import BadPattern
-from services.transcripts import forest
+from services.transcripts import conversations, forest
 from services.transcripts.answers import checkout, history, written
 from services.transcripts.carrying import Carrying
-from services.transcripts.database import delete, open_database
+from services.transcripts.database import Deleted, delete, delete_from, open_database
 from services.transcripts.feed import TurnFeed
 from services.transcripts.following import Following
 from services.transcripts.importing import Importing, release
@@ -133,18 +133,35 @@ class Conversations:
 
     @handles(ops.TranscriptDelete)
     async def delete_turn(self, params: ops.TranscriptDelete, ctx: Context) -> ops.DeletedTurns:
-        def change(db: apsw.Connection) -> tuple[list[bytes], int]:
-            node = _there(db, params.hash)
+        if params.hash is None and params.conversation is None:
+            raise InvalidParams("name what to delete: `hash`, `conversation`, or both", field="hash")
+        if params.conversation is not None and params.bar:
+            raise InvalidParams("`bar` goes with `hash` alone: it keeps a turn out of every conversation", field="bar")
+
+        def change(db: apsw.Connection) -> Deleted:
+            node = None if params.hash is None else _there(db, params.hash)
+            id_ = None
+            if params.conversation is not None and (id_ := conversations.named(db, params.conversation)) is None:
+                raise OperationError(f"conversation not found: {params.conversation}")
             owe_scrub(db)
-            gone = delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
+            if id_ is not None:
+                gone = delete_from(db, id_, node and node.node_id, descendants=params.descendants)
+            else:
+                assert node is not None
+                gone = delete(db, node.node_id, descendants=params.descendants, bar=params.bar)
             release(db)
             return gone
 
-        gone, kept = await self._database.write(change)
+        gone = await self._database.write(change)
         self._feed.outbox.hurry()
         await self._database.checkpoint()
         forgotten = await self._feed.forgotten(DELETE_PATIENCE_S)
-        return ops.DeletedTurns(deleted=len(gone), placeholders=kept, search_pending=0 if forgotten else len(gone))
+        return ops.DeletedTurns(
+            deleted=len(gone.hashes),
+            placeholders=gone.kept,
+            shared=gone.shared,
+            search_pending=0 if forgotten else len(gone.hashes),
+        )
 
     @handles(ops.TranscriptCheckout)
     async def check_out(self, params: ops.TranscriptCheckout, ctx: Context) -> Written:

@@ -93,8 +93,21 @@ class Message:
         self.thinking += more.thinking
 
 
+class Call(msgspec.Struct, kw_only=True):
+    """A call of a model as a log states it; `key` is the same wherever the log is copied."""
+
+    key: str
+    model: str
+    usage: dict[str, Any]
+
+
 class Turn(msgspec.Struct, kw_only=True):
-    """A request with its reply, or a piece of a conversation: messages in order."""
+    """A request with its reply, or a piece of a conversation: messages in order.
+
+    `session` names the conversation where the log does; empty: its first user turn does. `side`: a subagent's. `calls`
+    are what the log states of the turn's tokens; empty: the `usage` of its replies. `counted`: the log states the
+    tokens of the last message elsewhere.
+    """
 
     provider: str
     messages: list[Message]
@@ -103,6 +116,10 @@ class Turn(msgspec.Struct, kw_only=True):
     project: str = ""
     system: str = ""
     at: float | None = None
+    session: str = ""
+    side: bool = False
+    calls: list[Call] = []
+    counted: bool = False
 
 
 def text_block(text: str) -> Block:

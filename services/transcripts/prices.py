@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -20,21 +20,25 @@ Rate = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """US dollars per million tokens; what is read from a cache, or written to one, costs as `input` unless said."""
+    """US dollars per million tokens; what is read from a cache, or written to one for five minutes, costs as `input`
+    unless said, and what is written for an hour twice that."""
 
     input: Rate
     output: Rate
     cache_read: Rate | None = None
     cache_write: Rate | None = None
+    cache_write_1h: Rate | None = None
 
 
 class Tokens(msgspec.Struct, kw_only=True):
-    """Tokens of one model; `read` and `written` (cache) are part of `input`."""
+    """Tokens of one model; `read` and `written` (cache) are part of `input`, and `written_1h` (for an hour) of
+    `written`."""
 
     input: int = 0
     output: int = 0
     read: int = 0
     written: int = 0
+    written_1h: int = 0
 
 
 _ANTHROPIC = """
@@ -44,7 +48,8 @@ claude-sonnet-4-6 claude-sonnet-4-5 claude-sonnet-4 claude-sonnet-4-0 claude-3-7
 claude-haiku-4-5: 1 5
 claude-3-5-haiku: 0.8 4
 """
-"""Input and output; a cache is read at a tenth of the input's price, and written at five quarters."""
+"""Input and output; a cache is read at a tenth of the input's price, and written at five quarters (five minutes) or
+twice as much (an hour)."""
 
 _OTHERS = """
 gpt-5.5: 5 30 0.5
@@ -68,7 +73,15 @@ gemini-2.5-flash-lite: 0.1 0.4 0.01
 """
 """Input, output, and what is read from a cache."""
 
-_DATED = re.compile(r"(?:-latest|[-@]20\d{6}|-20\d\d-\d\d-\d\d)$")
+_VENDOR = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)?(?:anthropic|openai)\.")
+"""Of Bedrock's ids: `us.anthropic.claude-…`."""
+_WINDOW = re.compile(r"\[[^\]]*\]$")
+"""Of the context that an agent asks for: `[1m]`."""
+_ROUTE = re.compile(r":(?:beta|extended|thinking|nitro|floor|exacto|online)$")
+_REVISION = re.compile(r"-v\d+(?::\d+(?::\w+)?)?$")
+"""Of Bedrock's and Vertex' ids: `-v1:0`, `-v2:0:200k`, `-v2`."""
+_DATED = re.compile(r"(?:[-@]latest|@default|[-@]20\d{6}|-20\d\d-\d\d-\d\d)$")
+_DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
 
 
 def _listed() -> dict[str, Price]:
@@ -92,20 +105,38 @@ class Prices:
         """Another table has another one."""
 
     def of(self, model: str) -> Price | None:
-        """By the model's name as it is, without its maker's, and without its date."""
-        name = model.rpartition("/")[2]
-        undated = _DATED.sub("", name)
-        return next((price for each in (model, name, undated) if (price := self._table.get(each))), None)
+        """By the model's name as it is, without its maker's and its route's, and without its date."""
+        return next((price for name in _names(model) if (price := self._table.get(name))), None)
 
-    def cost(self, used: Mapping[str, Tokens]) -> float | None:
-        """US dollars; None where the price of a model is not known."""
+    def cost(self, used: Mapping[str, Tokens]) -> tuple[float | None, list[str]]:
+        """US dollars of all whose price is known, None where none is; and the models whose price is not known."""
         whole = 0.0
+        unpriced: list[str] = []
         for model, tokens in used.items():
             price = self.of(model)
             if price is None:
-                return None
+                unpriced.append(model)
+                continue
             read = price.input if price.cache_read is None else price.cache_read
             written = price.input if price.cache_write is None else price.cache_write
+            written_1h = 2 * price.input if price.cache_write_1h is None else price.cache_write_1h
+            long = min(tokens.written_1h, tokens.written)
             fresh = max(0, tokens.input - tokens.read - tokens.written)
-            whole += fresh * price.input + tokens.read * read + tokens.written * written + tokens.output * price.output
-        return round(whole / 1e6, 6)
+            whole += fresh * price.input + tokens.read * read + tokens.output * price.output
+            whole += (tokens.written - long) * written + long * written_1h
+        known = len(unpriced) < len(used) or not used
+        return (round(whole / 1e6, 6) if known else None), sorted(unpriced)
+
+
+def _names(model: str) -> Iterator[str]:
+    """The names under which a model may stand in the table, from the most to the least specific."""
+    name = model.rpartition("/")[2]
+    yield from (model, name)
+    name = _VENDOR.sub("", _ROUTE.sub("", _WINDOW.sub("", name.strip().lower())))
+    yield name
+    name = _DATED.sub("", _REVISION.sub("", name))
+    yield name
+    # Vertex: the revision stands before the date. Routers: `claude-sonnet-4.5`.
+    name = _REVISION.sub("", name)
+    yield name
+    yield _DOTTED.sub("-", name)

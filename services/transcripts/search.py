@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import apsw
@@ -34,7 +34,7 @@ from services.runtime.database import Database
 from services.runtime.handlers import Context, handles
 from services.runtime.storage import Damaged
 from services.runtime.times import between
-from services.transcripts import forest
+from services.transcripts import conversations, forest
 from services.transcripts.answers import written
 from services.transcripts.feed import COLLECTION, TurnFeed
 from services.transcripts.messages import read_text
@@ -84,7 +84,7 @@ class Searching:
                 min_score=params.min_score,
             )
             found = await ctx.call(asked)
-            hits = one_each(found.hits) if params.distinct else found.hits
+            hits = await self._one_each(found.hits) if params.distinct else found.hits
             if len(hits) >= count or len(found.hits) + found.unlikely < limit or limit >= MAX_TOP_K:
                 break
             limit = min(MAX_TOP_K, 4 * limit)
@@ -157,6 +157,13 @@ class Searching:
             unlikely=sum(result.unlikely for result in found.values()),
         )
 
+    async def _one_each(self, hits: Sequence[Hit]) -> list[Hit]:
+        holders: dict[str, set[int]] = {}
+        with contextlib.suppress(Damaged):
+            turns = [hit.group for hit in hits]
+            holders = await self._database.read(lambda db: conversations.of_turns(db, turns))
+        return one_each(hits, holders)
+
     async def _caught_up(self, degraded: list[str], name: str) -> int:
         """How many turns the search does not know yet; said in `degraded` as well."""
         try:
@@ -204,12 +211,16 @@ def filters(params: TranscriptsSearch) -> list[Filter]:
     return found + between("at", params.since, params.until)
 
 
-def one_each(hits: Sequence[Hit]) -> list[Hit]:
-    """The best hit of each conversation."""
-    best: dict[object, Hit] = {}
+def one_each(hits: Sequence[Hit], holders: Mapping[str, Collection[object]]) -> list[Hit]:
+    """The best hit of each conversation; `holders`: the conversations that each turn is part of."""
+    seen: set[object] = set()
+    best: list[Hit] = []
     for hit in hits:
-        best.setdefault(hit.group_metadata.get("root"), hit)
-    return list(best.values())
+        mine = set(holders.get(hit.group, ())) or {hit.group_metadata.get("root")}
+        if not mine <= seen:
+            best.append(hit)
+        seen |= mine
+    return best
 
 
 def results(db: apsw.Connection, hits: Sequence[Hit], limit: int) -> list[TranscriptHit]:

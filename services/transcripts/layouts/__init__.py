@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.messages import Message, Turn
+from services.transcripts.messages import Call, Message, Turn
 from services.transcripts.providers.wire import Json
 
 
@@ -37,6 +37,8 @@ def said(
     model: str = "",
     project: str = "",
     system: str = "",
+    session: str = "",
+    side: bool = False,
 ) -> Step:
     """A record, or several, that are one message."""
     return Step(
@@ -48,18 +50,37 @@ def said(
         model=model or message.model,
         project=project,
         system=system,
+        session=session,
+        side=side,
     )
 
 
-def passed(key: str, after: str) -> Step:
+def passed(key: str, after: str, *, agent: str = "", session: str = "", side: bool = False) -> Step:
     """A record that holds nothing that was said."""
-    return Step(messages=[], provider="", after=after, keys=[key])
+    return Step(messages=[], provider="", after=after, keys=[key], agent=agent, session=session, side=side)
+
+
+def counted(after: str, agent: str, session: str, calls: list[Call], *, project: str = "") -> Step:
+    """What the log states late of the tokens of the message `after`."""
+    return Step(
+        messages=[],
+        provider="",
+        after=after,
+        keys=[],
+        agent=agent,
+        session=session,
+        project=project,
+        calls=calls,
+        counted=True,
+    )
 
 
 class Layout(msgspec.Struct, kw_only=True):
     """The state of a file between its records."""
 
     name: ClassVar[str]
+    is_linked: ClassVar[bool] = False
+    """Whether records name those that they follow: a name that is missing is damage then."""
 
     system: str = ""
 
@@ -75,6 +96,10 @@ class Layout(msgspec.Struct, kw_only=True):
     def in_hand(self) -> list[Step]:
         """The same, left there."""
         return []
+
+    def finish(self) -> list[Step]:
+        """What is left where the file ends."""
+        return self.flush()
 
 
 def seconds(given: object) -> float | None:

@@ -2,7 +2,8 @@
 
 One message of the model is several records of one `message.id`, a content block each, and the results of tools that ran
 side by side may stand between them. They become what the API was sent: one message with all its calls, then one with
-all their results. Records without a message (summaries, snapshots, progress) are passed over.
+all their results. Records without a message (summaries, snapshots, progress) are passed over. After a compaction the
+session goes on below the record that `logicalParentUuid` names.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from services.transcripts.layouts import Layout, Step, passed, said, seconds
-from services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Message
+from services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Call, Message
 from services.transcripts.providers import anthropic, wire
 from services.transcripts.providers.wire import Json, child, text
 
@@ -23,32 +24,35 @@ class Claude(Layout, kw_only=True):
     """`spoken` is the model's message in hand, of the id `said_id`; `results` are those of its calls."""
 
     name: ClassVar[str] = "claude"
+    is_linked: ClassVar[bool] = True
 
     said_id: str = ""
     spoken: Step | None = None
     results: Step | None = None
 
     def read(self, record: Json) -> list[Step] | None:
-        kind, key, after = text(record, "type"), text(record, "uuid"), text(record, "parentUuid")
+        kind, key = text(record, "type"), text(record, "uuid")
         message = child(record, "message")
         if kind not in ("user", ASSISTANT):
             known = kind in _OTHERS or (kind and (key or "sessionId" in record))
-            return self._pass(key, after) if known else None
+            return self._pass(record) if known else None
         if not key or "content" not in message:
             return None
         if text(message, "model") == "<synthetic>":
             # The agent's own notice, that the API failed for one; no model said it.
-            return self._pass(key, after)
+            return self._pass(record)
         return self._assistant(record, message) if kind == ASSISTANT else self._user(record, message)
 
-    def _pass(self, key: str, after: str) -> list[Step]:
+    def _pass(self, record: Json) -> list[Step]:
+        key, after = text(record, "uuid"), _after(record)
         if not key:
             return []
         for held in (self.results, self.spoken):
             if held is not None and after in held.keys:
                 held.keys.append(key)
                 return []
-        return [passed(key, after)]
+        session, side = text(record, "sessionId"), record.get("isSidechain") is True
+        return [passed(key, after, agent=AGENT, session=session, side=side)]
 
     def _assistant(self, record: Json, given: Json) -> list[Step]:
         id_, key = text(given, "id"), text(record, "uuid")
@@ -60,10 +64,12 @@ class Claude(Layout, kw_only=True):
             if key not in held.keys:
                 held.keys.append(key)
                 _extend(held.messages[0], message)
+                held.calls = _calls(record, given, message) or held.calls
             return []
         steps = self.flush()
         self.said_id = id_
         self.spoken = _step(record, message)
+        self.spoken.calls = _calls(record, given, message)
         return steps
 
     def _user(self, record: Json, given: Json) -> list[Step]:
@@ -89,14 +95,40 @@ class Claude(Layout, kw_only=True):
         self.said_id, self.spoken, self.results = "", None, None
         steps: list[Step] = []
         for step in held:
-            # What was only thought is no message.
-            steps += [step] if step.messages[0].content else [passed(key, step.after) for key in step.keys]
+            if step.messages[0].content:
+                steps.append(step)
+                continue
+            # What was only thought is no message; its tokens count all the same.
+            steps += (passed(key, step.after, agent=AGENT, session=step.session, side=step.side) for key in step.keys)
+            steps[-1].calls = step.calls
         return steps
 
 
+def _after(record: Json) -> str:
+    return text(record, "parentUuid") or text(record, "logicalParentUuid")
+
+
 def _step(record: Json, message: Message) -> Step:
-    key, after = text(record, "uuid"), text(record, "parentUuid")
-    return said(message, key, after, anthropic.NAME, AGENT, project=text(record, "cwd"))
+    return said(
+        message,
+        text(record, "uuid"),
+        _after(record),
+        anthropic.NAME,
+        AGENT,
+        project=text(record, "cwd"),
+        session=text(record, "sessionId"),
+        side=record.get("isSidechain") is True,
+    )
+
+
+def _calls(record: Json, given: Json, message: Message) -> list[Call]:
+    """The call that a record is a part of, as it is counted once: forked sessions repeat it with its time."""
+    if not message.usage:
+        return []
+    id_ = text(given, "id")
+    day = text(record, "timestamp")[:10]
+    parts = (id_, text(record, "requestId"), day) if id_ else (text(record, "sessionId"), text(record, "uuid"))
+    return [Call(key="\0".join(("claude", *parts)), model=message.model, usage=message.usage)]
 
 
 def _called(step: Step) -> set[str]:

@@ -1,8 +1,11 @@
 """Session files of the Codex CLI: what went through the Responses API in order, one item a line.
 
 Since 2025 every line is `{timestamp, type, payload}`; before, the items stood there bare, below a line that describes
-the session. A compaction begins a new conversation, as it does for the model; a rollback goes back to where the turns
-that it takes away began.
+the session. After a compaction the history that the model sees begins anew, in the same session; a rollback goes back
+to where the turns that it takes away began. A forked session begins with its parent's records.
+
+Tokens come as events that may stand anywhere after the call's first item, and are written again as the screen is
+refreshed: see `codex_usage`.
 """
 
 from __future__ import annotations
@@ -11,20 +14,23 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.layouts import Layout, Step, said, seconds
-from services.transcripts.messages import ASSISTANT, Message
+from services.transcripts.layouts import Layout, Step, counted, said, seconds
+from services.transcripts.layouts.codex_usage import Meter
+from services.transcripts.messages import ASSISTANT, Call, Message
 from services.transcripts.providers import openai, responses
-from services.transcripts.providers.wire import Json, child, count, records, text, usage
+from services.transcripts.providers.wire import Json, child, count, records, text
 
 AGENT = "codex"
 
-_LINES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
+_LINES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted", "token_usage_record"})
+_MAX_UNCOUNTED = 64
 _AROUND = ("<environment_context>", "<user_instructions>", "# AGENTS.md instructions")
 """How messages begin that the agent sends in the user's name."""
 
 
 class Codex(Layout, kw_only=True):
-    """`head` is the last message so far, `turns` where each of the user's turns began."""
+    """`head` is the last message so far, `turns` where each of the user's turns began; `uncounted` are replies whose
+    tokens are not stated yet, `early` is what was stated before its reply."""
 
     name: ClassVar[str] = "codex"
 
@@ -33,14 +39,19 @@ class Codex(Layout, kw_only=True):
     head: str = ""
     turns: list[str] = msgspec.field(default_factory=list)
     spoken: Step | None = None
+    uncounted: list[str] = msgspec.field(default_factory=list)
+    early: list[Call] = msgspec.field(default_factory=list)
+    meter: Meter = msgspec.field(default_factory=Meter)
     provider: str = openai.NAME
     model: str = ""
     project: str = ""
 
     def read(self, record: Json) -> list[Step] | None:
         kind, at = text(record, "type"), seconds(record.get("timestamp"))
-        if kind not in _LINES:
+        if not kind or not isinstance(record.get("payload"), dict):
             return self._bare(record, at)
+        if kind not in _LINES and not self.session:
+            return None
         payload = child(record, "payload")
         match kind:
             case "session_meta":
@@ -54,6 +65,9 @@ class Codex(Layout, kw_only=True):
                 return self._compacted(payload, at)
             case "event_msg":
                 return self._event(payload)
+            case "token_usage_record":
+                return self._spent(self.meter.recorded(payload))
+        # Each version adds kinds of lines; none of these holds what was said.
         return []
 
     def _bare(self, record: Json, at: float | None) -> list[Step] | None:
@@ -67,7 +81,13 @@ class Codex(Layout, kw_only=True):
         return self._item(record, at)
 
     def _meta(self, payload: Json) -> None:
-        self.session = text(payload, "id") or self.session
+        id_ = text(payload, "id")
+        is_fork = "subagent" in child(payload, "source")
+        self.meter.begin(id_, text(payload, "forked_from_id"), is_fork=is_fork)
+        if self.session and id_ != self.session:
+            # The parent's, in a session that was forked.
+            return
+        self.session = id_
         self.project = text(payload, "cwd") or self.project
         self.provider = text(payload, "model_provider") or self.provider
         self.system = text(payload, "instructions") or text(child(payload, "base_instructions"), "text")
@@ -78,9 +98,14 @@ class Codex(Layout, kw_only=True):
             return []
         message.at = at
         if message.role == ASSISTANT:
-            message.reply = True
+            message.reply = self.meter.is_fresh = True
             if self.spoken is None:
                 self.spoken = self._said(message)
+                self.spoken.calls, self.early = self.early, []
+                if self.spoken.calls:
+                    message.usage = self.spoken.calls[0].usage
+                else:
+                    self.uncounted = [*self.uncounted[1 - _MAX_UNCOUNTED :], self.spoken.keys[0]]
             else:
                 self.spoken.messages[0].extend(message)
             return []
@@ -103,11 +128,8 @@ class Codex(Layout, kw_only=True):
 
     def _event(self, payload: Json) -> list[Step]:
         match payload.get("type"):
-            case "token_count" if self.spoken is not None:
-                figures = child(child(payload, "info"), "last_token_usage")
-                sent, answered, cached = (count(figures, f"{of}_tokens") for of in ("input", "output", "cached_input"))
-                total = count(figures, "total_tokens")
-                self.spoken.messages[0].usage = usage(sent, answered, total, cache_read_input_tokens=cached)
+            case "token_count":
+                return self._spent(self.meter.counted(payload))
             case "thread_rolled_back":
                 steps = self.flush()
                 for _ in range(min(count(payload, "num_turns"), len(self.turns))):
@@ -115,22 +137,57 @@ class Codex(Layout, kw_only=True):
                 return steps
         return []
 
+    def _spent(self, call: Call | None) -> list[Step]:
+        """Count a call: with the reply in hand, with the ones before that have none, or with the next one."""
+        if call is None:
+            return []
+        call.model = self.model
+        waiting, self.uncounted = self.uncounted, []
+        steps: list[Step] = []
+        if self.spoken is not None:
+            spoken = self.spoken
+            spoken.calls.append(call)
+            spoken.messages[0].usage = spoken.messages[0].usage or call.usage
+            waiting = [key for key in waiting if key not in spoken.keys]
+        elif waiting:
+            steps.append(counted(waiting.pop(), AGENT, self.session, [call]))
+        else:
+            self.early.append(call)
+        # Several replies of one call, with the results of tools between them.
+        return [*steps, *(counted(key, AGENT, self.session, []) for key in waiting)]
+
     def _said(self, message: Message) -> Step:
         self.number += 1
         key = f"{self.session}#{self.number}"
-        about = {"model": self.model, "project": self.project, "system": self.system}
-        return said(message, key, self.head, self.provider, AGENT, **about)
+        return said(
+            message,
+            key,
+            self.head,
+            self.provider,
+            AGENT,
+            model=self.model,
+            project=self.project,
+            system=self.system,
+            session=self.session,
+        )
 
     def in_hand(self) -> list[Step]:
         return [self.spoken] if self.spoken is not None else []
 
     def flush(self) -> list[Step]:
         step, self.spoken = self.spoken, None
-        if step is None or not step.messages[0].content:
-            # What was only thought is no message.
+        if step is None:
             return []
+        if not step.messages[0].content:
+            # What was only thought is no message; its tokens count all the same.
+            self.uncounted = [key for key in self.uncounted if key not in step.keys]
+            return [counted(self.head, AGENT, self.session, step.calls)] if step.calls else []
         self.head = step.keys[0]
         return [step]
+
+    def finish(self) -> list[Step]:
+        steps = self.flush()
+        return [*steps, counted(self.head, AGENT, self.session, self.early)] if self.early else steps
 
 
 def _is_around(message: Message) -> bool:

@@ -22,6 +22,8 @@ from services.transcripts.providers.wire import Json, Unreadable, child, items, 
 _ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "model": ASSISTANT, "chatgpt": ASSISTANT}
 _ROLE_NAMES = frozenset({"user", ASSISTANT, "system", "developer", "tool", "function", *_ROLES})
 _ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
+_CONTENTS = ("contents", "clientHistory", "history")
+"""Of requests to Gemini's API, and of checkpoints of its CLI."""
 _HIDDEN = frozenset({"thoughts", "reasoning_recap", "user_editable_context", "model_editable_context"})
 
 
@@ -102,8 +104,10 @@ def _messages(record: Json, provider: str) -> list[Message] | None:
     """The messages of a conversation; None where the record is something else."""
     if isinstance(record.get("messages"), list):
         return [told for item in records(record, "messages") if (told := _message(item, provider)).content]
-    if isinstance(record.get("contents"), list):
-        return [told for item in records(record, "contents") if (told := gemini.api_message(item)).content]
+    for name in _CONTENTS:
+        is_list = isinstance(record.get(name), list)
+        if is_list and (name == "contents" or any("parts" in item for item in records(record, name))):
+            return [told for item in records(record, name) if (told := gemini.api_message(item)).content]
     if isinstance(record.get("conversations"), list):
         return [
             Message(role=_role(text(item, "from", "role")), content=[text_block(text(item, "value", "content"))])
@@ -127,7 +131,7 @@ def _provider(record: Json, body: Json) -> str:
     """The provider, by fields that only one of them has."""
     if named := text(record, "provider"):
         return named
-    if "contents" in body:
+    if "contents" in body or any("parts" in item for name in _CONTENTS for item in records(body, name)):
         return gemini.NAME
     if "system" in body or text(body, "model").startswith("claude"):
         return anthropic.NAME
@@ -161,13 +165,14 @@ def _claude_ai(record: Json, number: str) -> Iterator[Step]:
             continue
         role, model = _role(text(item, "sender")), text(record, "model")
         message = Message(role=role, content=blocks, thinking=thinking, at=_time(item), model=model)
-        yield said(message, key, after, anthropic.NAME, "claude.ai")
+        yield said(message, key, after, anthropic.NAME, "claude.ai", session=text(record, "uuid"))
 
 
 def _chatgpt(record: Json, number: str) -> Iterator[Step]:
     """A conversation of ChatGPT's data export: a tree, parents before children."""
     mapping = {key: node for key, node in record["mapping"].items() if isinstance(node, dict)}
-    conversation = text(record, "conversation_id", "id") or number
+    session = text(record, "conversation_id", "id")
+    conversation = session or number
     waiting = [(key, "") for key, node in reversed(mapping.items()) if text(node, "parent") not in mapping]
     seen: set[str] = set()
     while waiting:
@@ -183,7 +188,7 @@ def _chatgpt(record: Json, number: str) -> Iterator[Step]:
         if message is None:
             yield passed(at, after)
             continue
-        yield said(message, at, after, openai.NAME, "chatgpt")
+        yield said(message, at, after, openai.NAME, "chatgpt", session=session)
 
 
 def _chatgpt_message(given: Json) -> Message | None:

@@ -1,7 +1,8 @@
 """Session files of the Gemini CLI: one JSON object with all messages, or since 2026 a line for each.
 
-A line with the id of the message before replaces it, for it is rewritten as its tools answer; `$rewindTo` goes back
-to before a message. Also the API's own form, `{role, parts}`, in which the CLI keeps what `/chat save` is told to.
+A line with the id of a message replaces it, for it is rewritten as its tools answer; `$set` with `messages` replaces
+all of them, as when a session is resumed; `$rewindTo` goes back to before a message. Also the API's own form,
+`{role, parts}`, in which the CLI keeps what `/chat save` is told to.
 """
 
 from __future__ import annotations
@@ -11,45 +12,68 @@ from typing import ClassVar
 import msgspec
 
 from proto.ops.transcripts import Block
-from services.transcripts.layouts import Layout, Step, said, seconds
-from services.transcripts.messages import ASSISTANT, TOOL_RESULT, Message, tool_result, tool_use
+from services.transcripts.layouts import Layout, Step, counted, said, seconds
+from services.transcripts.messages import ASSISTANT, TOOL_RESULT, Call, Message, tool_result, tool_use
 from services.transcripts.providers.gemini import NAME as PROVIDER
 from services.transcripts.providers.gemini import content, part_blocks
 from services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
 
 AGENT = "gemini-cli"
 
+HELD = 64
+"""Messages in hand: one that is written again later than that is kept twice, and its tokens are counted once."""
+
+_TOKENS = (("input", "tool"), ("output", "thoughts"))
 _NOTICES = frozenset({"info", "error", "warning", "about", "help", "stats"})
 
 
+class Held(msgspec.Struct, kw_only=True):
+    """A message that may be written again, and the messages that it is made of; `tokens` are those that it took."""
+
+    id: str
+    steps: list[Step]
+    calls: list[Call]
+
+
 class Gemini(Layout, kw_only=True):
-    """`head` is the last message so far, `before` what stood before each."""
+    """`head` is the last message so far, `before` what stood before each; `held` are the last messages."""
 
     name: ClassVar[str] = "gemini"
 
     session: str = ""
     head: str = ""
     before: dict[str, str] = msgspec.field(default_factory=dict)
-    held: list[Step] = msgspec.field(default_factory=list)
-    held_id: str = ""
+    held: list[Held] = msgspec.field(default_factory=list)
 
     def read(self, record: Json) -> list[Step] | None:
         if _is_session(record):
-            steps = self.flush()
-            self.session, self.head, self.before = text(record, "sessionId"), "", {}
-            for message in records(record, "messages"):
-                steps += self._message(message) or []
-            return steps
+            self.session = text(record, "sessionId")
+            return self._begin(record)
         if "type" not in record and "sessionId" in record:
             self.session = text(record, "sessionId")
             return []
         if "$set" in record:
-            return []
+            fields = child(record, "$set")
+            self.session = text(fields, "sessionId") or self.session
+            return self._begin(fields) if isinstance(fields.get("messages"), list) else []
         if isinstance(record.get("$rewindTo"), str):
             steps = self.flush()
             self.head = self.before.get(record["$rewindTo"], self.head)
             return steps
         return self._message(record)
+
+    def _begin(self, record: Json) -> list[Step]:
+        """All messages of a session, in the place of those before."""
+        named = {text(message, "id") for message in records(record, "messages")}
+        steps: list[Step] = []
+        if all(held.id in named for held in self.held):
+            self.held = []
+        else:
+            steps = self.flush()
+        self.head, self.before = "", {}
+        for message in records(record, "messages"):
+            steps += self._message(message) or []
+        return steps
 
     def _message(self, record: Json) -> list[Step] | None:
         kind, id_ = text(record, "type"), text(record, "id")
@@ -57,49 +81,69 @@ class Gemini(Layout, kw_only=True):
             return []
         if kind not in ("user", "gemini") or not id_:
             return None
-        if id_ == self.held_id:
-            self.held, self.held_id = [], ""
-        steps = self.flush()
-        self.before[id_] = self.head
-        self.held_id = id_
+        held = self._user(record, id_) if kind == "user" else self._model(record, id_)
+        for index, each in enumerate(self.held):
+            if each.id == id_:
+                self.held[index] = held
+                return []
+        self.held.append(held)
+        return self._release() if len(self.held) > HELD else []
+
+    def _user(self, record: Json, id_: str) -> Held:
+        blocks, _ = content(record.get("content"))
+        message = Message(role="user", content=blocks, at=seconds(record.get("timestamp")))
+        return Held(id=id_, steps=[self._said(id_, message)] if blocks else [], calls=[])
+
+    def _model(self, record: Json, id_: str) -> Held:
         blocks, thoughts = content(record.get("content"))
         at = seconds(record.get("timestamp"))
-        if kind == "user":
-            if blocks:
-                self.held = [self._said(id_, Message(role="user", content=blocks, at=at), self.head)]
-            return steps
         calls = list(records(record, "toolCalls"))
         blocks += (tool_use(text(call, "id"), text(call, "name"), call.get("args")) for call in calls)
+        tokens, model = child(record, "tokens"), text(record, "model")
+        # What the results of tools took is not part of `input`, nor what was thought of `output`.
+        sent, answered = (count(tokens, of) + count(tokens, more) for of, more in _TOKENS)
+        spent = usage(sent, answered, count(tokens, "total"), cache_read_input_tokens=count(tokens, "cached"))
+        held = Held(id=id_, steps=[], calls=[])
+        if spent:
+            held.calls.append(Call(key=f"gemini\0{self.session}\0{id_}", model=model, usage=spent))
         if not blocks:
-            return steps
-        tokens = child(record, "tokens")
-        sent, answered, total, cached = (count(tokens, of) for of in ("input", "output", "total", "cached"))
+            return held
         message = Message(
             role=ASSISTANT,
             content=blocks,
             thinking=[*thoughts, *records(record, "thoughts")],
             reply=True,
             at=at,
-            model=text(record, "model"),
-            usage=usage(sent, answered, total, cache_read_input_tokens=cached),
+            model=model,
+            usage=spent,
         )
-        self.held = [self._said(id_, message, self.head)]
+        held.steps.append(self._said(id_, message))
+        held.steps[0].calls = held.calls
         if results := [block for call in calls for block in _results(call)]:
-            told = Message(role="tool", content=results, at=at)
-            self.held.append(self._said(f"{id_}/results", told, self.held[0].keys[0]))
-        return steps
+            held.steps.append(self._said(f"{id_}/results", Message(role="tool", content=results, at=at)))
+        return held
 
-    def _said(self, id_: str, message: Message, after: str) -> Step:
-        return said(message, f"{self.session}/{id_}", after, PROVIDER, AGENT)
+    def _said(self, id_: str, message: Message) -> Step:
+        return said(message, f"{self.session}/{id_}", "", PROVIDER, AGENT, session=self.session)
+
+    def _release(self) -> list[Step]:
+        """The first of the messages in hand, in its place."""
+        held = self.held.pop(0)
+        self.before[held.id] = self.head
+        for step in held.steps:
+            step.after = self.head
+            self.head = step.keys[-1]
+        if held.calls and not held.steps:
+            return [counted(self.head, AGENT, self.session, held.calls)]
+        return held.steps
 
     def in_hand(self) -> list[Step]:
-        return self.held
+        return [step for held in self.held for step in held.steps]
 
     def flush(self) -> list[Step]:
-        steps: list[Step] = [*self.held]
-        if self.held:
-            self.head = self.held[-1].keys[0]
-        self.held, self.held_id = [], ""
+        steps: list[Step] = []
+        while self.held:
+            steps += self._release()
         return steps
 
 

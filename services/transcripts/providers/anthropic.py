@@ -113,11 +113,18 @@ def _refused(body: Json, otherwise: str = "") -> Unreadable:
 
 
 def tokens(figures: Json) -> Json | None:
-    """Usage; what was read from the cache is part of the prompt."""
-    written = count(figures, "cache_creation_input_tokens")
+    """Usage; what was read from the cache, or written to it, is part of the prompt."""
+    long, short = (count(child(figures, "cache_creation"), f"ephemeral_{of}_input_tokens") for of in ("1h", "5m"))
+    written = max(count(figures, "cache_creation_input_tokens"), long + short)
     read = count(figures, "cache_read_input_tokens")
     sent, answered = count(figures, "input_tokens") + written + read, count(figures, "output_tokens")
-    return usage(sent, answered, cache_creation_input_tokens=written, cache_read_input_tokens=read)
+    return usage(
+        sent,
+        answered,
+        cache_creation_input_tokens=written,
+        cache_creation_1h_input_tokens=long,
+        cache_read_input_tokens=read,
+    )
 
 
 def assemble(events: list[Json]) -> Json:

@@ -67,6 +67,36 @@ def _mended(value: Any) -> Any:
             return value
 
 
+_OBJECT = re.compile(r'\{\s*"')
+_BETWEEN = re.compile(r"[\s\0,]*")
+_MAX_STARTS = 2000
+"""Places in a damaged line where a whole object is looked for."""
+
+
+def objects(line: str) -> list[Any]:
+    """The whole objects on a line that is damaged: two records in a row, or what follows one that was torn off."""
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    found: list[Any] = []
+    position = tries = 0
+    while (start := _OBJECT.search(line, position)) is not None and tries < _MAX_STARTS:
+        tries += 1
+        try:
+            value, end = decoder.raw_decode(line, start.start())
+        except (ValueError, RecursionError):
+            position = start.end()
+            continue
+        after = _BETWEEN.match(line, end)
+        end = end if after is None else after.end()
+        # What goes on in any other way is a part of a record that was torn.
+        if end == len(line) or line[end] == "{":
+            if exceeded(line[start.start() : end].encode("utf-8", "surrogatepass"), times=MESSAGES) is None:
+                found.append(_mended(value))
+            position = end
+        else:
+            position = start.end()
+    return found
+
+
 def record(value: object, what: str = "it") -> Json:
     """Raises Unreadable where `value` is no object."""
     if not isinstance(value, dict):

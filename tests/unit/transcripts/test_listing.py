@@ -115,9 +115,20 @@ async def test_other_prices_are_in_force_at_the_next_start(tmp_path: Path) -> No
         ("claude-opus-4-5-20251101", 5), ("anthropic/claude-sonnet-4-5", 3), ("gpt-4.1-2025-04-14", 2),
         ("gpt-5-pro", 0), ("models/gemini-2.5-flash", 0.3), ("claude-opus-4-20250514", 15), ("", 0),
         ("claude-3-5-haiku-latest", 0.8),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", 3), ("anthropic.claude-3-5-sonnet-20241022-v2:0", 3),
+        ("us-gov.anthropic.claude-haiku-4-5-20251001-v1:0", 1), ("global.anthropic.claude-opus-4-6-v1", 5),
+        ("arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-opus-4-5-20251101-v1:0", 5),
+        ("anthropic.claude-3-5-haiku-20241022-v1:0:200k", 0.8),
+        ("bedrock/jp.anthropic.claude-opus-4-1-20250805-v1:0", 15),
+        ("claude-sonnet-4@20250514", 3), ("claude-3-5-sonnet-v2@20241022", 3),
+        ("vertex_ai/claude-opus-4-1@20250805", 15),
+        ("claude-haiku-4-5@default", 1), ("claude-sonnet-4-5-20250929[1m]", 3), ("claude-opus-4-6[1m]", 5),
+        ("us.anthropic.claude-sonnet-4-20250514-v1:0[1m]", 3), ("anthropic/claude-sonnet-4.5", 3),
+        ("openrouter/anthropic/claude-3.7-sonnet:thinking", 3), ("openai/gpt-4.1", 2),
+        ("claude-next@20991231", 0), ("us.anthropic.claude-unknown-v1:0", 0),
     ],
 )  # fmt: skip
-def test_models_are_known_by_their_names_without_a_date(model: str, input_: float) -> None:
+def test_models_are_known_by_their_names_without_a_date_a_route_or_a_window(model: str, input_: float) -> None:
     found = Prices({}).of(model)
     assert (found.input if found else 0) == input_
 
@@ -125,9 +136,18 @@ def test_models_are_known_by_their_names_without_a_date(model: str, input_: floa
 def test_a_cache_is_cheaper_to_read_and_dearer_to_write() -> None:
     prices = Prices({"here/own": Price(input=10, output=0)})
     tokens = Tokens(input=1_000_000, read=600_000, written=200_000)
-    assert prices.cost({"claude-sonnet-4-5": tokens}) == pytest.approx(0.2 * 3 + 0.6 * 0.3 + 0.2 * 3.75)
-    assert prices.cost({"here/own": tokens}) == 10
-    assert prices.cost({"here/own": tokens, "unknown": Tokens(output=1)}) is None
+    assert prices.cost({"claude-sonnet-4-5": tokens}) == (pytest.approx(0.2 * 3 + 0.6 * 0.3 + 0.2 * 3.75), [])
+    assert prices.cost({"here/own": tokens}) == (10, [])
+    assert prices.cost({"here/own": tokens, "unknown": Tokens(output=1)}) == (10, ["unknown"])
+    assert prices.cost({"unknown": Tokens(output=1)}) == (None, ["unknown"])
+
+
+def test_an_hour_in_the_cache_costs_more_than_five_minutes() -> None:
+    prices = Prices({"own": Price(input=10, output=0), "fixed": Price(input=10, output=0, cache_write_1h=7)})
+    tokens = Tokens(input=1_000_000, written=1_000_000, written_1h=400_000)
+    assert prices.cost({"claude-opus-4-5": tokens}) == (pytest.approx(0.6 * 6.25 + 0.4 * 10), [])
+    assert prices.cost({"own": tokens}) == (pytest.approx(0.6 * 10 + 0.4 * 20), [])
+    assert prices.cost({"fixed": tokens}) == (pytest.approx(0.6 * 10 + 0.4 * 7), [])
 
 
 async def test_a_conversation_is_read_as_text_page_by_page(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from proto.ops.files.plans import PlanExecute, PlanList
 from proto.ops.files.queries import QueryList
 from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from proto.ops.transcripts import TranscriptHistories, TranscriptList
-from proto.ops.transcripts_intake import TranscriptImport
+from proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
 from services.documents.store import schema as documents_schema
 from services.files.store import schema as files_schema
 from services.files.store.database import open_database as open_files
@@ -110,6 +110,38 @@ async def test_transcripts_of_earlier_versions_are_served_listed_and_added_to(tm
         assert len((await bench.call(TranscriptList())).conversations) == version + 1
     copy = tmp_path / "transcripts" / f"transcripts.db.before-v{TRANSCRIPTS.version}"
     assert copy.stat().st_mode & 0o077 == 0
+
+
+async def test_transcripts_of_version_3_become_conversations_by_session_once_their_files_are_read_again(
+    tmp_path: Path,
+) -> None:
+    build("transcripts-3.sql", tmp_path / "transcripts" / "transcripts.db")
+    async with serving(tmp_path) as bench:
+        # By their first user turn: those that were recorded for good, those of files until these are there again.
+        found = (await bench.call(TranscriptList(sort="tokens"))).conversations
+        assert [(one.title, one.turns, one.tokens.input) for one in found] == [
+            ("continue", 3, 300), ("And a leg?", 3, 20), ("Which animal grows back an arm?", 3, 20),
+        ]  # fmt: skip
+        for name, tokens in (("A", 100), ("B", 200)):
+            said = {"role": "assistant", "id": f"msg_{name}2", "model": "claude-sonnet-4-5",
+                    "content": [{"type": "text", "text": f"On with {name}."}],
+                    "usage": {"input_tokens": tokens, "output_tokens": 10}}  # fmt: skip
+            records: list[dict[str, object]] = [
+                {"uuid": f"{name}1", "parentUuid": None, "type": "user", "message": {
+                    "role": "user", "content": "continue"}},
+                {"uuid": f"{name}2", "parentUuid": f"{name}1", "type": "assistant", "message": said},
+            ]  # fmt: skip
+            about = {"sessionId": name, "cwd": f"/home/u/{name}", "timestamp": "2026-09-01T10:00:00.000Z"}
+            source = f"/sessions/{name}.jsonl"
+            assert (await bench.call(TranscriptImportState(source=source))).position == 0
+            texts = [json.dumps(about | record) for record in records]
+            part = TranscriptImport(source=source, start=0, position=2, tail="t", records=texts, final=True)
+            assert (await bench.call(part)).nodes == 0
+        found = (await bench.call(TranscriptList(sort="tokens"))).conversations
+        assert [(one.title, one.project, one.turns, one.tokens.input) for one in found] == [
+            ("continue", "/home/u/B", 2, 200), ("continue", "/home/u/A", 2, 100),
+            ("And a leg?", "/home/u/sea", 3, 20), ("Which animal grows back an arm?", "/home/u/sea", 3, 20),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fixture", ["files-1.sql", "files-1-last.sql"])

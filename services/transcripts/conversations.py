@@ -1,0 +1,402 @@
+"""Which turns a conversation holds, and what its model calls took.
+
+Turns are stored once, whoever said them; a conversation is a set of turns. It is named by its session where its file
+states one, and otherwise by its first user turn, which the turns before it are part of. Each conversation keeps its own
+project and times of a turn that several share. Calls of models are counted once, however many files repeat them: a
+forked session copies the history of its parent.
+
+A conversation is provisional if its name is not final: no user turn is known yet, or it was derived from a database
+that did not record sessions. Its turns move to the first other conversation that claims them.
+
+Functions on one connection, inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import apsw
+
+from proto.ops.transcripts import Block
+from services.transcripts import forest
+from services.transcripts.forest import Place, Placed, Prepared, Strip
+from services.transcripts.messages import IMAGE, Stripper, Turn
+from services.transcripts.providers.wire import count
+
+TABLES = """
+CREATE TABLE conversation(
+    conversation_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    -- A digest of the session, or of the first user turn's hash.
+    name BLOB NOT NULL UNIQUE,
+    -- The first user turn of a conversation without a session: all turns below it are part of the conversation.
+    first INTEGER,
+    provisional INTEGER NOT NULL,
+    project TEXT NOT NULL
+);
+CREATE INDEX conversation_provisional ON conversation(conversation_id) WHERE provisional;
+
+-- The turns of a conversation in the order in which it stated them.
+CREATE TABLE member(
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    conversation_id INTEGER NOT NULL,
+    node_id INTEGER NOT NULL,
+    at REAL NOT NULL,
+    -- Whether a subagent said or heard it.
+    side INTEGER NOT NULL,
+    -- Whether its tokens are in the table `call`, here or in another conversation.
+    counted INTEGER NOT NULL,
+    UNIQUE(conversation_id, node_id)
+);
+CREATE INDEX member_node ON member(node_id);
+
+-- Calls of models whose tokens are known.
+CREATE TABLE call(
+    key BLOB PRIMARY KEY,
+    conversation_id INTEGER NOT NULL,
+    -- The turn that it is deleted with.
+    node_id INTEGER,
+    model TEXT NOT NULL,
+    usage TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX call_conversation ON call(conversation_id);
+CREATE INDEX call_node ON call(node_id);
+
+CREATE TRIGGER node_gone AFTER UPDATE OF gone ON node WHEN NEW.gone BEGIN
+    DELETE FROM call WHERE node_id=NEW.node_id;
+END;
+CREATE TRIGGER node_removed AFTER DELETE ON node BEGIN
+    DELETE FROM member WHERE node_id=OLD.node_id;
+    DELETE FROM call WHERE node_id=OLD.node_id;
+END;
+CREATE TRIGGER conversation_ends AFTER DELETE ON member
+WHEN NOT EXISTS(SELECT 1 FROM member WHERE conversation_id=OLD.conversation_id) BEGIN
+    DELETE FROM conversation WHERE conversation_id=OLD.conversation_id;
+    DELETE FROM call WHERE conversation_id=OLD.conversation_id;
+END;
+"""
+
+INSTRUCTIONS = ("# AGENTS.md instructions", "Caveat: The messages below", "This is the Gemini CLI. We are setting up")
+"""How texts begin that an agent sends in the user's name."""
+
+_DIGEST_BYTES = 16
+
+
+class Membership(NamedTuple):
+    """A turn in a conversation, as `linckia export` carries it."""
+
+    name: bytes
+    is_first: bool
+    provisional: bool
+    project: str
+    at: float
+    side: bool
+    counted: bool
+
+
+def _digest(kind: str, *parts: bytes) -> bytes:
+    return hashlib.blake2b(b"\0".join((kind.encode(), *parts)), digest_size=_DIGEST_BYTES).digest()
+
+
+def _session_name(turn: Turn) -> bytes:
+    return _digest("session", turn.agent.encode(), turn.session.encode("utf-8", "surrogatepass"))
+
+
+def first_line(blocks: Sequence[Block], strip: Callable[[str], str]) -> str:
+    """The first line that a person wrote in a turn; empty if an agent wrote all of it."""
+    for block in blocks:
+        line = strip(block.text).strip().partition("\n")[0].strip()
+        if line and not line.startswith(INSTRUCTIONS):
+            return line
+    return ""
+
+
+def _is_said(blocks: Sequence[Block], strip: Strip) -> bool:
+    return bool(first_line(blocks, strip)) or any(block.type == IMAGE for block in blocks)
+
+
+# Writing
+
+
+def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place | None, strip: Strip) -> None:
+    """Make the turns that were just placed part of their conversation, and count their calls.
+
+    `after` is the turn that they follow; None at the beginning of a conversation.
+    """
+    turn = prepared.turn
+    if not (placed.nodes or turn.calls or turn.counted):
+        return
+    before: list[tuple[int, float]] = []
+    start = 0
+    if turn.session:
+        name = _session_name(turn)
+        id_ = _conversation(db, name, None, turn.project, provisional=False)
+    else:
+        if not placed.nodes:
+            return
+        id_, name, before = _of_first_turn(db, prepared, placed, after, strip)
+        known = len(placed.nodes) - placed.new
+        if known and _is_member(db, id_, placed.nodes[known - 1].node_id):
+            start = known
+    now = time.time()
+    rows = list(before)
+    for step, node in zip(prepared.steps[start:], placed.nodes[start:], strict=True):
+        at = step.message.at if step.message.at is not None else turn.at if turn.at is not None else now
+        rows.append((node.node_id, at))
+    if _join(db, id_, rows, side=turn.side) and turn.project:
+        _tell_project(db, [node.node_id for node in placed.nodes[start : len(placed.nodes) - placed.new]])
+    at_node = placed.nodes[-1] if placed.nodes else after
+    for call in turn.calls:
+        key = _digest("call", call.key.encode("utf-8", "surrogatepass"))
+        _count(db, key, id_, None if at_node is None else at_node.node_id, call.model, call.usage)
+        if at_node is not None and not placed.nodes:
+            db.execute(
+                "UPDATE node SET usage=? WHERE node_id=? AND usage='' AND reply AND NOT gone",
+                (forest.as_json(call.usage), at_node.node_id),
+            )
+    if turn.calls or turn.counted:
+        if at_node is not None:
+            _mark_counted(db, id_, at_node.node_id)
+        return
+    for step, node in zip(prepared.steps, placed.nodes, strict=True):
+        if step.message.reply and step.message.usage:
+            key = _digest("turn", name, node.hash)
+            _count(db, key, id_, node.node_id, step.message.model or step.model, step.message.usage)
+            _mark_counted(db, id_, node.node_id)
+
+
+def _conversation(db: apsw.Connection, name: bytes, first: int | None, project: str, *, provisional: bool) -> int:
+    row = db.execute("SELECT conversation_id, project, provisional FROM conversation WHERE name=?", (name,)).fetchone()
+    if row is None:
+        of = "name, first, provisional, project"
+        db.execute(f"INSERT INTO conversation({of}) VALUES(?, ?, ?, ?)", (name, first, provisional, project))
+        return db.last_insert_rowid()
+    id_, old, was_provisional = row
+    if (project and not old) or (was_provisional and not provisional):
+        db.execute(
+            "UPDATE conversation SET project=?, provisional=? WHERE conversation_id=?",
+            (old or project, was_provisional and provisional, id_),
+        )
+    return int(id_)
+
+
+def _of_first_turn(
+    db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place | None, strip: Strip
+) -> tuple[int, bytes, list[tuple[int, float]]]:
+    """The conversation by its first user turn, its name, and the turns before the placed ones that it lacks."""
+    turn = prepared.turn
+    before: list[tuple[int, float]] = []
+    path: list[tuple[Place, bool]] = []
+    if after is not None:
+        row = db.execute(
+            "SELECT conversation_id, name FROM member JOIN conversation USING(conversation_id)"
+            " WHERE node_id=?1 AND first<=?1",
+            (after.node_id,),
+        ).fetchone()
+        if row is not None:
+            return int(row[0]), bytes(row[1]), []
+        for node_id, hash_, root, depth, projection, role, content, at in forest.lineage(
+            db, after.node_id, "node_id, hash, root, depth, projection, role, content, at"
+        ):
+            said = role == "user" and _is_said(forest.read_blocks(content), strip)
+            path.append((Place(node_id, hash_, root, depth, projection), said))
+            before.append((node_id, at))
+    for step, node in zip(prepared.steps, placed.nodes, strict=True):
+        path.append((node, step.message.role == "user" and _is_said(step.message.content, strip)))
+    first = next((node for node, said in path if said), None)
+    name = _digest("first", (first or path[0][0]).hash)
+    node_id = None if first is None else first.node_id
+    return _conversation(db, name, node_id, turn.project, provisional=first is None), name, before
+
+
+def _is_member(db: apsw.Connection, id_: int, node_id: int) -> bool:
+    query = "SELECT 1 FROM member WHERE conversation_id=? AND node_id=?"
+    return db.execute(query, (id_, node_id)).fetchone() is not None
+
+
+def _join(db: apsw.Connection, id_: int, rows: Sequence[tuple[int, float]], *, side: bool) -> bool:
+    """Returns whether any of these turns was not part of the conversation before."""
+    before = db.total_changes()
+    db.executemany(
+        "INSERT OR IGNORE INTO member(conversation_id, node_id, at, side, counted) VALUES(?, ?, ?, ?, 0)",
+        ((id_, node_id, at, side) for node_id, at in rows),
+    )
+    joined = db.total_changes() > before
+    provisional = "SELECT conversation_id FROM conversation WHERE provisional"
+    if db.execute(f"SELECT ? NOT IN ({provisional}) AND EXISTS({provisional})", (id_,)).get:
+        leave(db, [node_id for node_id, _ in rows])
+    return joined
+
+
+def leave(db: apsw.Connection, node_ids: Sequence[int]) -> None:
+    """Take turns out of provisional conversations."""
+    provisional = "conversation_id IN (SELECT conversation_id FROM conversation WHERE provisional)"
+    for node_id in node_ids:
+        db.execute(f"DELETE FROM call WHERE node_id=? AND {provisional}", (node_id,))
+        db.execute(f"DELETE FROM member WHERE node_id=? AND {provisional}", (node_id,))
+
+
+def part_with(db: apsw.Connection, id_: int, node_id: int) -> bool:
+    """Take a turn out of a conversation, if another one shares it; returns whether one does."""
+    others = "SELECT conversation_id FROM member WHERE node_id=?1 AND conversation_id<>?2"
+    if db.execute(f"{others} LIMIT 1", (node_id, id_)).fetchone() is None:
+        return False
+    # A call that another conversation repeats is from now on counted there.
+    heir = db.execute(
+        f"{others} AND counted AND NOT EXISTS(SELECT 1 FROM call WHERE call.conversation_id=member.conversation_id"
+        " AND call.node_id=?1) LIMIT 1",
+        (node_id, id_),
+    ).get
+    mine = "WHERE conversation_id=? AND node_id=?"
+    if heir is None:
+        db.execute(f"DELETE FROM call {mine}", (id_, node_id))
+    else:
+        db.execute(f"UPDATE call SET conversation_id=? {mine}", (heir, id_, node_id))
+    db.execute(f"DELETE FROM member {mine}", (id_, node_id))
+    return True
+
+
+def _tell_project(db: apsw.Connection, node_ids: Sequence[int]) -> None:
+    """Have the search told of turns that were kept before, and are now part of a second project."""
+    for node_id in node_ids:
+        if len(projects(db, node_id)) > 1:
+            db.execute(
+                "INSERT INTO outbox(node_id, hash) SELECT node_id, hash FROM node WHERE node_id=?1 AND found"
+                " AND NOT EXISTS(SELECT 1 FROM outbox WHERE node_id=?1)",
+                (node_id,),
+            )
+
+
+def _count(db: apsw.Connection, key: bytes, id_: int, node_id: int | None, model: str, usage: dict[str, Any]) -> None:
+    """Count a call, unless another conversation has it; figures that grew replace those before."""
+    row = db.execute("SELECT conversation_id, node_id, usage FROM call WHERE key=?", (key,)).fetchone()
+    if row is None:
+        values = (key, id_, node_id, model, forest.as_json(usage))
+        db.execute("INSERT INTO call(key, conversation_id, node_id, model, usage) VALUES(?, ?, ?, ?, ?)", values)
+        return
+    owner, at_node, figures = row
+    if owner != id_:
+        return
+    told = forest.read_usage(figures)
+    kept = figures if count(told, "total_tokens") > count(usage, "total_tokens") else forest.as_json(usage)
+    if (at_node, figures) != (node_id, kept):
+        db.execute("UPDATE call SET node_id=?, usage=? WHERE key=?", (node_id, kept, key))
+
+
+def _mark_counted(db: apsw.Connection, id_: int, node_id: int) -> None:
+    db.execute("UPDATE member SET counted=1 WHERE conversation_id=? AND node_id=? AND NOT counted", (id_, node_id))
+
+
+# Reading
+
+
+def of_session(db: apsw.Connection, turn: Turn) -> int | None:
+    """The conversation of the session that `turn` states."""
+    if not turn.session:
+        return None
+    id_ = db.execute("SELECT conversation_id FROM conversation WHERE name=?", (_session_name(turn),)).get
+    return None if id_ is None else int(id_)
+
+
+def last(db: apsw.Connection, turn: Turn) -> Place | None:
+    """The last turn known of the session that `turn` belongs to."""
+    node_id = db.execute(
+        "SELECT node_id FROM member WHERE conversation_id=? AND side=? ORDER BY number DESC LIMIT 1",
+        (of_session(db, turn), turn.side),
+    ).get
+    return None if node_id is None else forest.place(db, int(node_id))
+
+
+def of_turns(db: apsw.Connection, hashes: Sequence[str]) -> dict[str, set[int]]:
+    """The conversations that turns are part of."""
+    found: dict[str, set[int]] = {}
+    query = "SELECT conversation_id FROM member JOIN node USING(node_id) WHERE hash=?"
+    for hash_ in hashes:
+        digest = forest.digest_of(hash_)
+        if digest is not None and (rows := list(db.execute(query, (digest,)))):
+            found[hash_] = {int(id_) for (id_,) in rows}
+    return found
+
+
+def projects(db: apsw.Connection, node_id: int) -> list[str]:
+    """The projects of the conversations that a turn is part of."""
+    rows = db.execute(
+        "SELECT DISTINCT project FROM member JOIN conversation USING(conversation_id)"
+        " WHERE node_id=? AND project<>'' ORDER BY project",
+        (node_id,),
+    )
+    return [str(project) for (project,) in rows]
+
+
+def named(db: apsw.Connection, name: str) -> int | None:
+    """The conversation with this name, in hexadecimal digits."""
+    id_ = db.execute("SELECT conversation_id FROM conversation WHERE name=?", (bytes.fromhex(name),)).get
+    return None if id_ is None else int(id_)
+
+
+# Carrying
+
+
+def memberships(db: apsw.Connection, node_id: int) -> Iterator[Membership]:
+    """The conversations that a turn is part of."""
+    for name, first, *row in db.execute(
+        "SELECT name, first, provisional, project, at, side, counted FROM member"
+        " JOIN conversation USING(conversation_id) WHERE node_id=? ORDER BY number",
+        (node_id,),
+    ):
+        provisional, project, at, side, counted = row
+        yield Membership(name, first == node_id, bool(provisional), project, at, bool(side), bool(counted))
+
+
+def restore(db: apsw.Connection, node_id: int, given: Membership) -> int:
+    """Make a turn part of a conversation again; returns the conversation's number."""
+    first = node_id if given.is_first else None
+    id_ = _conversation(db, given.name, first, given.project, provisional=given.provisional)
+    if given.is_first:
+        db.execute("UPDATE conversation SET first=?1 WHERE conversation_id=?2 AND first IS NULL", (node_id, id_))
+    _join(db, id_, [(node_id, given.at)], side=given.side)
+    if given.counted:
+        _mark_counted(db, id_, node_id)
+    return id_
+
+
+# Migration
+
+
+def migrate(db: apsw.Connection) -> None:
+    """Derive conversations for a database that had none: by the first user turn. Those that files are part of are
+    provisional, and the files are read again from their beginning, for their sessions."""
+    strip = Stripper()
+    final: dict[int, int] = {}
+    imported = {int(node_id) for (node_id,) in db.execute("SELECT DISTINCT node_id FROM record WHERE node_id<>0")}
+    of = "node_id, hash, root, depth, projection, parent, role, content, project, at, model, reply, usage, gone"
+    for row in list(db.execute("SELECT node_id FROM node ORDER BY node_id")):
+        ((*at_, parent, role, content, project, at, model, reply, usage, gone),) = db.execute(
+            f"SELECT {of} FROM node WHERE node_id=?", row
+        )
+        node = Place(*at_)
+        id_ = final.get(parent)
+        rows = [(node.node_id, at)]
+        if id_ is None:
+            is_first = role == "user" and not gone and _is_said(forest.read_blocks(content), strip)
+            path = list(forest.lineage(db, node.node_id, "node_id, hash, at"))
+            name = _digest("first", node.hash if is_first else path[0][1])
+            id_ = _conversation(db, name, node.node_id if is_first else None, project, provisional=not is_first)
+            rows = [(above, when) for above, _, when in path]
+        if parent in final or is_first:
+            final[node.node_id] = id_
+        _join(db, id_, rows, side=False)
+        if reply and usage and not gone:
+            key = _digest("migrated", node.hash)
+            _count(db, key, id_, node.node_id, model, forest.read_usage(usage))
+            _mark_counted(db, id_, node.node_id)
+    for node_id in imported:
+        db.execute(
+            "UPDATE conversation SET provisional=1"
+            " WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=?)",
+            (node_id,),
+        )
+    # What layouts have in hand has another form now.
+    db.execute("UPDATE source SET position=0, tail='', part='', layout='', state=x''")

@@ -1,0 +1,113 @@
+"""What calls of a model took, as session files of the Codex CLI state it; each call is counted once.
+
+Two kinds of lines tell of it. `token_count` events hold the last call (`last_token_usage`) and the sum of the session
+(`total_token_usage`); they are written again whenever the screen is refreshed, with the same sum. `token_usage_record`
+lines, of newer versions, are one for each call, and events beside them repeat them. A forked session copies its
+parent's lines: calls are named by the session that the chain of forks began with, and by their figures.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.transcripts.messages import Call
+from services.transcripts.providers.wire import Json, child, count, text, usage
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens; `cached` and `written` are part of `sent`."""
+
+    sent: int = 0
+    answered: int = 0
+    cached: int = 0
+    written: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.sent or self.answered)
+
+    def since(self, before: Figures) -> Figures:
+        """What was added to a sum."""
+        pairs = {name: getattr(self, name) - getattr(before, name) for name in self.__struct_fields__}
+        return Figures(**{name: max(0, value) for name, value in pairs.items()})
+
+    def covers(self, other: Figures) -> bool:
+        return self.sent >= other.sent and self.answered >= other.answered
+
+
+def _figures(given: Json) -> Figures:
+    return Figures(
+        sent=count(given, "input_tokens"),
+        answered=count(given, "output_tokens"),
+        cached=count(given, "cached_input_tokens"),
+        written=count(given, "cache_write_input_tokens"),
+    )
+
+
+class Meter(msgspec.Struct, kw_only=True):
+    """`total` and `last` are those of the last event, `call` is the last call that was counted; `is_fresh`: the model
+    has spoken since."""
+
+    session: str = ""
+    number: int = 0
+    is_fork: bool = False
+    is_fresh: bool = False
+    total: Figures | None = None
+    last: Figures | None = None
+    call: Figures | None = None
+    has_records: bool = False
+
+    def begin(self, id_: str, forked_from: str, *, is_fork: bool) -> None:
+        """A description of a session: the file's own, or one of those that it was forked from."""
+        self.is_fork = self.is_fork or is_fork or bool(forked_from)
+        self.session = forked_from or id_ or self.session
+
+    def recorded(self, payload: Json) -> Call | None:
+        """A `token_usage_record`; None where its call is counted already."""
+        told = _figures(child(payload, "usage"))
+        before, self.has_records = self.has_records, True
+        if not told or (not before and told == self.call):
+            # The event came first.
+            return None
+        self.call = told
+        return self._counted(told, "record", text(payload, "response_id") or str(self._next()))
+
+    def counted(self, payload: Json) -> Call | None:
+        """A `token_count` event; None where its call is counted already, or it tells of none."""
+        info = child(payload, "info")
+        total, last = _figures(child(info, "total_token_usage")), _figures(child(info, "last_token_usage"))
+        before, repeated = self.total, self.last
+        if total:
+            self.total = total
+        if total or last:
+            self.last = last
+        if self.has_records:
+            return None
+        if not total:
+            # Without a sum, the same figures again are the same event, unless the model has spoken since.
+            if not last or (last == repeated and not self.is_fresh):
+                return None
+            return self._call(last, str(self._next()))
+        if before is None:
+            # The sum of a fork may begin with its parent's.
+            return self._call(last if last and self.is_fork else total, repr(total))
+        if total == before:
+            return None
+        grown = total.since(before)
+        # Where the sum grew by more, an event is missing; where it began anew, the last call is all there is.
+        is_sum = total.covers(before) and grown.covers(last)
+        return self._call(grown if is_sum else last or total, repr(total))
+
+    def _call(self, told: Figures, name: str) -> Call | None:
+        self.call = told
+        return self._counted(told, "event", name) if told else None
+
+    def _next(self) -> int:
+        self.number += 1
+        return self.number
+
+    def _counted(self, told: Figures, kind: str, name: str) -> Call:
+        self.is_fresh = False
+        figures = usage(
+            told.sent, told.answered, cache_read_input_tokens=told.cached, cache_creation_input_tokens=told.written
+        )
+        return Call(key="\0".join(("codex", self.session, kind, name, repr(told))), model="", usage=figures or {})
