@@ -145,7 +145,8 @@ class Conversations:
                 raise OperationError(f"conversation not found: {params.conversation}")
             owe_scrub(db)
             if id_ is not None:
-                gone = delete_from(db, id_, node and node.node_id, descendants=params.descendants)
+                node_id = None if node is None else node.node_id
+                gone = delete_from(db, id_, node_id, descendants=params.descendants)
             else:
                 assert node is not None
                 gone = delete(db, node.node_id, descendants=params.descendants, bar=params.bar)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from services.transcripts.layouts import Layout, Step, passed, said, seconds
 from services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Call, Message
 from services.transcripts.providers import anthropic, wire
@@ -21,7 +23,8 @@ _OTHERS = frozenset({"summary", "system", "progress", "attachment", "file-histor
 
 
 class Claude(Layout, kw_only=True):
-    """`spoken` is the model's message in hand, of the id `said_id`; `results` are those of its calls."""
+    """`spoken` is the model's message in hand, of the id `said_id`; `results` are those of its calls, and `passing` are
+    records without a message that came since."""
 
     name: ClassVar[str] = "claude"
     is_linked: ClassVar[bool] = True
@@ -29,6 +32,7 @@ class Claude(Layout, kw_only=True):
     said_id: str = ""
     spoken: Step | None = None
     results: Step | None = None
+    passing: list[Step] = msgspec.field(default_factory=list)
 
     def read(self, record: Json) -> list[Step] | None:
         kind, key = text(record, "type"), text(record, "uuid")
@@ -52,7 +56,11 @@ class Claude(Layout, kw_only=True):
                 held.keys.append(key)
                 return []
         session, side = text(record, "sessionId"), record.get("isSidechain") is True
-        return [passed(key, after, agent=AGENT, session=session, side=side)]
+        step = passed(key, after, agent=AGENT, session=session, side=side)
+        if not self.in_hand():
+            return [step]
+        self.passing.append(step)
+        return []
 
     def _assistant(self, record: Json, given: Json) -> list[Step]:
         id_, key = text(given, "id"), text(record, "uuid")
@@ -91,8 +99,8 @@ class Claude(Layout, kw_only=True):
         return [step for step in (self.spoken, self.results) if step is not None]
 
     def flush(self) -> list[Step]:
-        held = self.in_hand()
-        self.said_id, self.spoken, self.results = "", None, None
+        held, passing = self.in_hand(), self.passing
+        self.said_id, self.spoken, self.results, self.passing = "", None, None, []
         steps: list[Step] = []
         for step in held:
             if step.messages[0].content:
@@ -101,7 +109,7 @@ class Claude(Layout, kw_only=True):
             # What was only thought is no message; its tokens count all the same.
             steps += (passed(key, step.after, agent=AGENT, session=step.session, side=step.side) for key in step.keys)
             steps[-1].calls = step.calls
-        return steps
+        return steps + passing
 
 
 def _after(record: Json) -> str:

@@ -58,7 +58,7 @@ class Codex(Layout, kw_only=True):
                 self._meta(payload)
             case "turn_context":
                 self.model = text(payload, "model") or self.model
-                self.project = text(payload, "cwd") or self.project
+                self.project = self.project or text(payload, "cwd")
             case "response_item":
                 return self._item(payload, at)
             case "compacted":
