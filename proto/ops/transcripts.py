@@ -24,6 +24,7 @@ served = Family(SERVICE, role=Role.INTERNAL, callers=(CLIENT, OPERATOR), surface
 operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="Hash of a turn, 64 hex digits")]
+ConversationId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="Id of a conversation, 32 hex digits")]
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, a date, or Unix seconds."""
 
@@ -261,7 +262,7 @@ class TranscriptDelete(Params[DeletedTurns], frozen=True, kw_only=True):
 
     hash: Hash | None = None
     conversation: Annotated[
-        Annotated[str, Meta(pattern="^[0-9a-f]{32}$")] | None,
+        ConversationId | None,
         detail("`id` of a listed conversation: all its turns, or `hash` there alone; what others share stays theirs"),
     ] = None
     descendants: Annotated[bool, Meta(description="All turns that follow it too, on every branch")] = False
