@@ -1,6 +1,6 @@
 """Which turns a conversation holds, and what its model calls took.
 
-Turns are stored once, whoever said them; a conversation is a set of turns. It is named by its session where its file
+Equal turns are stored once; a conversation is a set of turns. It is named by its session where its file
 states one, and otherwise by its first user turn, which the turns before it are part of. Each conversation keeps its own
 project and times of a turn that several share. Calls of models are counted once, however many files repeat them: a
 forked session copies the history of its parent.
@@ -259,7 +259,7 @@ def part_with(db: apsw.Connection, id_: int, node_id: int) -> bool:
 
 
 def _tell_project(db: apsw.Connection, node_ids: Sequence[int]) -> None:
-    """Have the search told of turns that were kept before, and are now part of a second project."""
+    """Index turns again that were stored before and are now part of a second project."""
     for node_id in node_ids:
         if len(projects(db, node_id)) > 1:
             db.execute(
@@ -398,5 +398,5 @@ def migrate(db: apsw.Connection) -> None:
             " WHERE conversation_id IN (SELECT conversation_id FROM member WHERE node_id=?)",
             (node_id,),
         )
-    # What layouts have in hand has another form now.
+    # The stored states of layouts have another form now.
     db.execute("UPDATE source SET position=0, tail='', part='', layout='', state=x''")

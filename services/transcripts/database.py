@@ -142,7 +142,7 @@ def _migrate_1(db: apsw.Connection) -> None:
 
 
 def _migrate_3(db: apsw.Connection) -> None:
-    """A conversation was a tree of turns; the lists of those are worked out anew."""
+    """Conversations were trees of turns; their summaries are computed again."""
     for name in ("grows", "changes", "shrinks"):
         db.execute(f"DROP TRIGGER IF EXISTS talk_{name}")
     db.execute("DROP TABLE IF EXISTS talk")
@@ -170,7 +170,7 @@ def open_database(path: Path, on_damage: Callable[[str], object] | None = None) 
 
 
 Doomed = tuple[int, bytes, bytes, int | None]
-"""A turn that is to be taken out: its number, hash, projection and system prompt."""
+"""A turn to take out: its number, hash, projection and system prompt."""
 
 
 class Deleted(NamedTuple):
@@ -189,7 +189,7 @@ def delete(db: apsw.Connection, node_id: int, *, descendants: bool, bar: bool) -
 
 
 def delete_from(db: apsw.Connection, conversation_id: int, node_id: int | None, *, descendants: bool) -> Deleted:
-    """The same of one conversation: all of it, or this turn. Turns that other conversations share stay theirs."""
+    """Delete one conversation, or a turn from it. Other conversations keep the turns that they share."""
     query = "SELECT node_id FROM member WHERE conversation_id=?"
     chosen = {int(found) for (found,) in db.execute(query, (conversation_id,))}
     if node_id is not None:
@@ -255,8 +255,7 @@ def _take_out(db: apsw.Connection, doomed: Sequence[Doomed], *, bar: bool) -> tu
 
 
 def take_back(db: apsw.Connection, node_id: int, turn: Turn) -> None:
-    """Take out a message that turned out to be unfinished, of the conversation that `turn` is part of; nothing happens
-    where others follow it."""
+    """Take an unfinished message out of the conversation that `turn` is part of, unless others follow it."""
     id_ = conversations.of_session(db, turn)
     if id_ is not None and conversations.part_with(db, id_, node_id):
         return

@@ -130,9 +130,9 @@ class Listing:
                 break
 
     def _summary(self, db: apsw.Connection, id_: int, project: str, rows: Sequence[_Row]) -> tuple[Any, ...]:
-        """What is told of a conversation."""
+        """The columns of a conversation's row after its name."""
         there = [row for row in rows if not row.gone]
-        # What a subagent was told is not what the conversation is about.
+        # Subagents do not name the conversation.
         main = [row for row in there if not row.side] or there
         used = stated(db.execute("SELECT model, usage FROM call WHERE conversation_id=?", (id_,)))
         estimated = estimate(there, used)

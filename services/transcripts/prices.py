@@ -20,8 +20,8 @@ Rate = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """US dollars per million tokens; what is read from a cache, or written to one for five minutes, costs as `input`
-    unless said, and what is written for an hour twice that."""
+    """US dollars per million tokens. Cache reads and writes cost as much as `input` unless stated, and writes for an
+    hour twice as much."""
 
     input: Rate
     output: Rate
@@ -40,6 +40,9 @@ class Tokens(msgspec.Struct, kw_only=True):
     written: int = 0
     written_1h: int = 0
 
+
+NOT_STATED = "not stated"
+"""In the place of a model's name."""
 
 _ANTHROPIC = """
 claude-opus-4-6 claude-opus-4-5: 5 25
@@ -74,12 +77,12 @@ gemini-2.5-flash-lite: 0.1 0.4 0.01
 """Input, output, and what is read from a cache."""
 
 _VENDOR = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)?(?:anthropic|openai)\.")
-"""Of Bedrock's ids: `us.anthropic.claude-…`."""
+"""The prefix of Bedrock's ids: `us.anthropic.claude-…`."""
 _WINDOW = re.compile(r"\[[^\]]*\]$")
-"""Of the context that an agent asks for: `[1m]`."""
+"""The context window that an agent asks for: `[1m]`."""
 _ROUTE = re.compile(r":(?:beta|extended|thinking|nitro|floor|exacto|online)$")
 _REVISION = re.compile(r"-v\d+(?::\d+(?::\w+)?)?$")
-"""Of Bedrock's and Vertex' ids: `-v1:0`, `-v2:0:200k`, `-v2`."""
+"""The revision in ids of Bedrock and Vertex: `-v1:0`, `-v2:0:200k`, `-v2`."""
 _DATED = re.compile(r"(?:[-@]latest|@default|[-@]20\d{6}|-20\d\d-\d\d-\d\d)$")
 _DOTTED = re.compile(r"(?<=\d)\.(?=\d)")
 
@@ -105,7 +108,7 @@ class Prices:
         """Another table has another one."""
 
     def of(self, model: str) -> Price | None:
-        """By the model's name as it is, without its maker's and its route's, and without its date."""
+        """The price of a model, found by its full name or by the name without vendor, route, revision and date."""
         return next((price for name in _names(model) if (price := self._table.get(name))), None)
 
     def cost(self, used: Mapping[str, Tokens]) -> tuple[float | None, list[str]]:
@@ -115,7 +118,8 @@ class Prices:
         for model, tokens in used.items():
             price = self.of(model)
             if price is None:
-                unpriced.append(model)
+                if tokens.input or tokens.output:
+                    unpriced.append(model or NOT_STATED)
                 continue
             read = price.input if price.cache_read is None else price.cache_read
             written = price.input if price.cache_write is None else price.cache_write

@@ -30,7 +30,7 @@ _AROUND = ("<environment_context>", "<user_instructions>", "# AGENTS.md instruct
 
 class Codex(Layout, kw_only=True):
     """`head` is the last message so far, `turns` where each of the user's turns began; `uncounted` are replies whose
-    tokens are not stated yet, `early` is what was stated before its reply."""
+    tokens are not stated yet, `early` are calls that were stated before their reply."""
 
     name: ClassVar[str] = "codex"
 
@@ -122,9 +122,14 @@ class Codex(Layout, kw_only=True):
         history = list(records(payload, "replacement_history"))
         if not history and (summary := text(payload, "message")):
             steps += self._item({"type": "message", "role": "user", "content": summary}, at)
+        before = self.uncounted
         for item in history:
             steps += self._item(item, at)
-        return steps
+        steps += self.flush()
+        # Replies that are repeated there are no calls of their own.
+        repeated = [key for key in self.uncounted if key not in before]
+        self.uncounted = before
+        return [*steps, *(counted(key, AGENT, self.session, []) for key in repeated)]
 
     def _event(self, payload: Json) -> list[Step]:
         match payload.get("type"):

@@ -26,7 +26,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.sent or self.answered)
 
     def since(self, before: Figures) -> Figures:
-        """What was added to a sum."""
+        """The difference of two sums."""
         pairs = {name: getattr(self, name) - getattr(before, name) for name in self.__struct_fields__}
         return Figures(**{name: max(0, value) for name, value in pairs.items()})
 
@@ -62,7 +62,7 @@ class Meter(msgspec.Struct, kw_only=True):
         self.session = forked_from or id_ or self.session
 
     def recorded(self, payload: Json) -> Call | None:
-        """A `token_usage_record`; None where its call is counted already."""
+        """A `token_usage_record`; None if its call is counted already."""
         told = _figures(child(payload, "usage"))
         before, self.has_records = self.has_records, True
         if not told or (not before and told == self.call):
@@ -72,9 +72,10 @@ class Meter(msgspec.Struct, kw_only=True):
         return self._counted(told, "record", text(payload, "response_id") or str(self._next()))
 
     def counted(self, payload: Json) -> Call | None:
-        """A `token_count` event; None where its call is counted already, or it tells of none."""
+        """A `token_count` event; None if its call is counted already, or it states none."""
         info = child(payload, "info")
-        total, last = _figures(child(info, "total_token_usage")), _figures(child(info, "last_token_usage"))
+        # Early versions state the last call without a name.
+        total, last = _figures(child(info, "total_token_usage")), _figures(child(info, "last_token_usage") or payload)
         before, repeated = self.total, self.last
         if total:
             self.total = total
@@ -93,7 +94,7 @@ class Meter(msgspec.Struct, kw_only=True):
         if total == before:
             return None
         grown = total.since(before)
-        # Where the sum grew by more, an event is missing; where it began anew, the last call is all there is.
+        # If the sum grew by more, an event is missing; if it restarted, only the last call is known.
         is_sum = total.covers(before) and grown.covers(last)
         return self._call(grown if is_sum else last or total, repr(total))
 

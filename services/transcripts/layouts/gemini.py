@@ -21,7 +21,7 @@ from services.transcripts.providers.wire import Json, child, compact, count, rec
 AGENT = "gemini-cli"
 
 HELD = 64
-"""Messages in hand: one that is written again later than that is kept twice, and its tokens are counted once."""
+"""Messages that are held back; one that is written again after more than that is kept twice and counted once."""
 
 _TOKENS = (("input", "tool"), ("output", "thoughts"))
 _NOTICES = frozenset({"info", "error", "warning", "about", "help", "stats"})
@@ -100,7 +100,7 @@ class Gemini(Layout, kw_only=True):
         calls = list(records(record, "toolCalls"))
         blocks += (tool_use(text(call, "id"), text(call, "name"), call.get("args")) for call in calls)
         tokens, model = child(record, "tokens"), text(record, "model")
-        # What the results of tools took is not part of `input`, nor what was thought of `output`.
+        # `input` excludes the results of tools, and `output` excludes thoughts.
         sent, answered = (count(tokens, of) + count(tokens, more) for of, more in _TOKENS)
         spent = usage(sent, answered, count(tokens, "total"), cache_read_input_tokens=count(tokens, "cached"))
         held = Held(id=id_, steps=[], calls=[])
@@ -127,7 +127,7 @@ class Gemini(Layout, kw_only=True):
         return said(message, f"{self.session}/{id_}", "", PROVIDER, AGENT, session=self.session)
 
     def _release(self) -> list[Step]:
-        """The first of the messages in hand, in its place."""
+        """The steps of the oldest message held."""
         held = self.held.pop(0)
         self.before[held.id] = self.head
         for step in held.steps:

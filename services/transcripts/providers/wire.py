@@ -68,7 +68,7 @@ def _mended(value: Any) -> Any:
 
 
 _OBJECT = re.compile(r'\{\s*"')
-_BETWEEN = re.compile(r"[\s\0,]*")
+_BETWEEN = re.compile(r"[\s\0]*")
 _MAX_STARTS = 2000
 """Places in a damaged line where a whole object is looked for."""
 

@@ -225,5 +225,7 @@ async def test_a_sum_without_a_price_says_that_it_is_incomplete(tmp_path: Path) 
         whole = await bench.call(TranscriptList(sort="cost"))
         assert (whole.cost_usd, whole.cost_incomplete, whole.unpriced) == (2.5, True, ["house-model", "other-model"])
         assert [(one.cost_usd, one.cost_incomplete) for one in whole.conversations] == [(2.5, True), (None, True)]
+        await take_in(bench, [user("Which model?"), assistant("None.")], "/bare")
+        assert (await bench.call(TranscriptList(query="which"))).unpriced == ["not stated"]
         priced = await bench.call(TranscriptList(query="three"))
         assert (priced.cost_usd, priced.cost_incomplete) == (None, False)

@@ -91,6 +91,7 @@ async def test_damaged_lines_of_codex_lose_nothing_that_is_whole(tmp_path: Path)
         ('{"a": {"x": 1}, "t{"b": 2}', [{"b": 2}]),
         ('{"a": 1} {"b": 2', [{"a": 1}]),
         ('{"a": "{\\"b\\": 1}", "c', []),
+        ('{"a": [{"b": 1}, {"b": 2}, {"c', []),
         ("\0\0", []),
         ("", []),
         ('{"a": NaN}{"b": 2}', [{"b": 2}]),

@@ -54,6 +54,10 @@ CODEX_FILES: dict[str, list[Json]] = {
                    event(None, used(150, 20))],
     "two calls of one size without a sum": [ASK, *call("a"), event(None, used(125, 15)), *output("a"), ANSWER,
                                             event(None, used(125, 15))],
+    "flat": [ASK, *call("a"), codex("event_msg", type="token_count", **used(100, 10)), *output("a"), ANSWER,
+             codex("event_msg", type="token_count", **used(150, 20))],
+    "a compaction repeats replies": [ASK, *call("a"), ONE, *output("a"), ANSWER, TWO, codex(
+        "compacted", message="", replacement_history=[ASK["payload"], spoken("assistant", "So far.")["payload"]])],
     "an event is missing": [ASK, *call("a"), *output("a"), ANSWER, TWO],
     "an event in the middle is missing": [ASK, *call("a"), event(used(50, 5), used(50, 5)), *output("a"), *call("b"),
                                           *output("b"), ANSWER, TWO],
@@ -195,6 +199,21 @@ async def test_claude_calls_are_counted_also_where_nothing_was_said(
         await take_in(bench, [claude("u1", None, "user", "How many arms?"), *lines])
         (one,) = await listed(bench)
         assert ((one.tokens.input, one.tokens.output), one.tokens.estimated) == ((7 * calls, 5 * calls), False)
+
+
+async def test_a_claude_message_that_grows_is_counted_once_as_last_stated(tmp_path: Path) -> None:
+    above = ("u1", "a1", "a2")
+    parts = [claude(f"a{n}", above[n - 1], "assistant", block("text", f"{n}."), id="m1") for n in (1, 2, 3)]
+    for n, part in enumerate(parts, 1):
+        part["message"]["usage"] = {"input_tokens": 100, "output_tokens": 10 * n}
+    whole = [claude("u1", None, "user", "How many arms?"), *parts, claude("u2", "a3", "user", "Thanks")]
+    for cut in range(1, len(whole)):
+        async with serving(tmp_path / str(cut)) as bench:
+            await take_in(bench, whole, cut=cut)
+            (one,) = await listed(bench)
+            assert ((one.tokens.input, one.tokens.output), one.tokens.estimated, one.turns) == ((100, 30), False, 3), (
+                cut
+            )
 
 
 @pytest.mark.parametrize(

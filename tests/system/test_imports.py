@@ -1,0 +1,42 @@
+"""`linckia import-transcripts` on session files that other tools read wrongly: right lists, and damage is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.cli.clients import linckia
+from tests.system.running import running
+
+CASES = Path(__file__).resolve().parents[3] / "shared" / "cases" / "reports" / "transcripts"
+
+EXPECTED = {
+    ("codex", "Fix the login redirect"): (1000, 10), ("codex", "Port to Rust"): (1000, 10),
+    ("codex", "Q: list the tables"): (2200, 80), ("codex", "Y: set up the printer"): (60020, 600),
+    ("claude-code", "Please tidy up the invoice module"): (2_000_010, 100),
+    ("claude-code", "Write the parser for config files"): (1500, 80),
+    ("claude-code", "Z question number 0 about kiwis"): (1000, 100),
+    ("gemini-cli", "GA: how do tides work"): (300, 85), ("gemini-cli", "GB: run the linter"): (2100, 30),
+}  # fmt: skip
+"""Tokens in and out of some, by agent and title."""
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the shared cases are not beside this checkout")
+def test_session_files_are_listed_by_session_with_their_tokens_and_damage_is_named(tmp_path: Path) -> None:
+    with running(tmp_path / "data", services=["transcripts"]) as kernel:
+        for is_first in (True, False):
+            done = linckia(kernel.data_dir, "import-transcripts", str(CASES))
+            assert done.returncode == 0, done.stderr
+            # The second run finds nothing that it has not read.
+            assert ("torn-line.jsonl: " in done.stderr, done.stdout.startswith("0 messages")) == (
+                is_first, not is_first), done  # fmt: skip
+            listed = kernel.call("transcript_list", {"limit": 200})
+            assert listed["total"] == len(list(CASES.rglob("*.jsonl")))
+            found = {(one["agent"], one["title"]): one for one in listed["conversations"]}
+            for name, tokens in EXPECTED.items():
+                told = found[name]["tokens"]
+                assert (told["input"], told["output"], told["estimated"]) == (*tokens, False), name
+            assert sorted(one["project"] for one in listed["conversations"] if one["title"] == "continue") == [
+                "/home/u/alpha", "/home/u/beta",
+            ]  # fmt: skip
