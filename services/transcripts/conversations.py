@@ -141,13 +141,24 @@ def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place 
         if known and _is_member(db, id_, placed.nodes[known - 1].node_id):
             start = known
     now = time.time()
-    rows = list(before)
-    for step, node in zip(prepared.steps[start:], placed.nodes[start:], strict=True):
-        at = step.message.at if step.message.at is not None else turn.at if turn.at is not None else now
-        rows.append((node.node_id, at))
-    if _join(db, id_, rows, side=turn.side) and turn.project:
-        _tell_project(db, [node.node_id for node in placed.nodes[start : len(placed.nodes) - placed.new]])
     at_node = placed.nodes[-1] if placed.nodes else after
+    is_stated = bool(turn.calls or turn.counted)
+    counted = {at_node.node_id} if is_stated and at_node is not None else set[int]()
+    rows = [(node_id, at, False) for node_id, at in before]
+    for index, (step, node) in enumerate(zip(prepared.steps, placed.nodes, strict=True)):
+        message = step.message
+        if not is_stated and message.reply and message.usage:
+            counted.add(node.node_id)
+            _count(db, _digest("turn", name, node.hash), id_, node.node_id, message.model or step.model, message.usage)
+        if index >= start:
+            at = message.at if message.at is not None else turn.at if turn.at is not None else now
+            rows.append((node.node_id, at, node.node_id in counted))
+    joined = _join(db, id_, rows, side=turn.side)
+    if joined and turn.project:
+        _tell_project(db, [node.node_id for node in placed.nodes[start : len(placed.nodes) - placed.new]])
+    if joined < len(rows) or not placed.new:
+        for node_id in counted:
+            _mark_counted(db, id_, node_id)
     for call in turn.calls:
         key = _digest("call", call.key.encode("utf-8", "surrogatepass"))
         _count(db, key, id_, None if at_node is None else at_node.node_id, call.model, call.usage)
@@ -156,15 +167,6 @@ def claim(db: apsw.Connection, prepared: Prepared, placed: Placed, after: Place 
                 "UPDATE node SET usage=? WHERE node_id=? AND usage='' AND reply AND NOT gone",
                 (forest.as_json(call.usage), at_node.node_id),
             )
-    if turn.calls or turn.counted:
-        if at_node is not None:
-            _mark_counted(db, id_, at_node.node_id)
-        return
-    for step, node in zip(prepared.steps, placed.nodes, strict=True):
-        if step.message.reply and step.message.usage:
-            key = _digest("turn", name, node.hash)
-            _count(db, key, id_, node.node_id, step.message.model or step.model, step.message.usage)
-            _mark_counted(db, id_, node.node_id)
 
 
 def _conversation(db: apsw.Connection, name: bytes, first: int | None, project: str, *, provisional: bool) -> int:
@@ -216,17 +218,20 @@ def _is_member(db: apsw.Connection, id_: int, node_id: int) -> bool:
     return db.execute(query, (id_, node_id)).fetchone() is not None
 
 
-def _join(db: apsw.Connection, id_: int, rows: Sequence[tuple[int, float]], *, side: bool) -> bool:
-    """Returns whether any of these turns was not part of the conversation before."""
-    before = db.total_changes()
-    db.executemany(
-        "INSERT OR IGNORE INTO member(conversation_id, node_id, at, side, counted) VALUES(?, ?, ?, ?, 0)",
-        ((id_, node_id, at, side) for node_id, at in rows),
-    )
-    joined = db.total_changes() > before
-    provisional = "SELECT conversation_id FROM conversation WHERE provisional"
-    if db.execute(f"SELECT ? NOT IN ({provisional}) AND EXISTS({provisional})", (id_,)).get:
-        leave(db, [node_id for node_id, _ in rows])
+def _join(db: apsw.Connection, id_: int, rows: Sequence[tuple[int, float, bool]], *, side: bool) -> int:
+    """Make turns (number, time, whether their tokens are counted) part of a conversation.  Returns how many were not
+    part of it before."""
+    joined = 0
+    for node_id, at, counted in rows:
+        db.execute(
+            "INSERT OR IGNORE INTO member(conversation_id, node_id, at, side, counted) VALUES(?, ?, ?, ?, ?)",
+            (id_, node_id, at, side, counted),
+        )
+        joined += db.changes()
+    if db.execute("SELECT EXISTS(SELECT 1 FROM conversation WHERE provisional AND conversation_id<>?)", (id_,)).get:
+        is_provisional = db.execute("SELECT provisional FROM conversation WHERE conversation_id=?", (id_,)).get
+        if not is_provisional:
+            leave(db, [node_id for node_id, *_ in rows])
     return joined
 
 
@@ -356,9 +361,7 @@ def restore(db: apsw.Connection, node_id: int, given: Membership) -> int:
     id_ = _conversation(db, given.name, first, given.project, provisional=given.provisional)
     if given.is_first:
         db.execute("UPDATE conversation SET first=?1 WHERE conversation_id=?2 AND first IS NULL", (node_id, id_))
-    _join(db, id_, [(node_id, given.at)], side=given.side)
-    if given.counted:
-        _mark_counted(db, id_, node_id)
+    _join(db, id_, [(node_id, given.at, given.counted)], side=given.side)
     return id_
 
 
@@ -378,20 +381,19 @@ def migrate(db: apsw.Connection) -> None:
         )
         node = Place(*at_)
         id_ = final.get(parent)
-        rows = [(node.node_id, at)]
+        is_counted = bool(reply and usage and not gone)
+        rows = [(node.node_id, at, is_counted)]
         if id_ is None:
             is_first = role == "user" and not gone and _is_said(forest.read_blocks(content), strip)
             path = list(forest.lineage(db, node.node_id, "node_id, hash, at"))
             name = _digest("first", node.hash if is_first else path[0][1])
             id_ = _conversation(db, name, node.node_id if is_first else None, project, provisional=not is_first)
-            rows = [(above, when) for above, _, when in path]
+            rows = [(above, when, is_counted and above == node.node_id) for above, _, when in path]
         if parent in final or is_first:
             final[node.node_id] = id_
         _join(db, id_, rows, side=False)
-        if reply and usage and not gone:
-            key = _digest("migrated", node.hash)
-            _count(db, key, id_, node.node_id, model, forest.read_usage(usage))
-            _mark_counted(db, id_, node.node_id)
+        if is_counted:
+            _count(db, _digest("migrated", node.hash), id_, node.node_id, model, forest.read_usage(usage))
     for node_id in imported:
         db.execute(
             "UPDATE conversation SET provisional=1"
