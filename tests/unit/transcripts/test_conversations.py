@@ -88,6 +88,8 @@ async def test_a_chat_without_a_question_is_listed_too(tmp_path: Path) -> None:
 async def test_a_turn_that_projects_share_is_found_in_each_and_once_for_both(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await take_in(bench, headless("a", 1, answer="The disk is full.", project="/p/a"), "/a")
+        # Indexed before the second project shares it.
+        assert (await bench.call(TranscriptsSearch(query="nightly build", project="/p/b"))).count == 0
         await take_in(bench, headless("b", 2, answer="The queue is stuck.", project="/p/b"), "/b")
         for project in ("/p/a", "/p/b"):
             found = await bench.call(TranscriptsSearch(query="nightly build", project=project, role="user"))
