@@ -14,6 +14,9 @@ from services.transcripts.messages import Message, Turn
 
 Json = dict[str, Any]
 
+MAX_COUNT = 2**40
+"""More than any log can mean; sums of millions of these fit into a column."""
+
 MESSAGES = 64
 """Whose bounds one body has: it may be a batch of many long conversations."""
 
@@ -137,11 +140,11 @@ def records(holder: Json, key: str) -> Iterator[Json]:
 
 
 def count(holder: Json, *keys: str) -> int:
-    """The first of these that is a number, without its fraction."""
+    """The first of these that is a number, without its fraction, from 0 to `MAX_COUNT`."""
     for key in keys:
         value = holder.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return int(value)
+            return int(min(max(value, 0), MAX_COUNT))
     return 0
 
 

@@ -15,7 +15,7 @@ from services.transcripts.importing import LAYOUTS, _layout, detect
 from services.transcripts.ingest import Ingest, _exchange, decoded
 from services.transcripts.layouts import Layout
 from services.transcripts.messages import Stripper
-from services.transcripts.providers.wire import Unreadable, decode
+from services.transcripts.providers.wire import Unreadable, decode, objects
 from services.transcripts.redaction import Redactor
 from tests.fuzz.coverage import parted
 
@@ -89,20 +89,22 @@ def _imported(data: bytes) -> None:
     """As `importing` reads a part; an import that goes on elsewhere finds the state as it was."""
     layout: Layout | None = None
     for line in data.split(b"\n"):
+        text = line.decode("utf-8", "replace")
         try:
-            record = decode(line.decode("utf-8", "replace"))
+            found = [decode(text)]
         except Unreadable:
-            continue
-        if not isinstance(record, dict):
-            continue
-        layout, steps = detect(record) if layout is None else (layout, layout.read(record))
-        for step in steps or ():
-            _ingest()._prepared(lambda step=step: step)  # type: ignore[misc]  # it is a turn
-        if layout is not None:
-            state = msgspec.json.encode(layout)
-            layout = _layout(layout.name, state)
-            assert msgspec.json.encode(layout) == state
+            found = objects(text)
+        for record in found:
+            if not isinstance(record, dict):
+                continue
+            layout, steps = detect(record) if layout is None else (layout, layout.read(record))
+            for step in steps or ():
+                _ingest()._prepared(lambda step=step: step)  # type: ignore[misc]  # it is a turn
+            if layout is not None:
+                state = msgspec.json.encode(layout)
+                layout = _layout(layout.name, state)
+                assert msgspec.json.encode(layout) == state
     if layout is not None:
         assert layout.name in LAYOUTS
-        for step in (*layout.in_hand(), *layout.flush()):
+        for step in (*layout.in_hand(), *layout.finish()):
             _ingest()._prepared(lambda step=step: step)  # type: ignore[misc]

@@ -97,6 +97,15 @@ async def test_codex_calls_are_counted_once_while_the_file_grows(tmp_path: Path,
             assert ((one.tokens.input, one.tokens.output), one.tokens.estimated) == ((250, 30), False), cut
 
 
+@pytest.mark.parametrize("figure", [-5, 10**30, 1e300, "7", None, True])
+async def test_figures_that_no_call_can_have_end_no_list(tmp_path: Path, figure: object) -> None:
+    odd = {"input_tokens": figure, "output_tokens": figure}
+    async with serving(tmp_path) as bench:
+        await take_in(bench, [META, MODEL, ASK, ANSWER, event(odd, odd)])
+        (one,) = await listed(bench)
+        assert one.tokens.input >= 0
+
+
 async def test_what_codex_was_interrupted_in_is_an_estimate(tmp_path: Path) -> None:
     async with serving(tmp_path) as bench:
         await take_in(bench, [META, MODEL, ASK, *call("a"), ONE, *output("a"), ANSWER])
