@@ -76,8 +76,9 @@ class Role(enum.StrEnum):
 class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every operation's parameters; `R_co` is the type of its result.
 
-    `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say (one of two fields
-    must be there); the handler checks it, or `check`.  `common` has the names by which all operations know parameters
+    `rules` are further keywords of the parameters' JSON Schema, for what no field's type can say; the handler checks
+    it, or `check`.  That one of two fields must be there is said in the description instead: clients refuse `anyOf` at
+    the root.  `common` has the names by which all operations know parameters
     that a reference calls otherwise (`{"root": "path"}`); clients may use either.  `taken` has what clients of a
     reference send beside its documented parameters: each with the parameter that it is here, or nothing where it makes
     no difference.  It is in no schema.
@@ -135,6 +136,7 @@ class Options(TypedDict, total=False):
     """What a declaration may say; `Operation` has the meanings and the defaults."""
 
     title: str
+    former: Collection[str]
     step: str
     role: Role
     surfaces: Collection[str]
@@ -155,7 +157,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     """One capability of the system, as its declaration in `proto/ops` states it.
 
     Attributes:
-        title: for people; by default the name as words, and then not listed.
+        title: for people; by default the name as words.
+        former: names that clients may still call it by; they are listed nowhere.
         step: its name as a step of the composite tools `query` and `execute`, by default `name`; one that starts with
             `session.` is an action of the tool `session`.
         surfaces: tool surfaces besides `all` that list it, of `SURFACES`.
@@ -186,6 +189,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
     idempotent: bool
     deadline_ms: int
     title: str = ""
+    former: Collection[str] = ()
     step: str = ""
     role: Role = Role.TOOL
     surfaces: Collection[str] = ()

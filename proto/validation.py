@@ -1,7 +1,7 @@
 """Arguments as clients send them, checked against a msgspec type: errors name the field and what would be right.
 
 Names may be given in camelCase or in snake_case, whichever a type declares, and under the common names that it states
-(`respelled`).
+(`respelled`); values as models write them (`proto.lenient`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from proto.errors import InvalidParams
+from proto.lenient import mended
 
 JsonSchema: TypeAlias = dict[str, Any]
 """A JSON Schema 2020-12: its values are of any form that JSON has."""
@@ -88,7 +89,9 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapp
         name = declared.get(key) or declared.get(_HUMP.sub("_", key).lower(), key)
         if not name:
             continue
-        if name in result and result[name] != value:
+        if name in result and value is None:
+            continue
+        if result.get(name) is not None and result[name] != value:
             raise InvalidParams(
                 f"`{written[name]}` and `{key}` are one parameter, given twice with different values", field=name
             )
@@ -98,28 +101,38 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapp
 
 
 def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True) -> P:
-    """Decoded JSON as a `tp`, each field by itself; not `strict`, numbers and booleans may be given as text.
+    """Decoded JSON as a `tp`, each field by itself. What does not fit as it is may be written as models write it
+    (`proto.lenient`); not `strict`, numbers and booleans are text to begin with.
 
     Raises:
         InvalidParams: with `field` set and a message that says what would be right.
     """
-    taken: object = arguments
     try:
-        parsed: P
         try:
-            parsed = msgspec.convert(arguments, tp, strict=strict)
-        except msgspec.ValidationError as error:
-            if "got `float`" not in str(error):
+            parsed, taken = _converted(tp, arguments, strict)
+        except msgspec.ValidationError:
+            put = mended(tp, arguments)
+            if put is arguments:
                 raise
-            # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
-            taken = _integral(arguments)
-            parsed = msgspec.convert(taken, tp, strict=strict)
+            parsed, taken = _converted(tp, put, strict)
     except msgspec.ValidationError as error:
         raise _invalid(tp, str(error)) from None
     if _any_too_large(taken):
         field = _short(next(_too_large(taken, "")))
         raise InvalidParams(f"parameter `{field}`: no integer may be beyond {_LARGEST} or -{_LARGEST}", field=field)
     return parsed
+
+
+def _converted(tp: type[P], value: object, strict: bool) -> tuple[P, object]:
+    """The value as a `tp`, and what was converted.  Raises msgspec.ValidationError."""
+    try:
+        return msgspec.convert(value, tp, strict=strict), value
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        # To JSON Schema 5.0 is an integer, and some clients write it so; msgspec takes it for a float alone.
+        value = _integral(value)
+        return msgspec.convert(value, tp, strict=strict), value
 
 
 def _any_too_large(value: object) -> bool:

@@ -38,7 +38,7 @@ def _params(text: str) -> JsonObject:
     except json.JSONDecodeError as error:
         raise Usage(
             f"the parameters are not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
-            'Quote them for the shell, as in: linckia call mcp.echo \'{"message": "hello"}\''
+            'Quote them for the shell, as in: linckia call mcp_echo \'{"message": "hello"}\''
         ) from None
     if not isinstance(params, dict):
         kinds = {list: "array", str: "string", bool: "truth value", type(None): "null"}

@@ -20,7 +20,7 @@ a first session:
   linckia status                                   the services, and how often each has died
   linckia search what to look for                  the notes about it
   linckia tools                                    the operations that can be called
-  linckia call mcp.echo '{"message": "hello"}'     call one: JSON in, JSON out
+  linckia call mcp_echo '{"message": "hello"}'     call one: JSON in, JSON out
 
 for an MCP client's configuration (it joins the running kernel, or starts one of its own):
   linckia stdio ~/notes
@@ -104,8 +104,8 @@ def _kernel(command: AddCommand) -> None:
 
 CALL_EPILOG = """\
 examples:
-  linckia call mcp.echo '{"message": "hello"}'
-  echo '{"message": "hello"}' | linckia call mcp.echo -
+  linckia call mcp_echo '{"message": "hello"}'
+  echo '{"message": "hello"}' | linckia call mcp_echo -
 """
 
 

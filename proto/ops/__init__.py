@@ -26,6 +26,9 @@ class Table(Mapping[str, Operation[object]]):
             other = self._by_name.setdefault(op.name, op)
             if other is not op:
                 raise ValueError(f"operation {op.name!r} is declared twice: {other.params!r} and {op.params!r}")
+        self._by_former = {name: op for op in self._by_name.values() for name in op.former}
+        if taken := self._by_former.keys() & self._by_name.keys():
+            raise ValueError(f"a former name is that of another operation: {', '.join(sorted(taken))}")
 
     def __getitem__(self, name: str) -> Operation[object]:
         return self._by_name[name]
@@ -37,8 +40,9 @@ class Table(Mapping[str, Operation[object]]):
         return len(self._by_name)
 
     def find(self, name: str) -> Operation[object]:
-        """Raises UnknownOperation, with the nearest names, where there is none of that name."""
-        if (op := self._by_name.get(name)) is None:
+        """The operation of that name, now or formerly.  Raises UnknownOperation, with the nearest names, where there is
+        none."""
+        if (op := self._by_name.get(name) or self._by_former.get(name)) is None:
             raise UnknownOperation(f"unknown operation {name!r}{did_you_mean(name, self._by_name)}", field="name")
         return op
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -150,9 +150,8 @@ class CollectionFound(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.read("collection_search", deadline_s=30, http=_post("search"))
 class CollectionSearch(Params[CollectionFound], frozen=True, kw_only=True):
-    """Search a collection: by words and meaning of `query`, by `vector` where it is of vectors, or by both."""
-
-    rules: ClassVar[dict[str, Any]] = {"anyOf": [{"required": ["query"]}, {"required": ["vector"]}]}
+    """Search a collection: by words and meaning of `query`, by `vector` where it is of vectors, or by both; one of the
+    two must be given."""
 
     collection: Collection
     query: Annotated[str, Meta(max_length=65536, description="Any text; there is no query syntax")] = ""
@@ -174,9 +173,7 @@ class CollectionDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.destroy("collection_delete", idempotent=True, deadline_s=60, http=_post("delete"))
 class CollectionDelete(Params[CollectionDeleted], frozen=True, kw_only=True):
-    """Delete documents by their ids, or those whose payload fits `filters`."""
-
-    rules: ClassVar[dict[str, Any]] = {"anyOf": [{"required": ["ids"]}, {"required": ["filters"]}]}
+    """Delete documents: either by their `ids`, or those whose payload fits `filters`."""
 
     collection: Collection
     ids: Ids = []

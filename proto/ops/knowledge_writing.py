@@ -14,10 +14,6 @@ from proto.ops.knowledge import Tag, tool
 
 MAX_CHARS = 16 * 1024 * 1024
 
-# Keywords of JSON Schema, as `Params.rules` has them.
-ONE_NOTE: dict[str, Any] = {"anyOf": [{"required": ["path"]}, {"required": ["id"]}]}
-"""A note is named by its path or by its id."""
-
 Text = Annotated[str, Meta(max_length=MAX_CHARS)]
 NotePath = Annotated[Annotated[str, Meta(max_length=4096)], detail("The file, absolute or below a root")]
 NoteId = Annotated[Annotated[str, Meta(max_length=1024)], detail("Instead of `path`: as search_documents answers it")]
@@ -67,10 +63,8 @@ class SectionText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @tool.destroy("edit_note", surfaces=("knowledge", "core"), idempotent=False, deadline_s=30, within_roots=True)
 class EditNote(Params[NoteWritten], frozen=True, kw_only=True):
-    """Edit parts of a note: replace, section, prepend, append, front_matter, in this order, all or none. Tags:
-    inject_tags."""
-
-    rules: ClassVar[dict[str, Any]] = ONE_NOTE
+    """Edit parts of a note, named by `path` or `id`: replace, section, prepend, append, front_matter, in this order,
+    all or none. Tags: inject_tags."""
 
     path: NotePath = ""
     id: NoteId = ""
@@ -122,9 +116,8 @@ class NoteRenamed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 @tool.write("rename_note", idempotent=False, deadline_s=120)
 class RenameNote(Params[NoteRenamed], frozen=True, kw_only=True):
-    """Rename or move a note, and the links to it in other notes. Other files: rename-files."""
-
-    rules: ClassVar[dict[str, Any]] = ONE_NOTE
+    """Rename or move a note, named by `path` or `id`, and the links to it in other notes. Other files:
+    rename-files."""
 
     to: Annotated[str, Meta(min_length=1, max_length=4096, description="File name, or path below its root")]
     path: NotePath = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -134,9 +134,7 @@ class Recall(Params[RecallResult], frozen=True, kw_only=True):
 
 @tool.write("update_memory", idempotent=True, deadline_s=60)
 class UpdateMemory(Params[Remembered], frozen=True, kw_only=True):
-    """Correct a memory's text, tags or expiry."""
-
-    rules: ClassVar[dict[str, Any]] = {"anyOf": [{"required": [name]} for name in ("text", "tags", "expires")]}
+    """Correct a memory: its `text`, `tags` or `expires`, at least one of them."""
 
     id: MemoryId
     text: Statement | None = None
@@ -163,10 +161,8 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @tool.destroy("forget", idempotent=True, deadline_s=60)
 class Forget(Params[Forgotten], frozen=True, kw_only=True):
-    """Memory: delete what is remembered: one, or with `confirm` (else listed) all of a scope that has the words of
-    `query`."""
-
-    rules: ClassVar[dict[str, Any]] = {"anyOf": [{"required": ["id"]}, {"required": ["scope"]}]}
+    """Memory: delete what is remembered: either one by its `id`, or with `confirm` (else listed) all of a `scope` that
+    has the words of `query`."""
 
     id: MemoryId | None = None
     scope: OneScope | None = None

@@ -1,9 +1,14 @@
 """Schemas as a surface lists them: the operation's own, shortened to what a model reads and a client validates.
 
 A list of tools is read with every conversation. Left out are, of parameters, bounds that no honest call comes near,
-nulls that mean *not given*, and explanations that say no more than the name does; of results, what explains them. What
-nests deeply is drawn in a line instead (`{type: size, minSize?, maxSize?}`). Every call and every answer that fits the
-whole schema fits the listed one, which is looser; the whole one is what the op `describe` answers.
+nulls that mean *not given*, and explanations that say no more than the name does; of results, what explains them; and
+in a long list how long a page is. What nests deeply is drawn in a line instead (`{type: size, minSize?, maxSize?}`).
+Every call and every answer that fits the whole schema fits the listed one, which is looser; the whole one is what the
+op `describe` answers.
+
+Clients refuse a whole list for one schema that they cannot read, so all listed ones are of the form that each of them
+reads: every schema has a `type`, which is one type, or is an `anyOf` without keywords beside it; every array has
+`items`; and nothing is combined at the root (`tests/unit/front/client_rules.py` has the rules and where they stand).
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ FORM_OF = "x-form-of"
 
 _DEPTH = 8
 _LARGE = 10_000
-_PLAIN = frozenset({"enum", "const", "required", "format", "x-mcp-header", "uniqueItems", "exclusiveMinimum"})
+_PLAIN = frozenset({"enum", "const", "required", "format", "x-mcp-header"})
 Kind = Literal["parameters", "details", "result"]
 
 _PAGING = frozenset({"limit", "offset", "cursor"})
@@ -50,26 +55,33 @@ def parameters(schema: JsonObject, names: Mapping[str, str], *, told: str, detai
         short = _short(whole, definitions, _DEPTH, "details" if detailed else "parameters")
         if _is_plain(name, short, told):
             del short["description"]
+        if name in _PAGING and not detailed:
+            short = {key: value for key, value in short.items() if key not in ("default", "maximum")}
         if len(msgspec.json.encode(short)) > DRAWN:
             explanation = f"{short.get('description', '')}: {_form(whole, definitions)}".removeprefix(": ")
-            short = {"type": short["type"]} if "type" in short else {}
-            short["description"] = explanation
-        properties[names.get(name, name)] = short
+            short = {**_outline(short), "description": explanation}
+        properties[names.get(name, name)] = _unaccompanied(short)
     rules = {key: value for key, value in schema.items() if key not in _PLACED}
     required = [names.get(name, name) for name in schema.get("required", ())]
     return {"type": "object", "properties": properties, **({"required": required} if required else {}), **rules}
 
 
-def explain_once(tools: list[JsonObject]) -> None:
-    """A long explanation that several tools of a list give a parameter of one name stays with the first of them, which
-    the others name."""
+def explain_once(tools: list[JsonObject], *, briefly: bool = False) -> None:
+    """An explanation that several tools of a list give a parameter of one name stays with the first of them: of a long
+    one the others name that tool, a short one they leave out if the list is to be brief."""
     first: dict[tuple[str, str], str] = {}
     for tool in tools:
         for name, parameter in tool["inputSchema"]["properties"].items():
-            whole = parameter.get("description", "")
-            there = f"As in {first.setdefault((name, whole), tool['name'])}"
-            if len(whole) - len(there) >= _SAVED and not there.endswith(f" {tool['name']}"):
-                parameter["description"] = there
+            explained = parameter["anyOf"][0] if "anyOf" in parameter else parameter
+            whole = explained.get("description", "")
+            teller = first.setdefault((name, whole), tool["name"])
+            there = f"As in {teller}"
+            if not whole or teller == tool["name"]:
+                continue
+            if len(whole) - len(there) >= _SAVED:
+                explained["description"] = there
+            elif briefly:
+                del explained["description"]
 
 
 def _is_plain(name: str, parameter: JsonObject, told: str) -> bool:
@@ -96,11 +108,12 @@ def result(schema: JsonObject) -> JsonObject:
         if len(msgspec.json.encode(short)) <= RESULT:
             break
     # At its root it is an object, whatever its alternatives are.
-    return {"type": "object", **short}
+    return {"type": "object", **{key: value for key, value in short.items() if key != "anyOf"}}
 
 
 def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) -> JsonObject:
-    """The node, with what its references lead to in their places; parameters are explained, results are not."""
+    """The node, with what its references lead to in their places; parameters are explained, results are not. Objects
+    deeper than `depth` are told by their type alone."""
     explained = kind != "result"
     node = _resolved(node, definitions)
     choices = node.get("anyOf", ())
@@ -117,13 +130,45 @@ def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) ->
             short[key] = value
         elif depth > 0 and key == "properties":
             short[key] = {name: _short(each, definitions, depth - 1, kind) for name, each in value.items()}
-        elif depth > 0 and key in ("items", "additionalProperties") and isinstance(value, dict) and value:
+        elif key == "items" or (key == "additionalProperties" and depth > 0 and value and not explained):
             short[key] = _short(value, definitions, depth - 1, kind)
     if "properties" not in short:
         short.pop("required", None)
-    if given and depth > 0:
+    if given:
         short |= _alternatives([_short(each, definitions, depth - 1, kind) for each in given])
+    return _typed(short)
+
+
+def _typed(short: JsonObject) -> JsonObject:
+    """The schema with its type, where only the values that it lists say it."""
+    values = short.get("enum", ())
+    if values and "type" not in short and all(isinstance(each, str) for each in values):
+        return {"type": "string", **short}
     return short
+
+
+def _outline(short: JsonObject) -> JsonObject:
+    """The types alone: of objects nothing below them."""
+    if "anyOf" in short:
+        outlines: list[JsonObject] = []
+        for each in map(_outline, short["anyOf"]):
+            if each not in outlines:
+                outlines.append(each)
+        return outlines[0] if len(outlines) == 1 else {"anyOf": outlines}
+    return {"type": short["type"], **({"items": _outline(short["items"])} if "items" in short else {})}
+
+
+def _unaccompanied(short: JsonObject) -> JsonObject:
+    """The schema with what stands beside each `anyOf` moved into its first choice: Gemini takes none beside it."""
+    if "properties" in short:
+        short["properties"] = {name: _unaccompanied(each) for name, each in short["properties"].items()}
+    if "items" in short:
+        short["items"] = _unaccompanied(short["items"])
+    if "anyOf" not in short:
+        return short
+    first, *others = map(_unaccompanied, short["anyOf"])
+    beside = {key: value for key, value in short.items() if key != "anyOf"}
+    return {"anyOf": [{**first, **beside}, *others]}
 
 
 def _tells(key: str, value: Any) -> bool:
@@ -134,18 +179,12 @@ def _tells(key: str, value: Any) -> bool:
 
 
 def _alternatives(choices: list[JsonObject]) -> JsonObject:
-    """One of them: by a list of types, where they differ in nothing else."""
-    types = [each["type"] for each in choices if each.keys() == {"type"} and isinstance(each["type"], str)]
-    if len(types) == len(choices):
-        several = [each for each in dict.fromkeys(types) if each != "integer" or "number" not in types]
-        return {"type": several if len(several) > 1 else several[0]}
-    if types == ["null"] and len(choices) == 2:
-        (other,) = (each for each in choices if each.get("type") != "null")
-        if "enum" in other:
-            return {"enum": [*other["enum"], None]}
-        if isinstance(other.get("type"), str):
-            return {**other, "type": [other["type"], "null"]}
-    return {"anyOf": choices}
+    """One of them; each once, and no integers beside numbers."""
+    several: list[JsonObject] = []
+    for each in choices:
+        if each not in several and not (each == {"type": "integer"} and {"type": "number"} in choices):
+            several.append(each)
+    return several[0] if len(several) == 1 else {"anyOf": several}
 
 
 def _resolved(node: JsonObject, definitions: JsonObject) -> JsonObject:

@@ -55,9 +55,10 @@ class Steps:
         for op in table.values():
             if op.role is Role.STEP and op.step.startswith(_ACTION) and op.admits(CLIENT):
                 self.session[op.step.removeprefix(_ACTION)] = op
-        # The operation's own name is understood as well, though it is not listed.
+        # The operation's own name and its former ones are understood as well, though they are not listed.
         every = ((category, op) for category, ops in self.ops.items() for op in ops.values())
-        self._aliases = {op.name: (category, op) for category, op in every} if surface != DOCUMENTS else {}
+        named = [(name, category, op) for category, op in every for name in (op.name, *op.former)]
+        self._aliases = {name: (category, op) for name, category, op in named} if surface != DOCUMENTS else {}
 
     def find(self, name: str) -> tuple[Category, Operation[object]] | None:
         """The step of that name and where it belongs; None where there is none."""

@@ -16,7 +16,7 @@ import msgspec
 
 from proto.front import SERVICE
 from proto.json_types import JsonObject
-from proto.operation import ALL, CLIENT, COMPACT, CORE, REFERENCES, Access, Operation, Resource, Role, words_of
+from proto.operation import ALL, CLIENT, COMPACT, CORE, REFERENCES, Access, Operation, Resource, Role
 from proto.ops import Table, front
 from proto.surfaces import schemas
 from proto.surfaces.describe import shown
@@ -37,6 +37,8 @@ class Surface:
         """Whether it has everything that clients may call."""
         here = [op for op in table.values() if op.admits(CLIENT) and (self.is_whole or name in op.surfaces)]
         self.tools: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.TOOL}
+        self.called = {**self.tools, **{name: op for op in self.tools.values() for name in op.former}}
+        """The tools by every name that a call may have."""
         self.prompts: Mapping[str, Operation[object]] = {op.name: op for op in here if op.role is Role.PROMPT}
         self._resources = [(op.resource, op) for op in here if op.role is Role.RESOURCE and op.resource is not None]
         # Of two that match, the one that says more of the URI is meant.
@@ -54,7 +56,7 @@ class Surface:
         """`tools` of `tools/list`."""
         tools = [self._tool(op) for op in self.listed]
         if self.name not in REFERENCES:
-            schemas.explain_once(tools)
+            schemas.explain_once(tools, briefly=self.name == ALL)
         return tools
 
     def bounds(self, op: Operation[object]) -> bool:
@@ -88,7 +90,7 @@ class Surface:
         common = {} if self.name in REFERENCES else op.params.common
         tool = {
             "name": op.name,
-            **({"title": op.title} if op.title != words_of(op.name) else {}),
+            "title": op.title,
             "description": description,
             "inputSchema": schemas.parameters(whole, common, told=description, detailed=self.name != ALL),
             "annotations": annotations_of(op, whole=self.name in REFERENCES),

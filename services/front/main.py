@@ -42,7 +42,7 @@ _MESSAGES: tuple[JsonObject, ...] = (
     {"id": 2, "method": "tools/list", "params": {}},
     {"id": 3, "method": "ping"},
     {"id": 4, "method": "resources/templates/list", "params": {}},
-    {"id": 5, "method": "tools/call", "params": {"name": "mcp.echo", "arguments": {"message": ""}}},
+    {"id": 5, "method": "tools/call", "params": {"name": "mcp_echo", "arguments": {"message": ""}}},
     {"id": 6, "method": "no/such", "params": {}},
 )
 

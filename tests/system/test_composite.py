@@ -90,7 +90,7 @@ def read(result: Any) -> Any:
 def test_documents_are_added_found_and_read_through_their_surface(kernel: RunningKernel) -> None:
     async def talk(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"query", "execute", "session", "mcp.echo"}
+        assert set(tools) == {"query", "execute", "session", "mcp_echo"}
         parts = ("stomach", "madreporite", "ossicle")
         add = [{"op": "add", "params": {"name": f"{n}.txt", "content": f"of the {n}"}} for n in parts]
         done = read(await client.call_tool("execute", {"operations": add}))

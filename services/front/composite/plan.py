@@ -16,6 +16,7 @@ from msgspec import structs
 
 from proto.errors import InvalidParams
 from proto.json_types import JsonObject
+from proto.lenient import mended
 from proto.operation import Operation, Params
 from proto.surfaces.steps import Category, Steps
 from proto.validation import respelled, validate
@@ -72,7 +73,7 @@ def _planned(tool: Category, steps: Steps, step: JsonObject, where: str, *, chai
     if not isinstance(name, str):
         raise InvalidParams(f"{where}.op: it is the name of an op, as a string", field=f"{where}.op")
     operation = steps.step(tool, name, f"{where}.op")
-    params = step.get("params")
+    params = mended(dict[str, Any], step.get("params"))
     if not isinstance(params, dict | None):
         raise InvalidParams(f"{where}.params: expected an object", field=f"{where}.params")
     beside = {key: value for key, value in step.items() if key not in ("op", "params")}
@@ -91,11 +92,9 @@ def check(
     """Parameters of one step, checked; those in `params` win over those `beside` it.  Raises InvalidParams: names the
     step, and the parameter as it was written."""
     tp = operation.params
-    arguments = {
-        **_named(where, name, respelled, tp, beside),
-        **_named(where, name, respelled, tp, params),
-    }
-    arguments = {key: value for key, value in arguments.items() if value is not None or _admits_null(tp, key)}
+    arguments = dict(_named(where, name, respelled, tp, beside))
+    inner = _named(where, name, respelled, tp, params)
+    arguments |= {key: value for key, value in inner.items() if value is not None or key not in arguments}
     references = frozenset(key for key, value in arguments.items() if chained and is_reference(value))
     parsed = _named(where, name, validate, _with_anything_for(tp, references) if references else tp, arguments)
     if not chained:
@@ -112,18 +111,6 @@ def _named(where: str, name: str, call: Callable[..., T], *args: Any) -> T:
         raise InvalidParams(
             f"{where} ({name}): {error}", field=f"{where}.params.{field}" if field else f"{where}.params"
         ) from None
-
-
-@lru_cache(maxsize=1024)
-def _admits_null(tp: type[Params[object]], name: str) -> bool:
-    """Whether null is a value of its own for this parameter; for all others it is as if it were not there."""
-    for field in structs.fields(tp):
-        if field.encode_name == name:
-            try:
-                msgspec.convert(None, field.type)
-            except msgspec.ValidationError:
-                return False
-    return True
 
 
 @lru_cache(maxsize=1024)

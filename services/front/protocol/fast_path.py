@@ -81,8 +81,8 @@ class FastPath:
         surface = server.surface
         self._tools = {
             name: op
-            for name, op in surface.tools.items()
-            if not op.asks and (not op.is_content or _is_composite(op)) and name not in surface.custom_headers
+            for name, op in surface.called.items()
+            if not op.asks and (not op.is_content or _is_composite(op)) and op.name not in surface.custom_headers
         }
         self._stamp = {SERVER_INFO_META_KEY: server.sdk.server_info_stamp}
         self._modern_tail = b',"resultType":"complete","_meta":%b' % _encode(self._stamp)

@@ -139,7 +139,7 @@ class SurfaceServer:
             told(connection)
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        operation = self.surface.tools.get(name)
+        operation = self.surface.called.get(name)
         return None if operation is None else operation.input_schema
 
     async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
@@ -160,7 +160,7 @@ class SurfaceServer:
         return _page("prompts", [*listed, *own], params)
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
-        operation = self.surface.tools.get(params.name)
+        operation = self.surface.called.get(params.name)
         if operation is None:
             raise calls.unknown_tool(params.name, self.surface)
 

@@ -108,14 +108,14 @@ def test_without_a_kernel_the_error_says_how_to_start_one(capsys: pytest.Capture
 def test_tools_lists_the_table_without_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "tools")
     assert code == 0
-    assert any(line.split()[:3] == ["mcp.echo", "echo", "read"] for line in out.splitlines())
+    assert any(line.split()[:3] == ["mcp_echo", "echo", "read"] for line in out.splitlines())
     listed = json.loads(run(capsys, "tools", "--json")[1])
-    assert next(tool for tool in listed if tool["name"] == "mcp.echo")["inputSchema"]["type"] == "object"
+    assert next(tool for tool in listed if tool["name"] == "mcp_echo")["inputSchema"]["type"] == "object"
 
 
 def test_markdown_has_every_tool_and_route() -> None:
     lines = list(markdown(load()))
-    assert "| echo | `mcp.echo` | tool | read |" in " ".join(lines)
+    assert "| echo | `mcp_echo` | tool | read |" in " ".join(lines)
     assert any("`GET /dag/stats`" in line for line in lines)
     assert any("`POST /v1/embeddings`" in line for line in lines)
     assert not [line for line in lines if "embed_texts" in line], "internal operations are not for clients"
@@ -263,7 +263,7 @@ def complete_in_bash(script: str, *words: str) -> list[str]:
 def test_bash_completes_commands_operations_services_and_surfaces() -> None:
     script = completion.bash(list(completion.commands()))
     assert complete_in_bash(script, "linckia", "+sta") == ["status", "start"]
-    assert "mcp.echo" in complete_in_bash(script, "linckia", "call")
+    assert "mcp_echo" in complete_in_bash(script, "linckia", "call")
     assert "echo" in complete_in_bash(script, "linckia", "restart")
     assert complete_in_bash(script, "linckia", "tools", "--surface", "+ya") == ["yaml"]
     assert complete_in_bash(script, "linckia", "serve", "+--no-") == ["--no-http"]

@@ -200,7 +200,7 @@ def test_the_composite_tools_say_what_each_surface_reaches() -> None:
 
 def test_the_documents_surface_reaches_what_can_be_done_with_documents_and_nothing_else(everything: ops.Table) -> None:
     tools = {tool["name"]: tool for tool in Surface("documents", everything).listed_tools}
-    assert set(tools) == {"query", "execute", "session", "mcp.echo"}
+    assert set(tools) == {"query", "execute", "session", "mcp_echo"}
     query, execute = (tools[name]["inputSchema"]["properties"] for name in ("query", "execute"))
     assert set(query["steps"]["items"]["properties"]["op"]["enum"]) == {
         "search", "grep", "list", "list_collections", "list_snapshots", "graph", "get", "status", "describe"

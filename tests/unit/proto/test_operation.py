@@ -133,7 +133,7 @@ def test_description_is_the_docstring_and_deadline_is_in_milliseconds() -> None:
         ({"name": "a" * 11}, "name", "length <= 10"),
         ({"name": "a", "limit": 0}, "limit", ">= 1"),
         ({"name": "a", "limit": 101}, "limit", "<= 100"),
-        ({"name": "a", "limit": "5"}, "limit", "expected `integer`, got `string`"),
+        ({"name": "a", "limit": "5.5"}, "limit", "expected `integer`, got `string`"),
         ({"name": "a", "limit": 1.5}, "limit", "expected `integer`"),
         ({"name": "a", "limit": True}, "limit", "expected `integer`, got `boolean`"),
         ({"name": "a", "tags": ["x", 1]}, "tags[1]", "expected `string`, got `integer`"),
