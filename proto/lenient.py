@@ -1,9 +1,8 @@
-"""Arguments as models write them: null for a parameter that may be left out, and numbers, booleans, lists and objects
-as text.
+"""Arguments as models write them: null for an optional parameter, and numbers, booleans, lists and objects as text.
 
-`proto.validation` comes here only with arguments that do not fit as they are. Text is read as JSON only where the type
-takes no text at all and the JSON is of that type, so nothing that could be meant as text is ever converted; whatever is
-not certain stays as it was, for the error to name it.
+`proto.validation` calls this only if strict decoding failed. A string is read as JSON only if its type admits no
+string and the JSON value has that type, so a value that could be meant as a string is never converted. Anything
+uncertain is left unchanged, and the caller reports the original error.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _Types: TypeAlias = tuple[inspect.Type, ...]
 _LISTS = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.FrozenSetType)
 _OBJECTS = (inspect.StructType, inspect.DictType)
 _BOOLEANS = {"true": True, "false": False}
-"""As JSON has them; Python's spelling is taken as well."""
+"""Compared without case, since models also write Python's `True`."""
 
 
 def mended(tp: object, value: object) -> object:
-    """`value` with whatever can only mean one thing put right; the same object where that is nothing."""
+    """Convert every part of `value` whose meaning is certain; returns the same object if there is none."""
     return _mended(_choices_of(tp), value)
 
 
@@ -35,7 +34,7 @@ def _choices_of(tp: Any) -> _Types:
 
 
 def _choices(info: inspect.Type) -> _Types:
-    """The types that a value may be of."""
+    """The members of a union, or the type alone."""
     if isinstance(info, inspect.Metadata):
         return _choices(info.type)
     return info.types if isinstance(info, inspect.UnionType) else (info,)
@@ -61,7 +60,7 @@ def _of_items(choices: _Types, items: list[object]) -> list[object]:
 def _of_object(choices: _Types, value: Mapping[str, object]) -> object:
     candidates = [each for each in choices if isinstance(each, _OBJECTS)]
     if len(candidates) > 1:
-        # Structs that are told apart by a tag.
+        # The tag says which Struct is meant.
         structs = [each for each in candidates if isinstance(each, inspect.StructType) and each.tag is not None]
         candidates = [each for each in structs if value.get(each.tag_field or "") == each.tag]
     if len(candidates) != 1:
@@ -87,7 +86,7 @@ def _takes_null(choices: _Types) -> bool:
 
 
 def _read(choices: _Types, text: str) -> object:
-    """The value that `text` is the JSON of; the text itself where a text may be meant, or no such value is."""
+    """Decode `text` as JSON; returns it unchanged if a string is admitted or the value has none of the types."""
     kinds: set[type] = {NoneType}
     for each in choices:
         match each:

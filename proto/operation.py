@@ -101,13 +101,20 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
     `uri` may be a template (RFC 6570: `test://template/{id}/data`, and `{+path}` for a variable that holds slashes);
     its variables are the operation's parameters.  `query` names parameters that may follow as `?name=value&…`; the URI
-    itself is listed without them.
+    itself is listed without them.  `former` are URIs that it is still read by, and that are listed nowhere.  What a
+    reference has keeps the reference's URI; all else is below `linckia://`.
     """
 
     uri: str
     name: str
     mime_type: str
     query: tuple[str, ...] = ()
+    former: tuple[str, ...] = ()
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """Every URI that it is read by."""
+        return self.uri, *self.former
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -101,8 +101,8 @@ def respelled(tp: type[msgspec.Struct], arguments: Mapping[str, object]) -> Mapp
 
 
 def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = True) -> P:
-    """Decoded JSON as a `tp`, each field by itself. What does not fit as it is may be written as models write it
-    (`proto.lenient`); not `strict`, numbers and booleans are text to begin with.
+    """Decoded JSON as a `tp`, each field by itself. If that fails, `proto.lenient` converts what models write; not
+    `strict`, numbers and booleans may be given as text.
 
     Raises:
         InvalidParams: with `field` set and a message that says what would be right.
@@ -124,7 +124,7 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
 
 
 def _converted(tp: type[P], value: object, strict: bool) -> tuple[P, object]:
-    """The value as a `tp`, and what was converted.  Raises msgspec.ValidationError."""
+    """Convert `value` to a `tp`; also returns the value used.  Raises msgspec.ValidationError."""
     try:
         return msgspec.convert(value, tp, strict=strict), value
     except msgspec.ValidationError as error:

@@ -201,7 +201,9 @@ class KnowledgeStatsSummary(Params[StatsSummary], frozen=True, kw_only=True):
     deadline_s=30,
     text="text",
     completion="knowledge_names",
-    resource=Resource(uri="amalfa://notes/{id}", name="note", mime_type="text/markdown"),
+    resource=Resource(
+        uri="linckia://notes/{id}", former=("amalfa://notes/{id}",), name="note", mime_type="text/markdown"
+    ),
 )
 class KnowledgeNote(Params[NodeContent], frozen=True, kw_only=True):
     """A note's Markdown, by its id."""

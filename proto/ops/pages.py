@@ -1,4 +1,4 @@
-"""Resources in JSON under `synthesis://`, and lists among them that are read page by page."""
+"""Resources in JSON, most under the reference's `synthesis://`, and lists among them that are read page by page."""
 
 from __future__ import annotations
 
@@ -59,13 +59,19 @@ def resource(
     deadline_s: float = 30,
     within_roots: bool = False,
     completion: str | None = None,
+    is_own: bool = False,
 ) -> Callable[[type[P]], type[P]]:
     """Declare the decorated `Params[Result]` as the resource `title` at `synthesis://` and `uri`, of the service that
-    the operation's name begins with."""
+    the operation's name begins with; one that `is_own` (the reference has none such) is at `linckia://` and `uri`, too.
+    """
 
     def declare(params: type[P]) -> type[P]:
         query = ("offset", "limit") if issubclass(params, Paged) else ()
-        at = Resource(uri=f"synthesis://{uri}", name=title, mime_type=mime_type, query=query)
+        reference = f"synthesis://{uri}"
+        at = Resource(
+            uri=f"linckia://{uri}" if is_own else reference, former=(reference,) if is_own else (), name=title,
+            mime_type=mime_type, query=query,
+        )  # fmt: skip
         service, _, _ = name.partition("_")
         declared = operation(
             name, service=service, access=Access.READ, deadline_s=deadline_s, role=Role.RESOURCE,

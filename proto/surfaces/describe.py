@@ -1,18 +1,14 @@
-"""`describe`, and how the composite tools are listed: a surface's steps as a client reads them.
-
-By words, operations are ranked by BM25 (Robertson and Zaragoza, 2009) over names, titles and descriptions.
-"""
+"""`describe`, and how the composite tools are listed: a surface's steps as a client reads them."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 
 from proto.json_types import JsonObject
 from proto.near import did_you_mean
-from proto.operation import Access, Operation
+from proto.operation import REFERENCES, Access, Operation
+from proto.surfaces.finding import ranked
 from proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
 FOUND = 12
@@ -40,8 +36,16 @@ def describe(steps: Steps, target: str | None, words: str = "") -> JsonObject:
         "category": category.value,
         "readOnly": operation.access is Access.READ,
         "description": operation.description,
-        "paramsSchema": {key: value for key, value in operation.input_schema.items() if key != "description"},
+        "paramsSchema": _whole(operation, {} if steps.surface in REFERENCES else operation.params.common),
     }
+
+
+def _whole(operation: Operation[object], names: Mapping[str, str]) -> JsonObject:
+    """The whole schema of the parameters; those of `names` under these."""
+    schema = {key: value for key, value in operation.input_schema.items() if key != "description"}
+    properties = {names.get(name, name): each for name, each in schema["properties"].items()}
+    required = [names.get(name, name) for name in schema.get("required", ())]
+    return {**schema, "properties": properties, **({"required": required} if required else {})}
 
 
 _REACH = (
@@ -87,43 +91,3 @@ def _object(properties: JsonObject, required: list[str]) -> JsonObject:
 def about(operation: Operation[object]) -> str:
     """What the operation is for: the first sentence of its description."""
     return re.split(r"(?<=[^.][.;])\s", " ".join(operation.description.split()), maxsplit=1)[0].rstrip(".;")
-
-
-_K1, _B = 1.2, 0.75
-_WORD = re.compile(r"[a-z]+|[0-9]+")
-_ENDING = re.compile(r"(?<=[a-z]{3})(?:ies|ing|ed|es|s|e|y)$")
-_NAMED = 2
-"""How often a word of the name counts beside one of the description."""
-
-_STOP = frozenset(
-    _WORD.findall(
-        "a about all an and are as at be before but by do does for from had has have how i if in into is it its me my"
-        " no not of on or our shall should so some that the their them then these they this those to was were what when"
-        " where which who why will with would you your"
-    )
-)
-
-
-def ranked(words: str, operations: Mapping[str, Operation[object]]) -> list[str]:
-    """The names of the operations that have any of the words, the most fitting first."""
-    texts = {
-        name: Counter(_terms(f"{f'{name} {op.title} ' * _NAMED}{op.description}")) for name, op in operations.items()
-    }
-    mean = sum(text.total() for text in texts.values()) / (len(texts) or 1)
-    found = Counter(term for text in texts.values() for term in text)
-    asked = set(_terms(words))
-
-    def score(text: Counter[str]) -> float:
-        length = _K1 * (1 - _B + _B * text.total() / mean)
-        return sum(
-            math.log(1 + (len(texts) - found[term] + 0.5) / (found[term] + 0.5)) * text[term] * (_K1 + 1)
-            / (text[term] + length)
-            for term in asked & text.keys()
-        )  # fmt: skip
-
-    scores = {name: score(text) for name, text in texts.items()}
-    return sorted((name for name in scores if scores[name] > 0), key=lambda name: -scores[name])
-
-
-def _terms(text: str) -> list[str]:
-    return [_ENDING.sub("", word) for word in _WORD.findall(text.lower()) if word not in _STOP]

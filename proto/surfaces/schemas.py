@@ -6,9 +6,9 @@ in a long list how long a page is. What nests deeply is drawn in a line instead 
 Every call and every answer that fits the whole schema fits the listed one, which is looser; the whole one is what the
 op `describe` answers.
 
-Clients refuse a whole list for one schema that they cannot read, so all listed ones are of the form that each of them
-reads: every schema has a `type`, which is one type, or is an `anyOf` without keywords beside it; every array has
-`items`; and nothing is combined at the root (`tests/unit/front/client_rules.py` has the rules and where they stand).
+Many clients refuse the whole list if they cannot read one schema, so listed schemas use only what all clients accept:
+every schema has a single `type` or is an `anyOf` without other keywords, every array has `items`, and the root combines
+nothing (`tests/unit/front/client_rules.py` has the rules and their sources).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def parameters(schema: JsonObject, names: Mapping[str, str], *, told: str, detai
 
 
 def explain_once(tools: list[JsonObject], *, briefly: bool = False) -> None:
-    """An explanation that several tools of a list give a parameter of one name stays with the first of them: of a long
-    one the others name that tool, a short one they leave out if the list is to be brief."""
+    """Keep an explanation that several tools share for one parameter name in the first tool only. The others refer to
+    that tool, or with `briefly` drop the explanation if the reference would not be shorter."""
     first: dict[tuple[str, str], str] = {}
     for tool in tools:
         for name, parameter in tool["inputSchema"]["properties"].items():
@@ -113,7 +113,7 @@ def result(schema: JsonObject) -> JsonObject:
 
 def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) -> JsonObject:
     """The node, with what its references lead to in their places; parameters are explained, results are not. Objects
-    deeper than `depth` are told by their type alone."""
+    deeper than `depth` keep only their type."""
     explained = kind != "result"
     node = _resolved(node, definitions)
     choices = node.get("anyOf", ())
@@ -140,7 +140,7 @@ def _short(node: JsonObject, definitions: JsonObject, depth: int, kind: Kind) ->
 
 
 def _typed(short: JsonObject) -> JsonObject:
-    """The schema with its type, where only the values that it lists say it."""
+    """Add the type to an enumeration of strings."""
     values = short.get("enum", ())
     if values and "type" not in short and all(isinstance(each, str) for each in values):
         return {"type": "string", **short}
@@ -148,7 +148,7 @@ def _typed(short: JsonObject) -> JsonObject:
 
 
 def _outline(short: JsonObject) -> JsonObject:
-    """The types alone: of objects nothing below them."""
+    """Keep the types only; objects lose their properties."""
     if "anyOf" in short:
         outlines: list[JsonObject] = []
         for each in map(_outline, short["anyOf"]):
@@ -159,7 +159,7 @@ def _outline(short: JsonObject) -> JsonObject:
 
 
 def _unaccompanied(short: JsonObject) -> JsonObject:
-    """The schema with what stands beside each `anyOf` moved into its first choice: Gemini takes none beside it."""
+    """Move the keywords beside each `anyOf` into its first choice, since Gemini allows none there."""
     if "properties" in short:
         short["properties"] = {name: _unaccompanied(each) for name, each in short["properties"].items()}
     if "items" in short:

@@ -44,7 +44,7 @@ class Surface:
         # Of two that match, the one that says more of the URI is meant.
         by_length = sorted(self._resources, key=lambda each: -len(_VARIABLE.sub("", each[0].uri)))
         self._templates = [each for each in by_length if "{" in each[0].uri]
-        self._patterns = [(template_pattern(resource.uri), op) for resource, op in by_length]
+        self._patterns = [(template_pattern(uri), op) for resource, op in by_length for uri in resource.uris]
 
     @property
     def listed(self) -> list[Operation[object]]:
@@ -119,7 +119,7 @@ class Surface:
 
     def find_template(self, template: str) -> Operation[object] | None:
         """The operation of a URI template (or plain URI), as completion references name it."""
-        return next((op for resource, op in self._resources if resource.uri == template), None)
+        return next((op for resource, op in self._resources if template in resource.uris), None)
 
 
 def template_pattern(template: str) -> re.Pattern[str]:

@@ -16,7 +16,7 @@ from mcp import StdioServerParameters, stdio_client
 from mcp.client import Client
 
 from proto import ops
-from proto.operation import CLIENT, Role
+from proto.operation import CLIENT, SURFACES, Role
 from tests.acceptance.conftest import NODE, Front, run
 
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
@@ -49,7 +49,7 @@ def test_the_python_sdk_lists_and_calls(front: Front, transport: str, mode: str)
             async with Client(target_of(front, transport), mode=mode) as client:
                 tools = (await client.list_tools()).tools
                 assert {tool.name for tool in tools} == expected_tools()
-                result = await client.call_tool("mcp.echo", {"message": "héllo"})
+                result = await client.call_tool("mcp_echo", {"message": "héllo"})
                 assert result.structured_content == {"message": "héllo"}
                 assert not result.is_error
                 wrong = await client.call_tool("mcp.echo", {"message": 5})
@@ -120,14 +120,28 @@ def test_the_typescript_sdk_lists_and_calls(
 # ---- Inspector ----------------------------------------------------------------------------------------------------
 
 
+INSPECT = ("-y", "-p", f"node@{NODE}", "-p", INSPECTOR, "mcp-inspector", "--cli", "--format", "json")
+
+FIXTURES = {"json_schema_2020_12_tool"}
+"""Tools of the conformance suite whose schemas must have keywords that the Inspector warns of."""
+
+
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_the_inspector_lists_and_calls_without_complaint(front: Front, npx: str, transport: str) -> None:
-    inspector = [npx, "-y", "-p", f"node@{NODE}", "-p", INSPECTOR, "mcp-inspector", "--cli", "--format", "json"]
     target = ["--server-url", front.url, "--transport", "http"] if transport == "http" else front.stdio
-    listed = run([*inspector, "--strict", "--method", "tools/list", *target])
+    listed = run([npx, *INSPECT, "--strict", "--method", "tools/list", *target])
     assert listed.returncode == 0, listed.stdout + listed.stderr
     assert {tool["name"] for tool in json.loads(listed.stdout)["result"]["tools"]} == expected_tools()
-    call = ["--method", "tools/call", "--tool-name", "mcp.echo", "--tool-arg", "message=hello"]
-    called = run([*inspector, *target, *call])
+    call = ["--method", "tools/call", "--tool-name", "mcp_echo", "--tool-arg", "message=hello"]
+    called = run([npx, *INSPECT, *target, *call])
     assert called.returncode == 0, called.stdout + called.stderr
     assert json.loads(called.stdout)["result"]["structuredContent"] == {"message": "hello"}
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_the_inspector_warns_of_no_schema(front: Front, npx: str, surface: str) -> None:
+    listed = run([npx, *INSPECT, "--strict", "--method", "tools/list", *front.stdio[:-1], surface])
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    answer = json.loads(listed.stdout)
+    assert answer["result"]["tools"]
+    assert [each for each in answer.get("schemaFindings", ()) if each["toolName"] not in FIXTURES] == []

@@ -1,9 +1,8 @@
 """Whether an agent finds its tool: tasks in words, each with the operation that it should begin with.
 
-The operations that clients may call are ranked by what they say of themselves: by words (BM25 over all of it, what
-`describe` with `words` answers) and by meaning (the packaged embedding model, the task against title and first
-sentence: what follows is of when *not* to use it, which vectors do not tell apart). A tool counts as found where it is
-among the first three.
+The operations that clients may call are ranked by what they say of themselves: by words (what `describe` with `words`
+answers) and by meaning (the packaged embedding model, the task against title and first sentence: what follows is of
+when *not* to use it, which vectors do not tell apart). A tool counts as found where it is among the first three.
 
     scripts/bench manners [--show]
 """
@@ -22,7 +21,8 @@ import numpy as np
 from proto import ops
 from proto.operation import Operation
 from proto.ops.embed import TextKind
-from proto.surfaces.describe import about, ranked
+from proto.surfaces.describe import about
+from proto.surfaces.finding import ranked
 from proto.surfaces.steps import Steps
 from services.embed.weights import PACKAGED
 

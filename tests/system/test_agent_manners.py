@@ -144,7 +144,7 @@ def test_answers_fit_the_schemas_that_are_listed_for_them(kernel: RunningKernel,
         ("read_node_content", {"id": "long-note"}), ("explore_links", {"id": "other"}), ("graph_stats", {}),
         ("scratchpad_list", {}), ("list_directory_structure", {}), ("search", {"query": "anything"}),
         ("search_everything", {"query": "note"}), ("noyalib_get", {"file": str(root / "a.yaml"), "path": "server"}),
-        ("yaml_validate", {"file": str(root / "a.yaml"), "schema": {"type": "object"}}), ("mcp.echo", {"message": "x"}),
+        ("yaml_validate", {"file": str(root / "a.yaml"), "schema": {"type": "object"}}), ("mcp_echo", {"message": "x"}),
     ]  # fmt: skip
 
     async def main() -> None:

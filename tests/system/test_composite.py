@@ -14,9 +14,11 @@ import anyio
 import pytest
 import trio
 from mcp.client import Client
+from mcp_types import TextContent
 
 from tests.system.running import HTTP, RunningKernel, connection, running
 from tests.system.workloads import make_folder, wait_for_folder
+from tests.unit.front.test_prompts import FILLED, examples_in
 
 BODY = b"A sea star that regrows an arm.\n" * 100_000
 """3.2 MB."""
@@ -187,6 +189,24 @@ def test_prompts_are_listed_and_read(kernel: RunningKernel) -> None:
         assert [message.role for message in found.messages] == ["assistant"]
 
     as_client(kernel, "documents", talk)
+
+
+@pytest.mark.parametrize("surface", ["documents", "compact", "core", "all"])
+def test_the_examples_of_the_prompts_are_calls_that_succeed(kernel: RunningKernel, surface: str) -> None:
+    async def talk(client: Client) -> None:
+        stored = {"op": "add", "params": {"name": "prompts.md", "content": "of sea stars, and def parse"}}
+        read(await client.call_tool("execute", {"operations": [stored]}))
+        for name, arguments, examples in FILLED:
+            named = {"document_name": "prompts.md"} if "document_name" in arguments else {}
+            filled = await client.get_prompt(name, {**arguments, **named})
+            content = filled.messages[0].content
+            assert isinstance(content, TextContent)
+            calls = examples_in(content.text)
+            assert len(calls) == examples
+            for tool, given in calls:
+                read(await client.call_tool(tool, given))
+
+    as_client(kernel, surface, talk)
 
 
 def test_a_download_reports_progress_and_is_a_document(kernel: RunningKernel, site: str) -> None:

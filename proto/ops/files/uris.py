@@ -160,7 +160,7 @@ class FailedJobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that failed, with the reason."""
 
 
-@resource("files_jobs_cancelled", "jobs/cancelled", "jobs-cancelled")
+@resource("files_jobs_cancelled", "jobs/cancelled", "jobs-cancelled", is_own=True)
 class CancelledJobs(Paged, Params[JobList], frozen=True, kw_only=True):
     """Indexing jobs that were cancelled."""
 

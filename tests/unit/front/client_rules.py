@@ -1,7 +1,7 @@
-"""What clients and the models behind them refuse in a list of tools: one function for each published rule.
+"""Published rules of clients and model APIs for lists of tools, one function each.
 
-Each yields what breaks the rule, as `path: what is wrong`. A client hands the whole list to its model, and most APIs
-refuse a request for one bad tool in it, so a single finding makes every tool unusable there.
+Each function yields the violations as `path: reason`. A client passes the whole list to its model, and most APIs refuse
+a request that contains one bad tool, so a single violation makes every tool unusable there.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def vscode_arrays_have_items(tool: Tool) -> Iterator[str]:
 
 
 def vscode_changes_nothing_at_the_root(tool: Tool) -> Iterator[str]:
-    """The root is an object with properties, keywords that combine are taken off it, and so is what is required and not
-    there: then the model is told something else than the server checks.
+    """VS Code removes combining keywords from the root and undefined names from `required`; the model then sees other
+    rules than the server checks.
 
     https://github.com/microsoft/vscode-copilot-chat/blob/main/src/extension/tools/common/toolSchemaNormalizer.ts
     """

@@ -206,6 +206,50 @@ async def test_both_spellings_and_keys_beside_op_are_understood(client: Client, 
 # execute
 
 
+STEP = {"op": "get", "params": {"hash": "h", "depth": 3}}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        json.dumps([STEP]),
+        [json.dumps(STEP)],
+        [{"op": "get", "params": json.dumps(STEP["params"])}],
+        [{"op": "get", "params": '{"hash": "h", "depth": "3"}'}],
+        [{"op": "get", "params": {"hash": "h", "depth": "3", "include_content": None, "options": None}}],
+        [{"op": "get", "depth": 3, "hash": "h", "params": {"depth": None}}],
+        [{"op": "get", "depth": "3", "hash": "h", "params": None}],
+    ],
+)
+async def test_steps_are_understood_as_models_write_them(client: Client, steps: object) -> None:
+    result = await client.tool("query", steps=steps, max_tokens=None)
+    assert result["isError"] is False, result
+    assert result["structuredContent"] == await client.query(STEP)
+
+
+async def test_a_batch_is_understood_as_models_write_it(client: Client) -> None:
+    changes = json.dumps([{"op": "delete", "params": '{"name": "nothing"}'}, {"op": "add", "params": {"path": "a"}}])
+    result = await client.tool("execute", operations=changes, continueOnError="true")
+    assert (result["structuredContent"]["succeeded"], result["structuredContent"]["failed"]) == (1, 1)
+    result = await client.tool("session", action="start", params='{"label": "x"}')
+    assert result["isError"] is False, result
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("[", "parameter `steps`: expected `array`, got `string`"),
+        ("get", "parameter `steps`: expected `array`, got `string`"),
+        (json.dumps(STEP), "parameter `steps`: expected `array`, got `string`"),
+        ([{"op": "get", "params": "{"}], "steps[0].params: expected an object"),
+        ([{"op": "get", "params": {"hash": "h", "depth": "3.5"}}], "parameter `depth`: expected `integer`"),
+        ([{"op": "get", "params": {"hash": None}}], "hash"),
+    ],
+)
+async def test_text_that_is_no_such_json_is_refused_by_its_field(client: Client, steps: object, said: str) -> None:
+    assert said in await client.refused("query", steps=steps)
+
+
 async def test_a_batch_is_done_in_order(client: Client) -> None:
     operations = [{"op": "add", "params": {"path": "a", "mime_type": "text/plain"}}, {"op": "add", "path": "$prev.x"}]
     result = await client.tool("execute", operations=operations)

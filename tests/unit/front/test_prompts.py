@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ import pytest
 
 from proto import ops
 from proto.front import PromptFolder
+from proto.operation import Role
+from proto.surfaces.steps import Category, Steps
 from services.front import prompts
+from services.front.composite.plan import plan
 from services.front.gateway import open_gateway
 from services.front.prompts import Folder, heading
 from services.runtime.roots import Roots
@@ -20,6 +25,17 @@ from tests.unit.front.inprocess import InProcess
 from tests.unit.front.wire import META, Wire, connected
 
 TABLE = ops.load()
+FILLED: list[tuple[str, dict[str, str], int]] = [
+    ("search_codebase", {"pattern": 'def "x"', "file_type": "py", "path": "/src"}, 2),
+    ("search_codebase", {"pattern": "a.*b"}, 2),
+    ("summarize_document", {"document_name": "notes.md", "max_words": "50"}, 1),
+    ("summarize_document", {"document_name": "abcdef0123"}, 1),
+    ("research", {"topic": "sea stars", "depth": "thorough"}, 1),
+    ("review_changes", {}, 1),
+    ("review_changes", {"path": "/src", "recent": "5", "focus": "locks"}, 1),
+]
+"""Prompts that come with the system, with arguments, and how many calls their texts have."""
+
 BUILT_IN = {"search_codebase", "summarize_document", "research", "review_changes"}
 
 
@@ -36,6 +52,17 @@ async def served(
     opened = open_gateway(TABLE, dispatcher, dispatcher, version="1", prompt_folders=folders)
     async with opened as gateway, connected(gateway, surface) as wire:
         yield wire
+
+
+def examples_in(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """The calls that a prompt's text has: objects in backquotes, each with the tool that was named last before it."""
+    tool, found = "", []
+    for code in re.findall(r"`([^`]+)`", text):
+        if code in TABLE and TABLE[code].role is Role.TOOL:
+            tool = code
+        elif code.startswith("{"):
+            found.append((tool, json.loads(code)))
+    return found
 
 
 async def ask(wire: Wire, method: str, params: dict[str, Any] | None = None) -> Any:
@@ -83,6 +110,24 @@ async def test_a_prompt_is_filled_in(tmp_path: Path, name: str, arguments: dict[
         result = (await ask(wire, "prompts/get", {"name": name, "arguments": arguments}))["result"]
         assert [message["role"] for message in result["messages"]] == ["user"]
         assert said in result["messages"][0]["content"]["text"]
+
+
+@pytest.mark.parametrize("surface", sorted(prompts.SHOWN_ON))
+@pytest.mark.parametrize(("name", "arguments", "examples"), FILLED)
+async def test_each_example_of_a_prompt_is_a_call_that_can_run(
+    tmp_path: Path, surface: str, name: str, arguments: dict[str, str], examples: int
+) -> None:
+    async with served(tmp_path, surface=surface) as wire:
+        await wire.initialize()
+        result = (await ask(wire, "prompts/get", {"name": name, "arguments": arguments}))["result"]
+    calls = examples_in(result["messages"][0]["content"]["text"])
+    assert len(calls) == examples
+    for tool, given in calls:
+        params = TABLE[tool].parse(given)
+        assert isinstance(params, ops.front.Query)
+        # Raises where a step cannot run: an unknown op or parameter, or a wrong value.
+        for planned in plan(Category.QUERY, Steps(surface, TABLE), params.steps, "steps", chained=True):
+            planned.params({})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Arguments as models write them: whatever can only mean one thing is taken, and whatever could mean two is refused as
-it was sent."""
+"""Arguments as models write them are accepted if their meaning is certain, and refused by name otherwise."""
 
 from __future__ import annotations
 
@@ -79,7 +78,7 @@ class Everything(Params[None], frozen=True, kw_only=True):
         ({"limit": "null"}, {}),
         ({"numbers": ["1", 2, "-3"]}, {"numbers": [1, 2, -3]}),
         ({"by_name": {"a": "7"}}, {"by_name": {"a": 7}}),
-        # Lists and objects as JSON text, and what is in them.
+        # Lists and objects as JSON text, with nested conversions.
         ({"names": '["a", "b"]'}, {"names": ["a", "b"]}),
         ({"names": "[]"}, {"names": []}),
         ({"numbers": '["1", 2]'}, {"numbers": [1, 2]}),
@@ -89,7 +88,7 @@ class Everything(Params[None], frozen=True, kw_only=True):
         ({"edits": '[{"op": "cut", "at": "3"}, {"op": "join", "ids": "[1]"}]'},
          {"edits": [{"op": "cut", "at": 3}, {"op": "join", "ids": [1]}]}),
         ({"data": '{"a": null, "b": "5"}'}, {"data": {"a": None, "b": "5"}}),
-        # Beside what is of its type already.
+        # Values that already fit are unchanged.
         ({"limit": "5", "moment": "5", "text": "5", "data": {"x": 5.0}},
          {"limit": 5, "moment": "5", "text": "5", "data": {"x": 5.0}}),
     ],
@@ -97,7 +96,7 @@ class Everything(Params[None], frozen=True, kw_only=True):
 def test_what_can_only_mean_one_thing_is_taken(sent: dict[str, Any], meant: dict[str, Any]) -> None:
     parsed = validate(Everything, sent)
     assert parsed == validate(Everything, meant)
-    # Equal numbers of two types are told apart.
+    # 5 and 5.0 are equal in Python, but not in JSON.
     assert msgspec.json.encode(parsed) == msgspec.json.encode(validate(Everything, meant))
 
 
@@ -111,7 +110,7 @@ def test_what_can_only_mean_one_thing_is_taken(sent: dict[str, Any], meant: dict
 def test_text_that_may_be_meant_is_never_converted(sent: dict[str, Any]) -> None:
     (name,) = sent
     assert getattr(validate(Everything, sent), name) == sent[name]
-    # Nor where something beside it is put right.
+    # Also when another argument is converted.
     assert getattr(validate(Everything, {**sent, "limit": "5"}), name) == sent[name]
 
 

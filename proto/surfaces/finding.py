@@ -1,0 +1,157 @@
+"""Find operations by the words in which a person or a model describes a task.
+
+Ranked by BM25 (Robertson and Zaragoza, 2009) over names, titles and descriptions. Where a description has another word
+for what is asked (`_SAID`), that counts as well, though less than the word itself. What a description says of other
+operations ("Not notes (search_documents)") does not count for this one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+
+from proto.operation import Operation
+
+_K1, _B = 1.2, 0.75
+_NAMED = 2
+"""How often a word of the name counts beside one of the description."""
+
+_OTHER_WORD = 0.7
+"""Weight of an alternative; the word itself weighs 1."""
+
+_WORD = re.compile(r"[a-z]+|[0-9]+")
+_ENDING = re.compile(r"(?<=[a-z]{3})(?:ions?|ies|ing|ed|es|s|e|y)$")
+_SENTENCE = re.compile(r"(?<=[.;!?])\s+")
+_POINTER = re.compile(r": (?:op )?([-_a-z]+(?:, [-_a-z]+)*)[.;]?$")
+"""A reference to other operations at the end of a sentence: `Whole notes: write_note.`"""
+_NAMES = re.compile(r"\([^()]*[a-z][-_][^()]*\)")
+
+_STOP = frozenset(
+    _WORD.findall(
+        "a about all an and are as at be before but by can could did do does for from had has have help how i if in"
+        " into is it its let may me might my need no not of on or our please shall should so some that the their them"
+        " then there these they this those to us want was we were what when where which who whose why will with would"
+        " you your"
+    )
+)
+
+# Everyday words and phrases, then the words that descriptions use for them.
+_SAID = """
+undo, get back, bring back, put back, recover, revert, rescue, retrieve, roll back, rollback, unremove, unerase,
+    by mistake, by accident, accidentally, lost -> undelete restore back
+remove, erase, discard, wipe, purge, destroy, get rid of, throw away, throw out -> delete
+forget, no longer remember -> forget delete
+bin, recycle bin, wastebasket, garbage -> trash
+locate, seek, discover, look for, look up, hunt -> find search
+regex, regexp, matching -> grep pattern expression
+retitle, call differently, another name, different name, new name, different title, another title -> rename
+relocate, somewhere else, another place -> move
+modify, alter, amend, adjust, change, few lines, tweak -> edit change replace set
+fix, mend -> correct edit
+configure, bump, switch -> set change
+paragraph, section, line, sentence, extend -> append edit section
+jot, jot down, compose, draft, note down, take notes -> write
+new, start -> create write
+save, keep, archive, put away -> store add
+keep in mind, bear in mind, memorize, memorise, learn -> remember
+preference, likes, like, favourite, favorite, prefer, known about -> preferences recall memory
+show, view, display, print, see, open, contents, what does it say -> read
+show, see, what is in, enumerate -> list
+disk, drive, storage, room, big, biggest, huge, large, filling, full, disk usage, heaviest ->
+    largest space size disk free
+left over, room left, space left, left, remaining -> free
+copies, copy, same, identical, redundant, twice, more than once -> duplicate twice
+chat, chats, talk, talked, talk about, dialogue, discussion, discuss, discussed, said, thread, session ->
+    conversation past chats said
+cost, costs, price, spend, spent, money, bill, expensive, dollars, cheap, usage -> cost tokens
+page, zettel, wiki, markdown -> note notes markdown
+folder, directory, dir -> folder directory folders
+picture, photo, image -> pictures image thumbnail
+thumbnail, preview -> thumbnail
+caller, callers, call, calls, invoke, invokes, used, uses, function, method, class, symbol, dependency, depends, import,
+    imports -> calls code symbol imports
+connected, linked, refer, refers, reference, references, point, points, relation, related, backlink, backlinks ->
+    links link connected backlinks
+label, labels, keyword, keywords, categorize -> tag tags
+cluster, categories, category, topic, bundle -> group topics
+older, earlier, previous, old, history, revision, revisions, past -> version versions snapshot snapshots earlier past
+website, web page, internet, online, fetch -> download url web
+running, alive, up, down, crash, crashed, died, broken down, healthy, working -> health services died
+watch, monitor, track, observe, keep an eye -> follow watch
+whenever, automatically, by itself, every time, each new, automate, trigger, schedule, rule, rules -> plan rule
+config, configuration, settings file, compose file, yml -> yaml
+explanation, remark, remarks, comment -> comments
+continue, go on, pick up, carry on -> resume
+validate, valid, check, verify -> validate check verify
+dead, dangling, broken -> broken
+progress, how far, how long -> far progress
+abort, halt, kill, stop -> cancel stop
+everywhere, anywhere, all places, not sure where -> everywhere
+grew, grown, growth, shrank, bigger -> grew scans
+document, documents -> stored documents
+source code, source file, source files, codebase, repository -> code files grep
+recently, latest, newest -> latest newest
+"""
+
+
+def _terms(text: str) -> list[str]:
+    return [_ENDING.sub("", word) for word in _WORD.findall(text.lower()) if word not in _STOP]
+
+
+@lru_cache(maxsize=1)
+def _thesaurus() -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
+    """Map phrases (longest first) and single stems to the stems that descriptions use for them."""
+    phrases: dict[str, set[str]] = {}
+    alike: dict[str, set[str]] = {}
+    for line in _SAID.replace("\n    ", " ").strip().splitlines():
+        said, _, told = line.partition("->")
+        for each in (" ".join(part.split()) for part in said.split(",")):
+            where, key = (phrases, each) if " " in each else (alike, _terms(each)[0])
+            where.setdefault(key, set()).update(_terms(told))
+    ordered = sorted(phrases, key=lambda each: -len(each))
+    return {each: frozenset(phrases[each]) for each in ordered}, {key: frozenset(alike[key]) for key in alike}
+
+
+def _asked(words: str) -> list[tuple[str, frozenset[str]]]:
+    """The stems of a query, each with its alternatives; a phrase has alternatives only."""
+    phrases, alike = _thesaurus()
+    words = " ".join(words.lower().split())
+    asked: list[tuple[str, frozenset[str]]] = []
+    for phrase, told in phrases.items():
+        words, times = re.subn(rf"\b{re.escape(phrase)}\b", " ", words)
+        asked += [("", told)] if times else []
+    return asked + [(term, alike.get(term, frozenset())) for term in dict.fromkeys(_terms(words))]
+
+
+def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Counter[str]:
+    """The stems by which an operation is found; `names` are those of all."""
+    own = []
+    for sentence in _SENTENCE.split(" ".join(operation.description.split())):
+        pointer = _POINTER.search(sentence)
+        if not (sentence.startswith("Not ") or (pointer is not None and set(pointer[1].split(", ")) <= names)):
+            own.append(_NAMES.sub(" ", sentence))
+    return Counter(_terms(f"{f'{name} {operation.title} ' * _NAMED}{' '.join(own)}"))
+
+
+def ranked(words: str, operations: Mapping[str, Operation[object]]) -> list[str]:
+    """The names of the operations that have any of the words or another word for it, the most fitting first."""
+    names = frozenset(operations).union(op.name for op in operations.values())
+    texts = {name: _text(name, op, names) for name, op in operations.items()}
+    mean = sum(text.total() for text in texts.values()) / (len(texts) or 1)
+    found = Counter(term for text in texts.values() for term in text)
+    rarity = {term: math.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for term, n in found.items()}
+    asked = _asked(words)
+
+    def score(text: Counter[str]) -> float:
+        length = _K1 * (1 - _B + _B * text.total() / mean)
+
+        def of(term: str) -> float:
+            return rarity[term] * text[term] * (_K1 + 1) / (text[term] + length) if term in text else 0.0
+
+        return sum(max(of(term), *(_OTHER_WORD * of(each) for each in others), 0.0) for term, others in asked)
+
+    scores = {name: score(text) for name, text in texts.items()}
+    return sorted((name for name in scores if scores[name] > 0), key=lambda name: -scores[name])

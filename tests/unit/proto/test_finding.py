@@ -1,0 +1,112 @@
+"""Everyday descriptions of a task find its operation on every surface that reaches all operations."""
+
+from __future__ import annotations
+
+import pytest
+
+from proto import ops
+from proto.surfaces.describe import describe
+from proto.surfaces.finding import _SAID, _terms, ranked
+from proto.surfaces.steps import Steps
+
+TABLE = ops.load()
+STEPS = Steps("all", TABLE)
+EVERY = {name: op for group in STEPS.ops.values() for name, op in group.items()}
+
+SHOWN = 5
+"""Twelve are answered; a reader looks at the first five."""
+
+TASKS = [
+    ("undo a deletion", {"restore-files", "restore"}),
+    ("get back a deleted file", {"restore-files"}),
+    ("I deleted something by accident, how do I recover it", {"restore-files"}),
+    ("unerase", {"restore-files"}),
+    ("bring back an older version of a stored folder", {"restore"}),
+    ("restore documents that were deleted", {"restore"}),
+    ("rename a note", {"rename_note"}),
+    ("give a note a different title and keep links working", {"rename_note"}),
+    ("who calls this function", {"graph"}),
+    ("where is this class used", {"graph"}),
+    ("find usages of a function", {"graph"}),
+    ("how much did this conversation cost", {"transcript_list"}),
+    ("how many tokens did I spend on chats", {"transcript_list"}),
+    ("what did we talk about last week", {"transcripts_search"}),
+    ("continue an old chat", {"transcript_checkout"}),
+    ("erase a message from a past conversation", {"transcript_delete"}),
+    ("which files are the same", {"find-duplicates"}),
+    ("photos that exist more than once", {"find-duplicates"}),
+    ("what is filling up my disk", {"top-files"}),
+    ("biggest folders", {"top-directories"}),
+    ("how much room is left on the drive", {"disk-free"}),
+    ("remove a file", {"delete-files"}),
+    ("get rid of a folder", {"delete-files"}),
+    ("what is in the trash", {"list-trash"}),
+    ("empty the recycle bin", {"empty-trash"}),
+    ("put a file somewhere else", {"move-files"}),
+    ("change a few lines in a text file", {"edit-file"}),
+    ("show me the contents of a file", {"read-file"}),
+    ("look for a regex in my source code", {"grep-files"}),
+    ("jot down a meeting note", {"write_note"}),
+    ("add a paragraph to a note", {"edit_note"}),
+    ("which notes point to this one", {"explore_links"}),
+    ("find dead links in my notes", {"knowledge_status"}),
+    ("notes with the tag budget", {"query_by_tags"}),
+    ("how are these two notes connected", {"graph_path"}),
+    ("what does the user like", {"recall"}),
+    ("keep in mind that the user prefers tabs", {"remember"}),
+    ("erase a memory about me", {"forget"}),
+    ("change the port in a config file", {"noyalib_set"}),
+    ("delete a key from a yaml file", {"yaml_delete"}),
+    ("check a config against a schema", {"yaml_validate"}),
+    ("fetch a web page and keep it", {"download"}),
+    ("save a document for later", {"add"}),
+    ("label a stored document", {"update"}),
+    ("list older versions of a folder", {"list_snapshots"}),
+    ("sort new downloads automatically", {"plan-create"}),
+    ("watch a folder for changes", {"source-create", "watch"}),
+    ("is the search service running", {"kernel_status"}),
+    ("look everywhere for the licence question", {"search_everything"}),
+]
+
+
+@pytest.mark.parametrize(("task", "wanted"), TASKS)
+def test_a_task_in_everyday_words_finds_its_operation(task: str, wanted: set[str]) -> None:
+    assert wanted <= set(ranked(task, EVERY)[:SHOWN])
+
+
+@pytest.mark.parametrize("surface", ["core", "all", "compact"])
+def test_describe_finds_what_undoes_a_deletion(surface: str) -> None:
+    found = describe(Steps(surface, TABLE), None, "undo a deletion")["ops"]
+    assert found[0]["op"] == "restore-files"
+    assert {"restore-files", "restore"} <= {each["op"] for each in found}
+    assert {each["in"] for each in found if each["op"].startswith("restore")} == {"execute"}
+
+
+def test_what_a_description_says_of_other_operations_does_not_count_for_it() -> None:
+    # `Other files: rename-files.` is in what rename_note says of itself.
+    assert ranked("wikilinks markdown", EVERY)
+    assert ranked("rename-files", EVERY)[0] == "rename-files"
+    assert "recall" not in ranked("chats", EVERY)[:SHOWN]
+
+
+def test_every_word_that_stands_for_another_is_one_that_some_description_has() -> None:
+    told = {
+        word for line in _SAID.replace("\n    ", " ").strip().splitlines() for word in _terms(line.partition("->")[2])
+    }
+    has = {word for name, op in EVERY.items() for word in _terms(f"{name} {op.title} {op.description}")}
+    assert told <= has
+
+
+def test_words_that_nothing_has_find_nothing_and_case_does_not_matter() -> None:
+    assert ranked("qwxyz", EVERY) == []
+    assert ranked("", EVERY) == []
+    assert ranked("UNDO  A\nDELETION", EVERY) == ranked("undo a deletion", EVERY)
+
+
+@pytest.mark.parametrize(("surface", "name"), [("core", "path"), ("all", "path"), ("compact", "path")])
+def test_describe_has_the_names_that_the_surface_lists(surface: str, name: str) -> None:
+    schema = describe(Steps(surface, TABLE), "index")["paramsSchema"]
+    assert schema["required"] == [name]
+    assert name in schema["properties"]
+    assert "root" not in schema["properties"]
+    assert "root" in describe(Steps("documents", TABLE), "watch")["paramsSchema"]["properties"]
