@@ -7,88 +7,130 @@ uncertain is left unchanged, and the caller reports the original error.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import inspect
 
-_Types: TypeAlias = tuple[inspect.Type, ...]
-
 _LISTS = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.FrozenSetType)
-_OBJECTS = (inspect.StructType, inspect.DictType)
+_ANYTHING = (inspect.NoneType, inspect.AnyType, inspect.RawType)
 _BOOLEANS = {"true": True, "false": False}
 """Compared without case, since models also write Python's `True`."""
 
 
 def mended(tp: object, value: object) -> object:
     """Convert every part of `value` whose meaning is certain; returns the same object if there is none."""
-    return _mended(_choices_of(tp), value)
+    return _of(tp).mend(value)
 
 
 @lru_cache(maxsize=4096)
-def _choices_of(tp: Any) -> _Types:
-    return _choices(inspect.type_info(tp))
+def _of(tp: Any) -> _Mender:
+    return _Mender(inspect.type_info(tp))
 
 
-def _choices(info: inspect.Type) -> _Types:
+def _choices(info: inspect.Type) -> tuple[inspect.Type, ...]:
     """The members of a union, or the type alone."""
     if isinstance(info, inspect.Metadata):
         return _choices(info.type)
     return info.types if isinstance(info, inspect.UnionType) else (info,)
 
 
-def _mended(choices: _Types, value: object) -> object:
-    if isinstance(value, str):
-        value = _read(choices, value)
-    if isinstance(value, Mapping):
-        return _of_object(choices, value)
-    if isinstance(value, list):
-        lists = [each for each in choices if isinstance(each, _LISTS)]
-        if len(lists) == 1:
-            return _of_items(_choices(lists[0].item_type), value)
-    return value
+class _Field(NamedTuple):
+    mender: _Mender
+    may_be_absent: bool
+    """Whether null stands for an absent field: it is optional, and its type does not admit null."""
 
 
-def _of_items(choices: _Types, items: list[object]) -> list[object]:
-    put = [_mended(choices, each) for each in items]
-    return items if all(new is old for new, old in zip(put, items, strict=True)) else put
+class _Mender:
+    """Converts values for one type; types nest, so those of members are made when they are first needed."""
+
+    def __init__(self, info: inspect.Type) -> None:
+        self._types = _choices(info)
+        self._kinds = _kinds(self._types)
+        self.takes_null = any(isinstance(each, _ANYTHING) for each in self._types)
+
+    @cached_property
+    def is_idle(self) -> bool:
+        """Whether it changes nothing, as for strings and lists of strings."""
+        members = (self._item, self._value)
+        return self._kinds is None and not self._structs and all(each is None or each.is_idle for each in members)
+
+    @cached_property
+    def _item(self) -> _Mender | None:
+        lists = [each for each in self._types if isinstance(each, _LISTS)]
+        return _Mender(lists[0].item_type) if len(lists) == 1 else None
+
+    @cached_property
+    def _value(self) -> _Mender | None:
+        mappings = [each for each in self._types if isinstance(each, inspect.DictType)]
+        return _Mender(mappings[0].value_type) if len(mappings) == 1 else None
+
+    @cached_property
+    def _structs(self) -> list[inspect.StructType]:
+        return [each for each in self._types if isinstance(each, inspect.StructType)]
+
+    def mend(self, value: object) -> object:
+        """See `mended`."""
+        if isinstance(value, str):
+            value = value if self._kinds is None else _read(self._kinds, value)
+        if isinstance(value, list):
+            if self._item is None or self._item.is_idle:
+                return value
+            items = list(map(self._item.mend, value))
+            return value if all(map(operator.is_, items, value)) else items
+        if not isinstance(value, Mapping):
+            return value
+        if self._value is not None and not self._structs:
+            if self._value.is_idle:
+                return value
+            mend = self._value.mend
+            put = {key: mend(item) for key, item in value.items()}
+            return value if all(map(operator.is_, put.values(), value.values())) else put
+        structs = self._structs
+        if len(structs) > 1:
+            # The tag says which Struct is meant.
+            structs = [each for each in structs if each.tag is not None and value.get(each.tag_field or "") == each.tag]
+        return _of_struct(structs[0].cls, value) if len(structs) == 1 else value
 
 
-def _of_object(choices: _Types, value: Mapping[str, object]) -> object:
-    candidates = [each for each in choices if isinstance(each, _OBJECTS)]
-    if len(candidates) > 1:
-        # The tag says which Struct is meant.
-        structs = [each for each in candidates if isinstance(each, inspect.StructType) and each.tag is not None]
-        candidates = [each for each in structs if value.get(each.tag_field or "") == each.tag]
-    if len(candidates) != 1:
-        return value
-    (found,) = candidates
+@lru_cache(maxsize=4096)
+def _fields(cls: type[msgspec.Struct]) -> Mapping[str, _Field]:
+    info = inspect.type_info(cls)
+    found = {}
+    for field in info.fields if isinstance(info, inspect.StructType) else ():
+        mender = _Mender(field.type)
+        found[field.encode_name] = _Field(mender, not field.required and not mender.takes_null)
+    return found
+
+
+def _of_struct(cls: type[msgspec.Struct], value: Mapping[str, object]) -> object:
+    fields = _fields(cls)
     put: dict[str, object] = {}
-    fields = {field.encode_name: field for field in found.fields} if isinstance(found, inspect.StructType) else {}
-    for name, item in value.items():
-        if isinstance(found, inspect.DictType):
-            put[name] = _mended(_choices(found.value_type), item)
-        elif (field := fields.get(name)) is None:
-            put[name] = item
-        else:
-            new = _mended(_choices(field.type), item)
-            if new is not None or field.required or _takes_null(_choices(field.type)):
-                put[name] = new
-    unchanged = len(put) == len(value) and all(put[name] is item for name, item in value.items())
-    return value if unchanged else put
+    gone = []
+    for name, old in value.items():
+        if (field := fields.get(name)) is None or (old is not None and field.mender.is_idle):
+            continue
+        new = None if old is None else field.mender.mend(old)
+        if new is None and field.may_be_absent:
+            gone.append(name)
+        elif new is not old:
+            put[name] = new
+    if not (put or gone):
+        return value
+    changed = {**value, **put}
+    for name in gone:
+        del changed[name]
+    return changed
 
 
-def _takes_null(choices: _Types) -> bool:
-    return any(isinstance(each, inspect.NoneType | inspect.AnyType | inspect.RawType) for each in choices)
-
-
-def _read(choices: _Types, text: str) -> object:
-    """Decode `text` as JSON; returns it unchanged if a string is admitted or the value has none of the types."""
+def _kinds(types: tuple[inspect.Type, ...]) -> frozenset[type] | None:
+    """What JSON of these types decodes to; None if one of them admits a string."""
     kinds: set[type] = {NoneType}
-    for each in choices:
+    for each in types:
         match each:
             case inspect.BoolType():
                 kinds.add(bool)
@@ -105,7 +147,12 @@ def _read(choices: _Types, text: str) -> object:
             case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
                 kinds.add(list)
             case _:
-                return text
+                return None
+    return frozenset(kinds)
+
+
+def _read(kinds: frozenset[type], text: str) -> object:
+    """Decode `text` as JSON; returns it unchanged if the value is of no such kind."""
     if bool in kinds and (found := _BOOLEANS.get(text.strip().lower())) is not None:
         return found
     try:

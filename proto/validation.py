@@ -41,6 +41,7 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _PATTERN = re.compile(r"^Expected `str` matching regex '(?P<pattern>.*)'$")
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "bytes": "string"}
 _TYPES = re.compile(r"`[a-z]+(?: \| [a-z]+)*`")
+_MENDABLE = re.compile(r"got `(?:str|null)`")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
 
@@ -110,8 +111,9 @@ def validate(tp: type[P], arguments: Mapping[str, object], *, strict: bool = Tru
     try:
         try:
             parsed, taken = _converted(tp, arguments, strict)
-        except msgspec.ValidationError:
-            put = mended(tp, arguments)
+        except msgspec.ValidationError as error:
+            # No other fault can be mended, and large arguments must not be searched for nothing.
+            put = mended(tp, arguments) if _MENDABLE.search(str(error)) else arguments
             if put is arguments:
                 raise
             parsed, taken = _converted(tp, put, strict)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from proto.json_types import JsonObject
 from proto.near import did_you_mean
 from proto.operation import REFERENCES, Access, Operation
-from proto.surfaces.finding import ranked
 from proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
 FOUND = 12
@@ -18,9 +17,10 @@ FOUND = 12
 def describe(steps: Steps, target: str | None, words: str = "") -> JsonObject:
     """The answer to the op `describe`; an unknown target is an answer, too."""
     if target is None and words:
-        every = {name: (category, op) for category, ops in steps.ops.items() for name, op in ops.items()}
-        names = ranked(words, {name: op for name, (_, op) in every.items()})[:FOUND]
-        return {"ops": [{"op": name, "in": every[name][0].value, "about": about(every[name][1])} for name in names]}
+        found_by_words = [(name, steps.find(name)) for name in steps.index.ranked(words)[:FOUND]]
+        return {
+            "ops": [{"op": name, "in": step[0].value, "about": about(step[1])} for name, step in found_by_words if step]
+        }
     if target is None:
         listed: JsonObject = {f"{category}_ops": list(ops) for category, ops in steps.ops.items()}
         if steps.surface == DOCUMENTS:

@@ -136,22 +136,29 @@ def _text(name: str, operation: Operation[object], names: frozenset[str]) -> Cou
     return Counter(_terms(f"{f'{name} {operation.title} ' * _NAMED}{' '.join(own)}"))
 
 
-def ranked(words: str, operations: Mapping[str, Operation[object]]) -> list[str]:
-    """The names of the operations that have any of the words or another word for it, the most fitting first."""
-    names = frozenset(operations).union(op.name for op in operations.values())
-    texts = {name: _text(name, op, names) for name, op in operations.items()}
-    mean = sum(text.total() for text in texts.values()) / (len(texts) or 1)
-    found = Counter(term for text in texts.values() for term in text)
-    rarity = {term: math.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for term, n in found.items()}
-    asked = _asked(words)
+class Index:
+    """Operations by name, to be found by words."""
 
-    def score(text: Counter[str]) -> float:
-        length = _K1 * (1 - _B + _B * text.total() / mean)
+    def __init__(self, operations: Mapping[str, Operation[object]]) -> None:
+        names = frozenset(operations).union(op.name for op in operations.values())
+        self._texts = {name: _text(name, op, names) for name, op in operations.items()}
+        count = len(self._texts)
+        found = Counter(term for text in self._texts.values() for term in text)
+        self._rarity = {term: math.log(1 + (count - n + 0.5) / (n + 0.5)) for term, n in found.items()}
+        mean = sum(text.total() for text in self._texts.values()) / (count or 1)
+        self._lengths = {name: _K1 * (1 - _B + _B * text.total() / mean) for name, text in self._texts.items()}
 
-        def of(term: str) -> float:
-            return rarity[term] * text[term] * (_K1 + 1) / (text[term] + length) if term in text else 0.0
+    def ranked(self, words: str) -> list[str]:
+        """The names of the operations that have any of the words or an alternative, the most fitting first."""
+        asked = _asked(words)
 
-        return sum(max(of(term), *(_OTHER_WORD * of(each) for each in others), 0.0) for term, others in asked)
+        def score(name: str) -> float:
+            text, length = self._texts[name], self._lengths[name]
 
-    scores = {name: score(text) for name, text in texts.items()}
-    return sorted((name for name in scores if scores[name] > 0), key=lambda name: -scores[name])
+            def of(term: str) -> float:
+                return self._rarity[term] * text[term] * (_K1 + 1) / (text[term] + length) if term in text else 0.0
+
+            return sum(max(of(term), *(_OTHER_WORD * of(each) for each in others), 0.0) for term, others in asked)
+
+        scores = {name: score(name) for name in self._texts}
+        return sorted((name for name in scores if scores[name] > 0), key=lambda name: -scores[name])

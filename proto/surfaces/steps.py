@@ -7,12 +7,14 @@ as a tool or as a step is one: those that read in `query`, all others in `execut
 from __future__ import annotations
 
 import enum
+from functools import cached_property
 
 from proto.errors import InvalidParams
 from proto.front import SERVICE
 from proto.near import did_you_mean
 from proto.operation import CLIENT, Access, Operation, Role
 from proto.ops import Table
+from proto.surfaces.finding import Index
 
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
 
@@ -59,6 +61,11 @@ class Steps:
         every = ((category, op) for category, ops in self.ops.items() for op in ops.values())
         named = [(name, category, op) for category, op in every for name in (op.name, *op.former)]
         self._aliases = {name: (category, op) for name, category, op in named} if surface != DOCUMENTS else {}
+
+    @cached_property
+    def index(self) -> Index:
+        """The steps, to be found by words."""
+        return Index({name: op for ops in self.ops.values() for name, op in ops.items()})
 
     def find(self, name: str) -> tuple[Category, Operation[object]] | None:
         """The step of that name and where it belongs; None where there is none."""

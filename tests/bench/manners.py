@@ -22,7 +22,7 @@ from proto import ops
 from proto.operation import Operation
 from proto.ops.embed import TextKind
 from proto.surfaces.describe import about
-from proto.surfaces.finding import ranked
+from proto.surfaces.finding import Index
 from proto.surfaces.steps import Steps
 from services.embed.weights import PACKAGED
 
@@ -97,7 +97,8 @@ def operations() -> Mapping[str, Operation[object]]:
 
 def by_words(every: Mapping[str, Operation[object]]) -> list[list[str]]:
     """The operations for each task, the most fitting first."""
-    return [ranked(task, every) for task, _ in TASKS]
+    index = Index(every)
+    return [index.ranked(task) for task, _ in TASKS]
 
 
 def by_meaning(every: Mapping[str, Operation[object]]) -> list[list[str]]:

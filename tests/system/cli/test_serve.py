@@ -41,7 +41,7 @@ def test_call_reads_its_parameters_from_stdin(kernel: RunningKernel, data: Path)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("mcp.ecko",), "did you mean mcp.echo?"),
+        (("mcp.ecko",), "did you mean mcp_echo?"),
         (("mcp.echo",), "message"),
         (("mcp.echo", '{"mesage": "x"}'), "mesage"),
         (("mcp.echo", '{"message": 3}'), "message"),

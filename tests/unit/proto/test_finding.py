@@ -6,7 +6,7 @@ import pytest
 
 from proto import ops
 from proto.surfaces.describe import describe
-from proto.surfaces.finding import _SAID, _terms, ranked
+from proto.surfaces.finding import _SAID, _terms
 from proto.surfaces.steps import Steps
 
 TABLE = ops.load()
@@ -71,7 +71,7 @@ TASKS = [
 
 @pytest.mark.parametrize(("task", "wanted"), TASKS)
 def test_a_task_in_everyday_words_finds_its_operation(task: str, wanted: set[str]) -> None:
-    assert wanted <= set(ranked(task, EVERY)[:SHOWN])
+    assert wanted <= set(STEPS.index.ranked(task)[:SHOWN])
 
 
 @pytest.mark.parametrize("surface", ["core", "all", "compact"])
@@ -84,9 +84,9 @@ def test_describe_finds_what_undoes_a_deletion(surface: str) -> None:
 
 def test_what_a_description_says_of_other_operations_does_not_count_for_it() -> None:
     # `Other files: rename-files.` is in what rename_note says of itself.
-    assert ranked("wikilinks markdown", EVERY)
-    assert ranked("rename-files", EVERY)[0] == "rename-files"
-    assert "recall" not in ranked("chats", EVERY)[:SHOWN]
+    assert STEPS.index.ranked("wikilinks markdown")
+    assert STEPS.index.ranked("rename-files")[0] == "rename-files"
+    assert "recall" not in STEPS.index.ranked("chats")[:SHOWN]
 
 
 def test_every_word_that_stands_for_another_is_one_that_some_description_has() -> None:
@@ -98,9 +98,9 @@ def test_every_word_that_stands_for_another_is_one_that_some_description_has() -
 
 
 def test_words_that_nothing_has_find_nothing_and_case_does_not_matter() -> None:
-    assert ranked("qwxyz", EVERY) == []
-    assert ranked("", EVERY) == []
-    assert ranked("UNDO  A\nDELETION", EVERY) == ranked("undo a deletion", EVERY)
+    assert STEPS.index.ranked("qwxyz") == []
+    assert STEPS.index.ranked("") == []
+    assert STEPS.index.ranked("UNDO  A\nDELETION") == STEPS.index.ranked("undo a deletion")
 
 
 @pytest.mark.parametrize(("surface", "name"), [("core", "path"), ("all", "path"), ("compact", "path")])
