@@ -22,7 +22,15 @@ CALLS: list[tuple[str, Any]] = [
     ("t_list", {}),
     ("t_nothing", {}),
     ("t_dict", {}),
+    # as models write them
+    ("t_pair", {"text": "x", "count": "5"}),
+    ("t_pair", {"text": "x", "count": None}),
+    ("t_pair", {"text": "5", "count": " 5.0"}),
+    ("t_string", {"colour": None}),
+    ("query", {"steps": '[{"op": "words", "params": "{}"}]', "max_tokens": None}),
     # wrong in every way a parameter can be
+    ("t_pair", {"text": "x", "count": "5.5"}),
+    ("query", {"steps": "["}),
     ("t_pair", {}),
     ("t_pair", None),
     ("t_pair", {"text": 5}),

@@ -56,6 +56,7 @@ class PutThing(Params[Thing], frozen=True, kw_only=True):
     """Keep a thing."""
 
     name: str
+    count: int = 0
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +71,7 @@ async def open_things(env: Environment) -> AsyncIterator[Handlers]:
     async def put(params: PutThing, ctx: Context) -> Thing:
         if params.name == "bad":
             raise OperationError("it cannot be kept", field="name")
-        return Thing(name=params.name, count=0)
+        return Thing(name=params.name, count=params.count)
 
     yield handlers
 
@@ -114,6 +115,23 @@ async def test_post_takes_them_from_a_json_body_and_failures_are_worded_as_the_r
         reply = await http.request("POST", "/things", b'{"name":' + b"[" * 200 + b"]" * 200 + b"}")
         assert reply.status == 400
         assert "201 levels, more than 100" in reply.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (b'{"name": "b", "count": null}', {"name": "b", "count": 0}),
+        (b'{"name": "5", "count": "5"}', {"name": "5", "count": 5}),
+        (b'{"name": "null", "count": "5.0"}', {"name": "null", "count": 5}),
+    ],
+)
+async def test_a_body_may_be_written_as_models_write_arguments(body: bytes, answer: object) -> None:
+    async with serving() as http:
+        reply = await http.request("POST", "/things", body)
+        assert (reply.status, json.loads(reply.body)) == (200, answer)
+        reply = await http.request("POST", "/things", b'{"name": "b", "count": "5.5"}')
+        assert reply.status == 400
+        assert json.loads(reply.body)["error"]["param"] == "count"
 
 
 async def test_a_body_counts_for_its_client_as_one_for_mcp_does() -> None:
