@@ -281,9 +281,17 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, dict=T
         return error
 
 
+_VERBS = {"create", "delete", "diagnose", "drop", "execute", "get", "list", "modify", "start", "stop", "update"}
+
+
 def words_of(name: str) -> str:
-    """The name of an operation as words, its title unless it has another."""
-    return re.sub("[_.-]", " ", name).capitalize()
+    """The name of an operation as a title, used unless it declares another: `plan-list` is "List plans"."""
+    *words, last = re.split("[_.-]", name)
+    if words and last in _VERBS:
+        noun = " ".join(words)
+        words, last = [last], re.sub("y$", "ie", noun) + "s" if last == "list" else noun
+    title = " ".join([*words, last])
+    return re.sub(r"\bdb\b", "database", title[:1].upper() + title[1:])
 
 
 def operation(

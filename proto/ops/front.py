@@ -130,7 +130,7 @@ class ScratchpadListing(msgspec.Struct, frozen=True, kw_only=True):
     stats: ScratchpadStats
 
 
-@scratchpad.read("scratchpad_list", deadline_s=5)
+@scratchpad.read("scratchpad_list", title="List kept answers", deadline_s=5)
 class ScratchpadList(Params[ScratchpadListing], frozen=True, kw_only=True):
     """List the long answers that were kept in this session."""
 

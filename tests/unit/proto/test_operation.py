@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from proto import ops
 from proto.errors import InvalidParams, UnknownOperation
-from proto.operation import Access, Params, operation, operation_of
+from proto.operation import Access, Params, operation, operation_of, words_of
 from proto.validation import validate
 
 
@@ -115,6 +115,25 @@ def test_result_that_is_no_object_is_wrapped() -> None:
         "required": ["result"],
     }
     assert not operation_of(Find).wraps_result
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("plan-list", "List plans"),
+        ("query-list", "List queries"),
+        ("resource-set-get", "Get resource set"),
+        ("collection_create", "Create collection"),
+        ("db-diagnose", "Diagnose database"),
+        ("rename-files", "Rename files"),
+        ("list-jobs", "List jobs"),
+        ("index", "Index"),
+        ("session", "Session"),
+        ("mcp.echo", "Mcp echo"),
+    ],
+)
+def test_a_title_is_made_of_the_name(name: str, title: str) -> None:
+    assert words_of(name) == title
 
 
 def test_description_is_the_docstring_and_deadline_is_in_milliseconds() -> None:
