@@ -7,7 +7,7 @@ transaction, so that a link shows as soon as its target does and is gone with it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import apsw
@@ -20,7 +20,15 @@ MAX_EDGES = 10_000
 """One answer holds no more; past this a neighbourhood is the whole base."""
 
 
-_REFERENCES = "SELECT src, position, key, other_key, dst FROM edge WHERE fixed=0"
+PATH, FILE_NAME, ID, TITLE = range(4)
+"""What a key is of a note: of several notes that have it, the first kind wins, and the nearest note of that kind. A
+folder with the name, which is an end of a path, is as a file name."""
+
+_REFERENCES = (
+    "SELECT src, position, key, other_key, dst, root, path FROM edge LEFT JOIN node ON node.id=edge.src WHERE fixed=0"
+)
+_OTHER_ROOT = 1_000_000
+"""Steps from one root to another: more than there are within one."""
 
 
 class Edge(NamedTuple):
@@ -34,10 +42,82 @@ class Edge(NamedTuple):
 
 def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
     """The keys by which a note is found, each with its rank: id, title, file name, path (and every end of the path)."""
-    keys = {(id_, 0), (name_key(title), 1), (name_key(stem(place.path)), 2), (path_key(place.absolute), 3)}
+    keys = {(id_, ID), (name_key(title), TITLE), (name_key(stem(place.path)), FILE_NAME)}
     parts = name_key(place.path[:-3]).split("/")
-    keys |= {("/".join(parts[start:]), 3) for start in range(len(parts) - 1)}
+    keys |= {(path_key(place.absolute), PATH)}
+    keys |= {("/".join(parts[start:]), FILE_NAME if start else PATH) for start in range(len(parts) - 1)}
     return {(key, rank) for key, rank in keys if key}
+
+
+Candidate = tuple[int, str, Place | None]
+"""A note that has a key: the rank of the key, the note's id, and its place, if that is known."""
+
+
+class Finder:
+    """Finds the notes that references lead to, by the notes that have a key; what was read of a key is kept."""
+
+    def __init__(self, having: Callable[[str], Iterable[Candidate]]) -> None:
+        self._having = having
+        self._known: dict[str, dict[int, _Nearest]] = {}
+
+    def target(self, key: str, other_key: str, source: Place) -> str | None:
+        """The note that a reference by these keys leads to from the note at `source`."""
+        by_key = self._of(key)
+        by_other = self._of(other_key) if other_key else {}
+        for rank, found in (
+            (PATH, by_key), (FILE_NAME, by_key), (ID, by_key),
+            (PATH, by_other), (FILE_NAME, by_other), (ID, by_other), (TITLE, by_key), (TITLE, by_other),
+        ):  # fmt: skip
+            if rank in found:
+                return found[rank].to(source)
+        return None
+
+    def _of(self, key: str) -> dict[int, _Nearest]:
+        if key not in self._known:
+            by_rank: dict[int, list[tuple[str, Place | None]]] = {}
+            for rank, id_, place in self._having(key):
+                by_rank.setdefault(rank, []).append((id_, place))
+            self._known[key] = {rank: _Nearest(found) for rank, found in by_rank.items()}
+        return self._known[key]
+
+
+class _Nearest:
+    """Of some notes the one that is the fewest steps away, in the same folder first; of equals the one nearer to its
+    root, then the first by path."""
+
+    def __init__(self, notes: Sequence[tuple[str, Place | None]]) -> None:
+        self._only = notes[0][0] if len(notes) == 1 else None
+        self._below: dict[tuple[str, ...], tuple[int, int, str, str]] = {}
+        """Below each folder above one of them the nearest, with its steps down from there."""
+        for id_, place in notes if self._only is None else ():
+            folders = _folders(place or Place("", ""))
+            for depth in range(len(folders) + 1):
+                steps = len(folders) - depth + (0 if depth else _OTHER_ROOT)
+                found = steps, len(folders), place.absolute if place else "", id_
+                known = self._below.get(folders[:depth])
+                self._below[folders[:depth]] = found if known is None else min(known, found)
+
+    def to(self, source: Place) -> str:
+        """The nearest to a note."""
+        if self._only is not None:
+            return self._only
+        folders = _folders(source)
+        above = ((len(folders) - depth, folders[:depth]) for depth in range(len(folders) + 1))
+        ways = [(up + way[0], *way[1:]) for up, folder in above if (way := self._below.get(folder)) is not None]
+        return min(ways)[3]
+
+
+def _folders(place: Place) -> tuple[str, ...]:
+    """The root of a place and the folders on the way to it."""
+    return place.root, *place.path.split("/")[:-1]
+
+
+def having(db: apsw.Connection) -> Callable[[str], Iterable[Candidate]]:
+    """The notes that have a key, as the database is."""
+    query = "SELECT rank, id, root, path FROM name LEFT JOIN node USING(id) WHERE key=?"
+    return lambda key: (
+        (rank, id_, None if path is None else Place(root, path)) for rank, id_, root, path in db.execute(query, (key,))
+    )
 
 
 def store(db: apsw.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]) -> set[str]:
@@ -73,28 +153,24 @@ def resolve(db: apsw.Connection, keys: Iterable[str]) -> None:
     _point(db, f"{_REFERENCES} AND key=?1 UNION {_REFERENCES} AND other_key=?1 AND other_key<>''", keys)
 
 
+def moved(db: apsw.Connection, ids: Iterable[str]) -> None:
+    """Find the targets of all references again that may lead to these notes, which are at other places now."""
+    resolve(db, {key for id_ in ids for key, _ in _names_of(db, id_)})
+
+
 def resolve_of(db: apsw.Connection, ids: Iterable[str]) -> None:
     """Find the targets of all references of these notes."""
     _point(db, f"{_REFERENCES} AND src=?1", ids)
 
 
 def _point(db: apsw.Connection, query: str, values: Iterable[str]) -> None:
+    finder = Finder(having(db))
     rows = (row for value in values for row in list(db.execute(query, (value,))))
-    for src, position, key, other_key, dst in rows:
-        found = target(db, key, other_key)
+    for src, position, key, other_key, dst, root, path in rows:
+        found = finder.target(key, other_key, Place(root or "", path or ""))
         found = None if found == src else found
         if found != dst:
             db.execute("UPDATE edge SET dst=? WHERE src=? AND position=?", (found, src, position))
-
-
-def target(db: apsw.Connection, key: str, other_key: str) -> str | None:
-    """The note that a reference by these keys leads to."""
-    return _holder(db, key) or (_holder(db, other_key) if other_key else None)
-
-
-def _holder(db: apsw.Connection, key: str) -> str | None:
-    id_: str | None = db.execute("SELECT id FROM name WHERE key=? ORDER BY rank, id LIMIT 1", (key,)).get
-    return id_
 
 
 def _names_of(db: apsw.Connection, id_: str) -> set[tuple[str, int]]:

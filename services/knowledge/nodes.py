@@ -78,6 +78,7 @@ def arrive(
         id_ = wanted[place]
         db.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
         db.execute("DELETE FROM departed WHERE id=?", (id_,))
+    edges.moved(db, (wanted[place] for place in moves))
     # What is put under an id takes the place of what was there.
     db.execute("DELETE FROM leaving WHERE id IN (SELECT id FROM node)")
     renamed = [place for place, id_ in there.items() if id_ in changed]

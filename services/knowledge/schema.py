@@ -89,6 +89,14 @@ CREATE TABLE former(id TEXT PRIMARY KEY, node TEXT NOT NULL);
 CREATE INDEX former_node ON former(node);
 """
 
+_RANKS = """
+-- A file's name comes before an id and a title. Which note is the nearest, and which name is a whole path, is found when
+-- the notes are read again.
+UPDATE OR REPLACE name SET rank = CASE rank WHEN 0 THEN 12 WHEN 1 THEN 13 WHEN 2 THEN 11
+    ELSE CASE WHEN key LIKE '/%' THEN 10 ELSE 11 END END;
+UPDATE name SET rank = rank - 10;
+"""
+
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """The database at `path`; opening blocks."""
@@ -96,7 +104,7 @@ def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) ->
 
 
 SCHEMA = Schema(
-    version=3,
+    version=4,
     tables=_TABLES + _GRAPH_OUTBOX + _FORMER,
-    migrations={1: _GRAPH_OUTBOX, 2: _FORMER},
+    migrations={1: _GRAPH_OUTBOX, 2: _FORMER, 3: _RANKS},
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import yaml
 
@@ -23,18 +24,33 @@ _FENCE = re.compile(r"\A---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)",
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
+class Scalar(NamedTuple):
+    """A text in the front matter, its lower-cased top-level key, and where it stands; `style` is its quote, empty where
+    it has none."""
+
+    key: str
+    value: str
+    start: int
+    end: int
+    style: str
+
+
 @dataclass(frozen=True, slots=True)
 class FrontMatter:
     """Values by lower-cased key: a scalar as a list of one, a nested list flattened, a nested mapping passed over.
 
-    `lines` counts its lines with the dashes; `problem` says why it could not be read. `scalars` has each value with its
-    key and where it stands in the text.
+    `lines` counts its lines with the dashes; `problem` says why it could not be read. `scalars` has each value with
+    where it stands in the text, `linking` every text at any depth that may hold a link, `flows` the outermost
+    collections in brackets by key, start and end; `source` is all of it with the dashes.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
-    scalars: list[tuple[str, str, int, int]] = field(default_factory=list)
+    scalars: list[Scalar] = field(default_factory=list)
+    linking: list[Scalar] = field(default_factory=list)
+    flows: list[tuple[str, int, int]] = field(default_factory=list)
     lines: int = 0
     problem: str | None = None
+    source: str = ""
 
     def first(self, key: str) -> str | None:
         """The first value that is not blank."""
@@ -51,7 +67,7 @@ def split(text: str) -> tuple[FrontMatter, str]:
     match = _FENCE.match(text[: MAX_CHARS + 8])
     if match is None:
         return FrontMatter(), text
-    front = FrontMatter(lines=match[0].rstrip("\n").count("\n") + 1)
+    front = FrontMatter(lines=match[0].rstrip("\n").count("\n") + 1, source=match[0])
     front = replace(front, problem=_read(match["yaml"], front, match.start("yaml")))
     return front, text[match.end() :]
 
@@ -63,13 +79,16 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
     if source.count("[") + source.count("{") > _MAX_BRACKETS:
         return f"front matter has more than {_MAX_BRACKETS} brackets"
     key: str | None = None
-    depth = mappings = 0  # the nested mappings that are open: their content is skipped
+    depth = mappings = 0  # the nested mappings that are open: their content is no value
+    flow: tuple[int, int] | None = None  # the depth and the start of the outermost brackets that are open
     try:
         for event in yaml.parse(source, Loader=_Loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 is_mapping = isinstance(event, yaml.MappingStartEvent)
                 if depth == 0 and not is_mapping:
                     return "front matter is a list, not keys and values"
+                if flow is None and depth and event.flow_style and event.start_mark is not None:
+                    flow = depth, offset + event.start_mark.index
                 if depth == 1 and key is None:
                     key = ""  # a collection as a key is skipped
                 else:
@@ -79,6 +98,9 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
             if isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
                 mappings -= depth > 0 and mappings > 0 and isinstance(event, yaml.MappingEndEvent)
+                if flow is not None and flow[0] == depth and event.end_mark is not None:
+                    front.flows.append((key or "", flow[1], offset + event.end_mark.index))
+                    flow = None
             elif isinstance(event, yaml.NodeEvent):
                 # An escape can make half a surrogate pair, which is no text; an alias has no text of its own.
                 value = getattr(event, "value", "").encode("utf-8", "replace").decode()
@@ -88,11 +110,13 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
                     key = value.strip().lower()
                     values.setdefault(key, [])
                     continue
+                scalar = _scalar(event, key or "", value, offset)
+                if scalar is not None and ("[[" in value or "](" in value):
+                    front.linking.append(scalar)
                 if key and not mappings and value.strip() and len(values[key]) < _MAX_VALUES:
                     values[key].append(value)
-                    if event.start_mark is not None and event.end_mark is not None:
-                        span = (offset + event.start_mark.index, offset + event.end_mark.index)
-                        front.scalars.append((key, value, *span))
+                    if scalar is not None:
+                        front.scalars.append(scalar)
             if depth == 1:
                 key = None
     except yaml.YAMLError as error:
@@ -100,3 +124,10 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
         where = f" (line {mark.line + 2})" if mark is not None else ""
         return f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
     return None
+
+
+def _scalar(event: yaml.NodeEvent, key: str, value: str, offset: int) -> Scalar | None:
+    start, end = event.start_mark, event.end_mark
+    if start is None or end is None:
+        return None
+    return Scalar(key, value, offset + start.index, offset + end.index, getattr(event, "style", None) or "")

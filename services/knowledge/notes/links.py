@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import FrontMatter
+from services.knowledge.notes.properties import DESTINATION, WIKILINK, property_links
 
 FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
 NO_RELATIONS = frozenset({"QUALITY"})
 """Keys of tag comments that are remarks, not relations."""
 
-WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
-DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
-DEFINITION = re.compile(r"^ {0,3}\[[^\[\]\n]+\]:[ \t]*<?([^\s<>]+)>?", re.MULTILINE)
+DEFINITION = re.compile(
+    r"^(?:[ \t]*>)* {0,3}\[(?!\^)(?:[^\[\]\n\\]|\\.)+\]:[ \t]*(?:\n[ \t]*)?(?:<([^<>\n]*)>|([^\s<>]+))", re.MULTILINE
+)
 _TAG = re.compile(r"\[tag:([^\[\]\n]+)\]", re.IGNORECASE)
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
 _TAG_COMMENT = re.compile(r"<!--[ \t]*tags:((?:[^<-]++|-(?!->)|<(?!!--[ \t]*tags:))*+)-->", re.IGNORECASE)
@@ -55,10 +56,15 @@ class Reference:
     line: int = field(default=0, compare=False)
 
 
+def nfc(text: str) -> str:
+    """The one spelling of a text that all of its Unicode forms have."""
+    return unicodedata.normalize("NFC", text)
+
+
 def slug(name: str) -> str:
     """A name as an id: lower-cased, every character of ASCII outside `a-z0-9-` turned into `-`, and so is whatever is
     no letter, digit or picture of another script."""
-    ascii_alone = _NO_ID.sub("-", unicodedata.normalize("NFC", name.lower()))
+    ascii_alone = _NO_ID.sub("-", nfc(name.lower()))
     if ascii_alone.isascii():
         return ascii_alone
     return "".join(each if each.isascii() or _is_kept(each) else "-" for each in ascii_alone)
@@ -71,13 +77,13 @@ def _is_kept(character: str) -> bool:
 
 def name_key(name: str) -> str:
     """How titles, file names and relative paths are compared: without case, `.md`, or differences of white space."""
-    text = unicodedata.normalize("NFC", " ".join(name.split())).casefold()
+    text = nfc(nfc(" ".join(name.split())).casefold())
     return text.removesuffix(".md").removeprefix("./").strip("/")
 
 
 def path_key(absolute: str) -> str:
     """How the targets of relative links are compared: exactly."""
-    return "/" + unicodedata.normalize("NFC", os.path.normpath(absolute).lstrip("/"))
+    return "/" + nfc(os.path.normpath(absolute).lstrip("/"))
 
 
 def pointers(
@@ -89,9 +95,7 @@ def pointers(
     """
     references: list[Reference] = []
     tags: list[str] = [tag for value in front.values.get("tags", ()) for tag in value.split(",")]
-    for relation in FRONT_MATTER_RELATIONS:
-        for value in front.values.get(relation, ()):
-            references += (replace(found, written=value) for found in named(relation.upper(), value, place))
+    references += in_properties(front, place)
     text = without_code(body, code)
     found: list[tuple[int, str, Iterable[Reference]]] = []
     outside: list[str] = []
@@ -126,6 +130,26 @@ def pointers(
     return tuple(unique), clean_tags(tags)
 
 
+def in_properties(front: FrontMatter, place: Place) -> Iterator[Reference]:
+    """The references in a front matter: names in its relations, and links in any property."""
+    found: list[tuple[int, str, Iterable[Reference]]] = []
+    covered: set[int] = set()
+    for link in property_links(front):
+        relation = link.key.upper() if link.key in FRONT_MATTER_RELATIONS else ""
+        if link.is_path:
+            each = linked(link.inside, place)
+            each = (replace(one, kind=relation) for one in each) if relation else each
+        else:
+            each = named(relation or "CITES", link.inside, place)
+        found.append((link.offsets[0], link.inside, each))
+        covered.update(link.offsets)
+    for scalar in front.scalars:
+        if scalar.key in FRONT_MATTER_RELATIONS and covered.isdisjoint(range(scalar.start, scalar.end)):
+            found.append((scalar.start, scalar.value, named(scalar.key.upper(), scalar.value, place)))
+    for _, written, each in sorted(found, key=lambda item: item[0]):
+        yield from (replace(one, written=written) for one in each)
+
+
 def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags as they are compared: trimmed, without `#`, case folded, each once."""
     cleaned = (tag.strip().strip("\"'").removeprefix("#").strip().casefold() for tag in tags)
@@ -139,20 +163,24 @@ def named(kind: str, name: str, place: Place) -> Iterator[Reference]:
         text = text[: fragment.start()].strip()
     if not text:
         return
-    if text.startswith(("./", "../")):
+    if text.startswith(("./", "../", "/")):
         path = text if text.lower().endswith(".md") else text + ".md"
-        yield Reference(kind, path_key(os.path.join(place.root, os.path.dirname(place.path), path)), name_key(text))
+        yield Reference(kind, path_key(os.path.join(_folder(text, place), path.lstrip("/"))), name_key(text))
         return
     yield Reference(kind, name_key(text), slug(text.removesuffix(".md")))
 
 
 def linked(destination: str, place: Place) -> Iterator[Reference]:
-    """A relative Markdown link to a note."""
-    path = urllib.parse.unquote(destination).partition("#")[0].partition("?")[0].strip()
-    if SCHEME.match(path) or path.startswith("//") or not path.lower().endswith(".md"):
+    """A Markdown link to a note, relative to the note that has it or from its root on."""
+    path = urllib.parse.unquote(destination.partition("#")[0].partition("?")[0]).strip()
+    if SCHEME.match(path) or path.startswith(("//", "www.")) or not path.lower().endswith(".md"):
         return
-    folder = place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))
-    yield Reference("LINKS_TO", path_key(os.path.join(folder, path.lstrip("/"))))
+    yield Reference("LINKS_TO", path_key(os.path.join(_folder(path, place), path.lstrip("/"))))
+
+
+def _folder(path: str, place: Place) -> str:
+    """The folder from which a note names a file by a path."""
+    return place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))
 
 
 def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:

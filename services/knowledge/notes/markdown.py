@@ -15,7 +15,7 @@ from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import Part, Section, cut, without_data
 from services.runtime.text.markdown import Outline, outline
 
-VERSION = 5
+VERSION = 6
 """Rises when the same text would give another note: then all notes are read again."""
 
 MAX_INDEXED_CHARS = 4 * 1024 * 1024

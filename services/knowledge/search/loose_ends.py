@@ -1,8 +1,10 @@
-"""Loose ends: links whose target is no note, with what may have been meant, and notes without any link."""
+"""Loose ends: links whose target is no note and no other file, with what may have been meant, and notes without any
+link."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,11 +18,14 @@ from services.knowledge.nodes import Node
 from services.knowledge.notes.files import text_if_readable
 from services.knowledge.notes.links import Reference, name_key
 from services.knowledge.notes.markdown import parse, stem
+from services.knowledge.search import attachments
 from services.runtime.database import Database
 from services.runtime.models.measure import ROUGH
 from services.runtime.roots import Roots, is_below
 
 _MEANT = 3
+_REST = 20
+"""So many times as long as it took to look for files is what was found kept; notes that change end it at once."""
 
 # Tags, and relations of tag comments, need no note. A note's link to itself is none, and not broken.
 _DANGLING = """
@@ -56,12 +61,14 @@ class LooseEnds:
         self._database = database
         self._ingest = ingest
         self._kept: tuple[tuple[int, int], Loose] = ((-1, -1), Loose())
+        self._kept_until = 0.0
         self._turn = trio.CapacityLimiter(1)
 
     async def found(self, limit: int) -> Loose:
-        """The first `limit` of both."""
+        """The first `limit` of both. Of links that lead out of the folders nothing is known."""
         state = self._database.version, limit
-        if self._kept[0] != state:
+        began = time.monotonic()
+        if self._kept[0] != state or began > self._kept_until:
             dangling, orphans = await self._database.read(
                 lambda db: (list(db.execute(_DANGLING)), [id_ for (id_,) in db.execute(_ORPHANS)])
             )
@@ -70,6 +77,8 @@ class LooseEnds:
                 _listed, dangling, notes, self._ingest.roots, limit, limiter=self._turn
             )
             self._kept = state, Loose(broken, count, orphans[:limit], len(orphans))
+            # Files other than notes come and go without a change of the database.
+            self._kept_until = time.monotonic() + _REST * (time.monotonic() - began)
         return self._kept[1]
 
 
@@ -77,7 +86,9 @@ def _listed(
     dangling: Sequence[Dangling], notes: Mapping[str, Node], roots: Roots, limit: int
 ) -> tuple[list[BrokenLink], int]:
     """The first `limit` broken links, and how many there are. Blocks on the disk."""
-    broken = [each for each in dangling if each[0] in notes and not _leads_elsewhere(each[2], roots)]
+    beyond = frozenset(key for _, _, key in dangling if key.startswith("/") and not is_below(key, roots))
+    files = attachments.there({key for _, _, key in dangling} - beyond, roots) | beyond
+    broken = [each for each in dangling if each[0] in notes and each[2] not in files]
     names: dict[str, Node] = {}
     for node in notes.values() if broken else ():
         for name in (node.id, name_key(node.title), name_key(stem(node.place.path))):
@@ -102,11 +113,6 @@ def _listed(
             )
         )
     return listed, len(broken)
-
-
-def _leads_elsewhere(key: str, roots: Roots) -> bool:
-    """Whether a link leads to a file that is there and is no note, or out of the folders, where nothing is known."""
-    return key.startswith("/") and (not is_below(key, roots) or os.path.exists(key))
 
 
 def _meant(key: str, source: Node, names: Mapping[str, Node]) -> Iterator[str]:

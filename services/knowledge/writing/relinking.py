@@ -1,7 +1,7 @@
 """Links of a note's text as they are written, and how they are written once a note has another place.
 
-Links are wikilinks and the names in the front matter's relations, both by name; and relative Markdown links and
-reference definitions, by path. A link in code is an example, and stays.
+Links are wikilinks and the names in the front matter's relations, both by name; and Markdown links and reference
+definitions, by path; in the text and in every property. A link in code is an example, and stays.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from services.knowledge.notes import frontmatter, links
 from services.knowledge.notes.files import Place
+from services.knowledge.notes.properties import DESTINATION, WIKILINK, encoded, property_links
 from services.knowledge.writing.editing import MARK, flat
 from services.runtime.text.markdown import outline
 
@@ -32,7 +33,10 @@ class Token(NamedTuple):
     end: int
     written: str
     is_path: bool
-    is_yaml: bool = False
+    style: str | None = None
+    """In the front matter: within which quotes it stands, empty where within none."""
+    is_scalar: bool = False
+    """Whether it is all of a scalar of the front matter, with its quotes."""
 
 
 @dataclass(slots=True)
@@ -48,13 +52,13 @@ class Changed:
 class Move:
     """A note that gets another place.
 
-    `moving` are the keys of references that lead to it and would not then; `names` the names that will, shortest first.
+    `moving` has by note, as it is now, the keys of references that would lead elsewhere then, with the names that lead
+    to the same note, shortest first.
     """
 
     old: Place
     new: Place
-    moving: frozenset[tuple[str, str]]
-    names: Sequence[str]
+    moving: Mapping[Place, Mapping[tuple[str, str], Sequence[str]]]
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -64,31 +68,33 @@ def tokens(text: str) -> Iterator[Token]:
     front, body = frontmatter.split(even)
     start = len(text) - len(body)
     seen = links.without_code(body, outline(body).code)
-    for match in links.WIKILINK.finditer(seen):
-        yield _named(match[1], match.start(1) + start)
-    for match in links.DESTINATION.finditer(seen):
-        group = 2 if match[1] is None else 1
-        yield _pathed(match[group], match.start(group) + start)
-    for match in links.DEFINITION.finditer(seen):
-        yield _pathed(match[1], match.start(1) + start)
-    for match in links.WIKILINK.finditer(text[mark:start]):
-        yield _named(match[1], match.start(1) + mark)
-    for key, value, first, end in front.scalars:
-        if key in links.FRONT_MATTER_RELATIONS and "[[" not in value:
-            yield Token(first + mark, end + mark, value, is_path=False, is_yaml=True)
+    for match in WIKILINK.finditer(seen):
+        yield _named(match[1], range(match.start(1) + start, match.end(1) + start + 1))
+    for pattern in (DESTINATION, links.DEFINITION):
+        for match in pattern.finditer(seen):
+            group = 2 if match[1] is None else 1
+            yield _pathed(match[group], range(match.start(group) + start, match.end(group) + start + 1))
+    covered: set[int] = set()
+    for link in property_links(front):
+        covered.update(link.offsets)
+        offsets = [at + mark for at in link.offsets]
+        yield (_pathed if link.is_path else _named)(link.inside, offsets, link.style)
+    for scalar in front.scalars:
+        if scalar.key in links.FRONT_MATTER_RELATIONS and covered.isdisjoint(range(scalar.start, scalar.end)):
+            yield Token(scalar.start + mark, scalar.end + mark, scalar.value, is_path=False, is_scalar=True)
 
 
-def _named(inside: str, at: int) -> Token:
+def _named(inside: str, offsets: Sequence[int], style: str | None = None) -> Token:
     heading = links.FRAGMENT.search(inside)
     name = inside[: heading.start()] if heading else inside
-    start = at + len(name) - len(name.lstrip())
+    start = len(name) - len(name.lstrip())
     name = name.strip().rstrip("\\")
-    return Token(start, start + len(name), name, is_path=False)
+    return Token(offsets[start], offsets[start + len(name)], name, is_path=False, style=style)
 
 
-def _pathed(inside: str, at: int) -> Token:
+def _pathed(inside: str, offsets: Sequence[int], style: str | None = None) -> Token:
     path = re.split("[#?]", inside, maxsplit=1)[0]
-    return Token(at, at + len(path), path, is_path=True)
+    return Token(offsets[0], offsets[len(path)], path, is_path=True, style=style)
 
 
 def relinked(text: str, names: Mapping[str, str], paths: Mapping[str, str]) -> tuple[str, int]:
@@ -99,10 +105,20 @@ def relinked(text: str, names: Mapping[str, str], paths: Mapping[str, str]) -> t
         new = (paths if token.is_path else names).get(token.written)
         if new is None or new == token.written or token.start < position:
             continue
-        parts += (text[position : token.start], _as_yaml(new, text[token.start]) if token.is_yaml else new)
+        replacement = _fitting(new, token, text)
+        if replacement is None:
+            continue
+        parts += (text[position : token.start], replacement)
         position = token.end
         count += 1
     return "".join((*parts, text[position:])), count
+
+
+def _fitting(new: str, token: Token, text: str) -> str | None:
+    """A name or path as it is written in the place of a token; None where it cannot stand there."""
+    if token.is_scalar:
+        return _as_yaml(new, text[token.start])
+    return new if token.style is None else encoded(new, token.style)
 
 
 def _as_yaml(name: str, first: str) -> str:
@@ -116,25 +132,28 @@ def changed(text: str, place: Place, move: Move) -> Changed:
     found = Changed()
     own = place == move.old
     folder = os.path.dirname((move.new if own else place).absolute)
+    moving = move.moving.get(place, {})
     for token in set(tokens(text)):
         written = token.written
-        if token.is_path or written.startswith(("./", "../")):
+        new: str | None = None
+        if token.is_path or written.startswith(("./", "../", "/")):
             new = _path(written, place, folder, move, is_path=token.is_path)
-        else:
+        if new is None and not token.is_path:
             reference = next(links.named("", written, place), None)
-            if reference is None or (reference.key, reference.other_key) not in move.moving:
-                continue
-            new = _name(written, move.names)
-            found.stuck |= new is None
+            if reference is not None and (names := moving.get((reference.key, reference.other_key))) is not None:
+                new = _name(written, names)
+                found.stuck |= new is None
         if new is not None and new != written:
             (found.paths if token.is_path else found.names)[written] = new
+            found.stuck |= _fitting(new, token, text) is None
     return found
 
 
 def _name(written: str, names: Sequence[str]) -> str | None:
-    """Of as many folders as were written, or of so many that it leads there."""
+    """Of as many folders as were written, or of so many that it leads there; a relative path where none does."""
     folders = written.strip("/").count("/")
-    new = next((name for name in names if name.count("/") >= folders), next(reversed(names), None))
+    plain = [name for name in names if not name.startswith(("./", "../"))] or names
+    new = next((name for name in plain if name.count("/") >= folders), next(reversed(plain), None))
     return new if new is None or not written.lower().endswith(".md") else f"{new}.md"
 
 
@@ -159,6 +178,6 @@ def _path(written: str, place: Place, folder: str, move: Move, *, is_path: bool)
         if written.startswith("./") and not new.startswith("../"):
             new = f"./{new}"
     if not is_path:
-        new = new if new.startswith("../") else f"./{new.removeprefix('./')}"
+        new = new if from_root or new.startswith("../") else f"./{new.removeprefix('./')}"
         return new.removesuffix(".md") if bare else new
     return _ENCODED.sub(lambda found: urllib.parse.quote(found[0], safe=""), new)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,43 +55,74 @@ class _Entry(NamedTuple):
 
 
 def planned(db: apsw.Connection, node: Node, new: Place, title: str, roots: Roots) -> tuple[Move, list[Place]]:
-    """What the new place changes for links to a note, and the other notes that have some.
+    """What the new place changes for the links of all notes, and the other notes that have some of those.
 
-    `title` is the note's title in its new place.
+    `title` is the note's title in its new place. A link that leads to another note, and would lead to this one or to a
+    third one afterwards, is of them too.
     """
     there = {Place(root, path): id_ for id_, root, path in db.execute("SELECT id, root, path FROM node")}
     wanted = ids.ids_of([new, *(place for place in there if place != node.place)], roots)
     others = {id_: wanted[place] for place, id_ in there.items() if place != node.place and wanted[place] != id_}
+    places = {id_: new if place == node.place else place for place, id_ in there.items()}
     own = edges.names(wanted[new], new, title)
-    places = {key for key, _ in edges.names(node.id, node.place, "")}
-    new_places = {key for key, _ in edges.names(wanted[new], new, "")}
+    now = edges.having(db)
 
-    def holder(key: str) -> str:
-        """Which note a name leads to afterwards."""
-        found = [(rank, wanted[new]) for name, rank in own if name == key]
-        found += [(0, after) for after in others.values() if after == key]
-        for id_, rank in db.execute("SELECT id, rank FROM name WHERE key=? AND id<>?", (key, node.id)):
-            if rank or id_ not in others:
-                found.append((rank, others.get(id_, id_)))
-        return min(found, default=(0, ""))[1]
+    def then(key: str) -> Iterator[edges.Candidate]:
+        """The notes that have a key afterwards, by their present ids."""
+        yield from ((rank, node.id, new) for name, rank in own if name == key)
+        yield from ((edges.ID, id_, places[id_]) for id_, after in others.items() if after == key)
+        for rank, id_, place in now(key):
+            if id_ != node.id and (rank != edges.ID or id_ not in others):
+                yield rank, id_, place
 
-    def leads(key: str, other_key: str) -> bool:
-        return (holder(key) or (holder(other_key) if other_key else "")) == wanted[new]
+    before, after = edges.Finder(now), edges.Finder(then)
+    by_place = {key for key, _ in edges.names(node.id, node.place, "")}
+    by_new_place = {key for key, _ in edges.names(wanted[new], new, "")}
+    named: dict[tuple[str, Place], tuple[str, ...]] = {}
 
-    pointing = set(db.execute("SELECT DISTINCT key, other_key FROM edge WHERE dst=? AND fixed=0", (node.id,)))
-    of_itself = db.execute("SELECT DISTINCT key, other_key FROM edge WHERE src=? AND fixed=0", (node.id,))
-    pointing |= {pair for pair in of_itself if edges.target(db, *pair) == node.id}
-    moving = set()
-    for key, other_key in pointing:
-        by = key if edges.target(db, key, "") == node.id else other_key
-        if not leads(key, other_key) or (by in places and by not in new_places):
-            moving.add((key, other_key))
-    parts = new.path[:-3].split("/")
-    names = ["/".join(parts[start:]) for start in reversed(range(len(parts)))]
-    good = [name for name in names if not UNNAMEABLE.search(name) and leads(name_key(name), slug(name))]
-    query = "SELECT DISTINCT root, path FROM node JOIN edge ON edge.src = node.id WHERE edge.dst=? AND fixed=0"
-    linking = [Place(*row) for row in db.execute(query, (node.id,))]
-    return Move(node.place, new, frozenset(moving), good), [place for place in linking if place != node.place]
+    def names(id_: str, source: Place) -> tuple[str, ...]:
+        """The names that lead to a note from another one afterwards, shortest first."""
+        seen = id_, source._replace(path=os.path.dirname(source.path))
+        if seen not in named:
+            named[seen] = tuple(_names(places[id_], source, lambda *keys: after.target(*keys, source) == id_))
+        return named[seen]
+
+    moving: dict[Place, dict[tuple[str, str], tuple[str, ...]]] = {}
+    linking: dict[Place, None] = {}
+    for src, key, other_key in _concerned(db, node.id, {key for key, _ in own} | others.keys() | set(others.values())):
+        source = node.place if src == node.id else places[src]
+        leads_to = before.target(key, other_key, source)
+        if leads_to is None:
+            continue
+        if leads_to == node.id != src:
+            linking[source] = None
+        by = key if before.target(key, "", source) == node.id else other_key
+        lost = leads_to == node.id and by in by_place and by not in by_new_place
+        if lost or after.target(key, other_key, places[src]) != leads_to:
+            moving.setdefault(source, {})[key, other_key] = names(leads_to, places[src])
+            linking[source] = None
+    return Move(node.place, new, moving), [place for place in linking if place != node.place]
+
+
+def _concerned(db: apsw.Connection, id_: str, keys: set[str]) -> set[tuple[str, str, str]]:
+    """The references from a note, to it, and by the names that get another meaning."""
+    query = "SELECT src, key, other_key FROM edge WHERE fixed=0 AND"
+    found = set(db.execute(f"{query} src=?1 UNION {query} dst=?1", (id_,)))
+    for key in keys:
+        found |= set(db.execute(f"{query} key=?1 UNION {query} other_key=?1 AND other_key<>''", (key,)))
+    return found
+
+
+def _names(place: Place, source: Place, leads_there: Callable[[str, str], bool]) -> Iterator[str]:
+    parts = place.path[:-3].split("/")
+    for start in reversed(range(len(parts))):
+        name = "/".join(parts[start:])
+        if not UNNAMEABLE.search(name) and leads_there(name_key(name), slug(name)):
+            yield name
+    if place.root == source.root and not UNNAMEABLE.search(place.path):
+        # A path always leads there.
+        path = os.path.relpath(place.path[:-3], os.path.dirname(source.path) or ".")
+        yield path if path.startswith("../") else f"./{path}"
 
 
 class Journal:

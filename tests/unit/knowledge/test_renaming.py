@@ -149,10 +149,9 @@ async def test_a_kill_at_any_step_is_finished_at_the_next_start(tmp_path: Path, 
         await settled(bench, 3)
         await bench.stop("knowledge")
         # As the service that died had begun it: so many steps are done.
-        move = Move(
-            Place(str(root), "notes/Old.md"), Place(str(root), "deep/New name.md"),
-            frozenset({("old", "old"), ("notes/old", "notes-old")}), ["New name", "deep/New name"],
-        )  # fmt: skip
+        old, names = Place(str(root), "notes/Old.md"), ["New name", "deep/New name"]
+        moving = dict.fromkeys([("old", "old"), ("notes/old", "notes-old")], names)
+        move = Move(old, Place(str(root), "deep/New name.md"), {old: moving, Place(str(root), "links.md"): moving})
         own = changed(OWN, move.old, move)
         other = changed((root / "links.md").read_bytes().decode(), Place(str(root), "links.md"), move)
         relinks = [

@@ -1,0 +1,124 @@
+"""Links in the front matter of a note: in any property, at any depth, quoted or not.
+
+A link in a scalar is found in the text that the scalar means, so that escapes and folded lines hide none; and each of
+its characters keeps its offset in the file, so that a renaming can change the link alone. An unquoted `[[A]]` is a list
+in a list to YAML, and a link to everybody else. A link in a comment is none.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from services.knowledge.notes.frontmatter import FrontMatter, Scalar
+
+WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
+DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
+
+BARE = ""
+"""The style of a link that no quotes surround."""
+
+_FOLD = r"[ \t]*\n[ \t\n]*"
+_PIECES = {
+    '"': re.compile(rf"\\(?:x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|\n[ \t]*|.)|{_FOLD}|."),
+    "'": re.compile(rf"''|{_FOLD}|."),
+    BARE: re.compile(rf"{_FOLD}|."),
+}
+_ESCAPES = {
+    "0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b",
+    "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029",
+}  # fmt: skip
+_KEY = re.compile(r"([^\s#:\[\]{}\"'][^:\n]*):(?=\s|$)")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_UNQUOTABLE = re.compile(r"[:#](?:\s|$)|\s#|[{}]|^[-?:&*!|>'\"%@`,]")
+"""What a name may not have where it stands without quotes."""
+
+
+class PropertyLink(NamedTuple):
+    """A link in the front matter: `inside` is what is between its brackets, `offsets` has the place of each of its
+    characters in the text, and of its end."""
+
+    key: str
+    inside: str
+    offsets: Sequence[int]
+    is_path: bool
+    style: str
+
+
+def property_links(front: FrontMatter) -> Iterator[PropertyLink]:
+    """The links in the front matter that a text begins with, in no order."""
+    if front.problem is not None:
+        yield from _raw(front)
+        return
+    text = front.source
+    for scalar in front.linking:
+        meant, offsets = _meant(text, scalar)
+        style = scalar.style if scalar.style in _PIECES else "|"
+        for inside, at, is_path in _matches(meant):
+            yield PropertyLink(scalar.key, inside, offsets[at : at + len(inside) + 1], is_path, style)
+    starts = [scalar.start for scalar in front.linking]
+    for key, start, end in front.flows:
+        for match in WIKILINK.finditer(text, start, end):
+            before = bisect_right(starts, match.start())
+            if not before or front.linking[before - 1].end <= match.start():
+                at = match.start(1)
+                yield PropertyLink(key, match[1], range(at, match.end(1) + 1), False, BARE)
+
+
+def encoded(name: str, style: str) -> str | None:
+    """A name as it is written within a scalar of that style; None where it cannot be."""
+    if style == '"':
+        return name.replace("\\", "\\\\").replace('"', '\\"')
+    if style == "'":
+        return name.replace("'", "''")
+    return None if style == BARE and _UNQUOTABLE.search(name) else name
+
+
+def _matches(text: str) -> Iterator[tuple[str, int, bool]]:
+    for match in WIKILINK.finditer(text):
+        yield match[1], match.start(1), False
+    for match in DESTINATION.finditer(text):
+        group = 2 if match[1] is None else 1
+        yield match[group], match.start(group), True
+
+
+def _meant(text: str, scalar: Scalar) -> tuple[str, Sequence[int]]:
+    """What a scalar means, and where each of its characters stands; its source where that cannot be told."""
+    start, end = scalar.start, scalar.end
+    if (pieces := _PIECES.get(scalar.style)) is not None:
+        margin = 1 if scalar.style else 0
+        meant: list[str] = []
+        offsets: list[int] = []
+        at = start + margin
+        while at < end - margin and (match := pieces.match(text, at, end - margin)):
+            characters = _character(match[0], scalar.style)
+            meant.append(characters)
+            offsets += [at] * len(characters)
+            at = match.end()
+        if "".join(meant) == scalar.value:
+            return scalar.value, [*offsets, end - margin]
+    return text[start:end], range(start, end + 1)
+
+
+def _character(piece: str, style: str) -> str:
+    if piece[0] == "\\" and style == '"':
+        if piece[1] in "xuU":
+            return chr(min(int(piece[2:], 16), 0x10FFFF))
+        return "" if piece[1] == "\n" else _ESCAPES.get(piece[1], piece[1])
+    if "\n" in piece:
+        return "\n" * (piece.count("\n") - 1) or " "
+    return "'" if piece == "''" and style == "'" else piece
+
+
+def _raw(front: FrontMatter) -> Iterator[PropertyLink]:
+    """What looks like a link in front matter that is not valid YAML."""
+    key, at = "", 0
+    for line in front.source.split("\n"):
+        if found := _KEY.match(line):
+            key = found[1].strip().lower()
+        seen = _COMMENT.sub(lambda comment: " " * len(comment[0]), line)
+        for inside, start, is_path in _matches(seen):
+            yield PropertyLink(key, inside, range(at + start, at + start + len(inside) + 1), is_path, "|")
+        at += len(line) + 1

@@ -1,0 +1,37 @@
+"""Names of files in either Unicode form: `é` as one character (NFC) or as two (NFD) is one name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from services.knowledge.notes.links import nfc
+from services.runtime.roots import is_below
+
+
+def as_on_disk(path: str, roots: Sequence[str]) -> str:
+    """An absolute path as its files and folders below a root are spelled; what is not there keeps its spelling.
+
+    Blocks on the disk. The exact spelling comes first.
+    """
+    if path.isascii() or os.path.lexists(path) or not is_below(path, roots):
+        return path
+    root = max((root for root in roots if is_below(path, (root,))), key=len)
+    found = root
+    parts = [part for part in path[len(root) :].split(os.sep) if part]
+    for number, part in enumerate(parts):
+        if (there := _entry(found, part)) is None:
+            return os.path.join(found, *parts[number:])
+        found = os.path.join(found, there)
+    return found
+
+
+def _entry(folder: str, name: str) -> str | None:
+    if os.path.lexists(os.path.join(folder, name)):
+        return name
+    if name.isascii():
+        return None
+    try:
+        return min((each for each in os.listdir(folder) if nfc(each) == nfc(name)), default=None)
+    except OSError:
+        return None

@@ -1,0 +1,42 @@
+"""Links to files that are no notes: pictures, PDFs, canvases, files of any type below the roots."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import trio
+
+from services.knowledge.ingest.walking import SKIPPED_FOLDERS
+from services.knowledge.notes.links import name_key
+from services.knowledge.notes.spelling import as_on_disk
+from services.runtime.roots import Roots
+from services.runtime.walking import Folder, walk
+
+
+def there(keys: Iterable[str], roots: Roots) -> frozenset[str]:
+    """Those keys of references by which a file is found: by its path, or by its name or the end of its path below any
+    root. Blocks on the disk; run in a thread of trio's."""
+    found = {key for key in keys if key.startswith("/") and _is_file(key, roots)}
+    wanted: dict[str, list[str]] = {}
+    for key in keys:
+        if not key.startswith("/"):
+            wanted.setdefault(key.rpartition("/")[2], []).append(key)
+    for root in roots if wanted else ():
+        for folder, folders, others in walk(roots, Folder(root), lambda path, error: None, honour_ignores=False):
+            trio.from_thread.check_cancelled()
+            folders[:] = [each for each in folders if _enters(each.name) and each.path not in roots]
+            for name in (name_key(entry.name) for entry in others):
+                if (sought := wanted.get(name)) is not None:
+                    path = name_key(folder.below + name)
+                    found.update(key for key in sought if key == path or path.endswith(f"/{key}"))
+    return frozenset(found)
+
+
+def _enters(name: str) -> bool:
+    return not name.startswith(".") and name not in SKIPPED_FOLDERS
+
+
+def _is_file(key: str, roots: Roots) -> bool:
+    """Whether a path leads to something; a wikilink's has got `.md` at its end."""
+    return any(os.path.exists(as_on_disk(path, roots)) for path in (key, key.removesuffix(".md")))
