@@ -25,7 +25,7 @@ NodeId = Annotated[str, Meta(min_length=1, max_length=1024, description="Id of a
 Instant: TypeAlias = str | int | float
 """RFC 3339 with any offset, `YYYY-MM-DDTHH:MM` (UTC), a date, or Unix seconds."""
 
-_SINCE = "Only notes of then (`date`, else last change) or later: RFC 3339, date, Unix seconds"
+_SINCE = "Only notes of then (`date`, else last change) or later: RFC 3339, date, `last week`"
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):

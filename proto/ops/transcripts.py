@@ -121,7 +121,7 @@ class TranscriptsSearch(Params[TranscriptSearchResult], frozen=True, kw_only=Tru
     query: Query
     top_k: Annotated[int, Meta(ge=-(2**31), le=2**31, description="Not above 0: 5")] = 5
     role: Annotated[str, Meta(max_length=64, description="Only of this role")] = ""
-    since: Annotated[Instant | None, Meta(description="RFC 3339, date, Unix seconds")] = None
+    since: Annotated[Instant | None, Meta(description="RFC 3339, date, `yesterday`")] = None
     until: Annotated[Instant | None, Meta(description="A date means all of it")] = None
     agent: Annotated[str, Meta(max_length=256, description="Only of this agent")] = ""
     project: Annotated[str, Meta(max_length=1024, description="Only of this project")] = ""

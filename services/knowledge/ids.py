@@ -15,6 +15,7 @@ import apsw
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import slug
 from services.knowledge.notes.markdown import stem
+from services.knowledge.notes.spelling import nfc
 
 MAX_ID_CHARS = 500
 MAX_FORMER = 100_000
@@ -67,7 +68,8 @@ def remember(db: apsw.Connection, before: str, after: str) -> None:
 
 
 def present(db: apsw.Connection, id_: str) -> str:
-    """The id of the note that has this one, or had it; itself where there is none."""
+    """The id of the note that has this one in any Unicode form, or had it; itself where there is none."""
+    id_ = nfc(id_)
     query = "SELECT node FROM former WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE id=?1)"
     found: str | None = db.execute(query, (id_,)).get
     return id_ if found is None else found

@@ -23,8 +23,8 @@ from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
 from services.knowledge.ingest.waiting import Finding, wait_for
 from services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
 from services.knowledge.notes import files
-from services.knowledge.notes.dates import rfc3339
 from services.knowledge.notes.reading import part
+from services.knowledge.notes.spelling import nfc
 from services.knowledge.schema import open_database
 from services.knowledge.search.discovery import Discovery
 from services.knowledge.search.loose_ends import Loose, LooseEnds
@@ -33,6 +33,7 @@ from services.knowledge.search.refinement import Refiner
 from services.knowledge.search.topics import Topics
 from services.knowledge.writing.operations import Writing
 from services.runtime.database import Database
+from services.runtime.date_ranges import rfc3339
 from services.runtime.follower import Follower
 from services.runtime.handlers import Context, Environment, Handlers, handles
 from services.runtime.ignore_files import IGNORE_FILES
@@ -115,7 +116,7 @@ class Notes:
     @handles(ops.KnowledgeNames)
     async def names(self, params: ops.KnowledgeNames, ctx: Context) -> list[str]:
         query = f"SELECT id FROM node WHERE {NAMES_LIKE.format('id')}"
-        return await self._database.read(lambda db: [id_ for (id_,) in db.execute(query, (params.value,))])
+        return await self._database.read(lambda db: [id_ for (id_,) in db.execute(query, (nfc(params.value),))])
 
     @handles(ops.ExploreLinks)
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:

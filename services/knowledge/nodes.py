@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import apsw
 from services.knowledge import edges, ids
 from services.knowledge.notes.files import Place, Stamp
 from services.knowledge.notes.markdown import Note, stem
+from services.knowledge.notes.spelling import nfc
 
 MAX_DEPARTED = 10_000
 
@@ -153,6 +155,13 @@ def _nodes(db: apsw.Connection, condition: str, bindings: tuple[apsw.SQLiteValue
         yield Node(id_, Place(root, path), title, tuple(json.loads(tags)), date)
 
 
+def spelled(db: apsw.Connection, prefix: str) -> str:
+    """The beginning of some notes' paths, in the Unicode form that those have."""
+    forms = (prefix, nfc(prefix), unicodedata.normalize("NFD", prefix))
+    query = "SELECT 1 FROM node WHERE substr(path, 1, length(?1))=?1 LIMIT 1"
+    return next((form for form in forms if db.execute(query, (form,)).get), prefix)
+
+
 def departed_path(db: apsw.Connection, id_: str) -> str | None:
     """Where the note was that had this id, if there ever was one."""
     path: str | None = db.execute("SELECT path FROM departed WHERE id=?", (id_,)).get
@@ -181,10 +190,11 @@ def folders(db: apsw.Connection) -> list[str]:
 
 
 def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[Node]:
-    """Notes with at least `least` of `tags` (as `clean_tags` makes them), latest first."""
+    """Notes with at least `least` of `tags` (as `clean_tags` makes them) or tags below them, latest first."""
     condition = (
-        "WHERE (SELECT count(*) FROM json_each(node.tags) WHERE value IN (SELECT value FROM json_each(?))) >= ?"
-        " ORDER BY date DESC, id LIMIT ?"
+        "WHERE (SELECT count(*) FROM json_each(?) AS wanted WHERE EXISTS (SELECT 1 FROM json_each(node.tags) AS own"
+        " WHERE own.value = wanted.value OR substr(own.value, 1, length(wanted.value) + 1) = wanted.value || '/'))"
+        " >= ? ORDER BY date DESC, id LIMIT ?"
     )
     return list(_nodes(db, condition, (json.dumps(tags), least, limit)))
 

@@ -90,8 +90,8 @@ CREATE INDEX former_node ON former(node);
 """
 
 _RANKS = """
--- A file's name comes before an id and a title. Which note is the nearest, and which name is a whole path, is found when
--- the notes are read again.
+-- A file's name comes before an id and a title. Which note is the nearest, and which name is a whole path, is found
+-- when the notes are read again.
 UPDATE OR REPLACE name SET rank = CASE rank WHEN 0 THEN 12 WHEN 1 THEN 13 WHEN 2 THEN 11
     ELSE CASE WHEN key LIKE '/%' THEN 10 ELSE 11 END END;
 UPDATE name SET rank = rank - 10;

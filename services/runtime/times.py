@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import datetime
 import re
+import time
 from decimal import Decimal, InvalidOperation
 
 from proto.errors import InvalidParams
 from proto.ops.retrieve import Filter
+from services.runtime import date_ranges
 
 NS = 1_000_000_000
 DAY_NS = 86_400 * NS
@@ -33,12 +36,22 @@ _MONTHS = {"mo": 1, "q": 3, "y": 12}
 
 DURATIONS = "a number and s, min, h, d, w, mo (months), q (quarters) or y"
 
-EXAMPLES = "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15` or Unix seconds"
+_MAX_WORDS = 100
+_WORDS = re.compile(r"[^\W\d_]{2}")
+
+EXAMPLES = (
+    "`2024-06-15T10:30:00Z`, `2024-06-15T10:30`, `2024-06-15`, Unix seconds, or words: `now`, `today`, `yesterday`, "
+    "`2 hours ago`, `3 days ago`, `last 7 days`, `this week`, `last week`, `last month`, `last Monday`, "
+    "`September 2024`; in UTC where no zone is given"
+)
 
 
-def parse(given: str | int | float, *, end: bool = False) -> int:
-    """Nanoseconds since 1970; a date is its first instant, or with `end` its last. Raises ValueError where it is no
-    time."""
+def parse(given: str | int | float, *, end: bool = False, now: float | None = None) -> int:
+    """Nanoseconds since 1970; a date, or what words name, is its first instant, or with `end` its last.
+
+    `now` is Unix seconds, for words; by default the system's. Days are those of UTC. Raises ValueError where it is no
+    time.
+    """
     if isinstance(given, int | float):
         return _unix(str(given))
     text = given.strip()
@@ -48,6 +61,11 @@ def parse(given: str | int | float, *, end: bool = False) -> int:
         return _bounded(_instant(match))
     if _NUMBER.fullmatch(text):
         return _unix(text)
+    if len(text) <= _MAX_WORDS and _WORDS.search(text):
+        with contextlib.suppress(ValueError, OverflowError):
+            seconds = date_ranges.moment(text, time.time() if now is None else now, end=end)
+            ns = round(Decimal(seconds) * 1_000_000) * 1000
+            return _bounded(ns + 999 if end and ns % NS == NS - 1000 else ns)
     raise ValueError(f"{given[:100]!r} is no time; write {EXAMPLES}")
 
 
@@ -86,8 +104,9 @@ def instant(given: str | int | float | None, field: str, *, end: bool = False) -
 def between(field: str, since: str | int | float | None, until: str | int | float | None) -> list[Filter]:
     """The conditions on a field of Unix seconds that a search with `since` and `until` puts. Raises InvalidParams."""
     first, last = instant(since, "since"), instant(until, "until", end=True)
+    # In whole microseconds: as a float, the last nanosecond of a day would be the next day.
     found = [] if first is None else [Filter(field=field, at_least=first / NS)]
-    return found if last is None else [*found, Filter(field=field, at_most=last / NS)]
+    return found if last is None else [*found, Filter(field=field, at_most=last // 1000 / 1_000_000)]
 
 
 def _unix(text: str) -> int:

@@ -1,6 +1,7 @@
 """Creating what a path names and the file does not have yet: new keys, with the mappings between, and new items."""
 
 import json
+import re
 from typing import Final
 
 from services.yaml.check import Expected, Splice, first_right
@@ -10,21 +11,34 @@ from services.yaml.fragment import Fragment, read_fragment
 from services.yaml.layout import Style, enclosing
 from services.yaml.path import Key, show_path
 from services.yaml.replacement import replace_value
-from services.yaml.schema import resolve_scalar
 from services.yaml.syntax.events import CLOSING, MAPPING, SCALAR, Document, Event
 from services.yaml.syntax.parser import parse
 from services.yaml.tree import Place, Tree
 
+_MEANS_MORE: Final = frozenset(["yes", "no", "on", "off", "true", "false", "null"])
+_TEXT: Final = re.compile(r"[^\W\d_][^\x00-\x1f\x7f-\xa0:#,\[\]{}\"\\|<>`\u2028\u2029\ufeff\ufffe\uffff]*(?<! )")
+"""What begins with a letter is no number and no date, be it YAML 1.1 or 1.2."""
+_NOT_PRINTED: Final = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""Line breaks of YAML 1.1, and what no reader takes, beyond what JSON escapes."""
 _SAMPLE: Final = 2000  # events looked at to find out how a file writes its keys
 
 
 def key_source(key: Key, *, flow: bool, quoted: bool) -> str:
     """How a new key is written: plain where that means the same, else in double quotes."""
     name = key.name
-    is_string = name != "<<" and isinstance(resolve_scalar(":", name, None), str)
-    if not quoted and (is_string or not key.quoted) and _is_plain(name, flow):
+    if not quoted and (not key.quoted or is_plainly_text(name)) and _is_plain(name, flow):
         return name
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\x7f")
+    return in_quotes(name)
+
+
+def is_plainly_text(value: str) -> bool:
+    """Whether readers of any version of YAML take it for text, in brackets as well, where no quotes say so."""
+    return _TEXT.fullmatch(value) is not None and value.casefold() not in _MEANS_MORE
+
+
+def in_quotes(value: str) -> str:
+    """Text in double quotes, on one line for readers of any version of YAML."""
+    return _NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def _is_plain(name: str, flow: bool) -> bool:

@@ -1,21 +1,31 @@
-"""Keys of a mapping set to data: written in YAML as a person would, what stands there already left as it is."""
+"""Keys of a mapping set to data: written in YAML as a person would, what stands there already left as it is.
+
+Many readers of front matter are of YAML 1.1: what is written means the same to them as to those of 1.2.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
+
+import yaml
+from yaml.resolver import Resolver
 
 from services.yaml import restructure
 from services.yaml.create import key_source
 from services.yaml.errors import Code
 from services.yaml.path import Key
-from services.yaml.schema import data_of
-from services.yaml.tree import NotThere
+from services.yaml.schema import data_of, resolve_scalar
+from services.yaml.syntax.events import SCALAR
+from services.yaml.tree import NotThere, Tree
 from services.yaml.values import pick_document, read_tree, set_at
 
-_MEANS_MORE = frozenset(["y", "n", "yes", "no", "on", "off"])
-"""Read as true and false by YAML 1.1, which many readers of front matter are."""
+_BOOLEAN_TO_FEW = frozenset(["y", "n"])
+_WITHOUT_POINT = re.compile(r"^(-?\d+)(e)")
+_RESOLVER = Resolver()
+_TAGS = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null"}
 
 
 def merge(text: str, values: Mapping[str, object]) -> str:
@@ -28,7 +38,7 @@ def merge(text: str, values: Mapping[str, object]) -> str:
             place = tree.find(found, [Key(name, quoted=True)]) if found else None
         if found and place and value is None:
             tree = restructure.delete(tree, found, place, tree.find(found, []))
-        elif value is not None and (place is None or written(data_of(tree, place.node)) != written(value)):
+        elif value is not None and (place is None or not _reads_so(tree, place.node, value)):
             tree = set_at(tree, f"[{json.dumps(name, ensure_ascii=False)}]", written(value))
     return tree.text
 
@@ -37,11 +47,27 @@ def written(value: object) -> str:
     """Data of JSON as YAML on one line, text without quotes where that is read as the same."""
     match value:
         case str():
-            return key_source(Key(value, quoted=True), flow=True, quoted=value.lower() in _MEANS_MORE)
+            return key_source(Key(value, quoted=True), flow=True, quoted=value.lower() in _BOOLEAN_TO_FEW)
         case list():
             return f"[{', '.join(map(written, value))}]"
         case dict():
             entries = (f"{written(str(key))}: {written(each)}" for key, each in value.items())
             return f"{{{', '.join(entries)}}}"
+        case float():
+            # YAML 1.1 knows a number with an exponent by its point.
+            return _WITHOUT_POINT.sub(r"\1.0\2", json.dumps(value))
         case _:
             return json.dumps(value)
+
+
+def _reads_so(tree: Tree, node: int, value: object) -> bool:
+    """Whether a node reads as this data already, by the rules of YAML 1.1 as well."""
+    if written(data_of(tree, node)) != written(value):
+        return False
+    stream = tree.stream
+    for kind, style, text, _, tag in stream.events[node : stream.after(node)]:
+        if kind == SCALAR and style == ":" and tag is None:
+            older = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
+            if older != f"tag:yaml.org,2002:{_TAGS[type(resolve_scalar(style, text, tag))]}":
+                return False
+    return True

@@ -71,7 +71,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name_contains: Annotated[str, Meta(max_length=8192, description="Part of the name, in either case")] | None = None
     min_size: Annotated[Whole | None, Meta(description="Least size in bytes")] = None
     max_size: Annotated[Whole | None, Meta(description="Greatest size in bytes")] = None
-    min_mtime: Annotated[Instant | None, Meta(description="Changed then or later: RFC 3339, date, Unix seconds")] = None
+    min_mtime: Annotated[Instant | None, Meta(description="Changed then or later: RFC 3339, date, `last week`")] = None
     max_mtime: Annotated[Instant | None, Meta(description="Changed then or earlier; of a date, all day")] = None
     sort_by: Annotated[Literal["size", "name", "mtime", "ctime", "path"], Meta(description="Sort field")] = "size"
     sort_desc: Annotated[bool, Meta(description="Sort descending")] = True

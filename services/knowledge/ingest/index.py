@@ -23,6 +23,7 @@ from services.knowledge.ingest.walking import Changes, Walk
 from services.knowledge.nodes import Known, Update
 from services.knowledge.notes import files, markdown
 from services.knowledge.notes.files import Place, Stamp
+from services.knowledge.notes.links import with_parents
 from services.knowledge.notes.markdown import Note
 from services.runtime import storage
 from services.runtime.database import Database
@@ -373,7 +374,12 @@ def group_of(id_: str, place: Place, date: float, note: Note) -> Group:
     items += (_item(section, note, seen, embed=note.embed) for section in note.sections)
     if not items:
         items.append(Item(key="title", text=note.title, metadata={"first": 1, "last": 1}, embed=False))
-    metadata: dict[str, Value] = {"root": place.root, "path": place.path, "tags": list(note.tags), "date": date}
+    metadata: dict[str, Value] = {
+        "root": place.root,
+        "path": place.path,
+        "tags": [*with_parents(note.tags)],
+        "date": date,
+    }
     # Its folders and its name, which the title need not repeat.
     return Group(id=id_, title=note.title, names=place.path[:-3], items=items, metadata=metadata)
 

@@ -20,6 +20,7 @@ from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
 from services.knowledge.notes.files import Place
+from services.knowledge.notes.spelling import as_on_disk
 from services.runtime.database import Database
 from services.runtime.handlers import Context
 from services.runtime.roots import Roots, is_below, printable
@@ -98,7 +99,7 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
 
 def _seat(path: str, index: int, roots: Roots) -> str:
     """The real path.  Raises InvalidParams, Denied."""
-    real, wrong = os.path.realpath(path), ""
+    real, wrong = os.path.realpath(as_on_disk(os.path.realpath(path), roots)), ""
     if not roots.holds(real):
         there = ", ".join(roots) or "there is none"
         wrong = f"not below a root ({there}); roots are named when the kernel is started: linckia serve PATH…"

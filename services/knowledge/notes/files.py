@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proto.errors import InvalidParams
+from services.knowledge.notes.spelling import as_on_disk
 from services.runtime import rewrite
 from services.runtime.roots import OutsideRoots, Roots
 
@@ -78,17 +79,18 @@ def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
 
 def locate(path: str, roots: Roots, field: str) -> str:
     """The absolute path that a client means by a note's path: itself, or below the first root that has such a file, or
-    else that may be written.
+    else that may be written; as it is spelled on disk. Blocks on the disk.
 
     Raises InvalidParams: it cannot be a note's path.
     """
     if "\0" in path or not path.lower().endswith(".md"):
         raise InvalidParams(f"parameter `{field}`: {path[:200]!r} is not a Markdown file (.md)", field=field)
     if os.path.isabs(path):
-        return path
-    candidates = [os.path.join(root, path) for root in roots.reachable]
+        return as_on_disk(path, roots.reachable)
+    candidates = [as_on_disk(os.path.join(root, path), roots.reachable) for root in roots.reachable]
     writable = [os.path.join(root, path) for root in roots.reachable if root not in roots.read_only]
-    return next((each for each in candidates if os.path.lexists(each)), (*writable, *candidates, path)[0])
+    found = next((each for each in candidates if os.path.lexists(each)), (*writable, *candidates, path)[0])
+    return as_on_disk(found, roots.reachable)
 
 
 def text_if_readable(place: Place, roots: Roots) -> str | None:

@@ -80,15 +80,12 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
         return f"front matter has more than {_MAX_BRACKETS} brackets"
     key: str | None = None
     depth = mappings = 0  # the nested mappings that are open: their content is no value
-    flow: tuple[int, int] | None = None  # the depth and the start of the outermost brackets that are open
     try:
         for event in yaml.parse(source, Loader=_Loader):
             if isinstance(event, yaml.CollectionStartEvent):
                 is_mapping = isinstance(event, yaml.MappingStartEvent)
                 if depth == 0 and not is_mapping:
                     return "front matter is a list, not keys and values"
-                if flow is None and depth and event.flow_style and event.start_mark is not None:
-                    flow = depth, offset + event.start_mark.index
                 if depth == 1 and key is None:
                     key = ""  # a collection as a key is skipped
                 else:
@@ -98,9 +95,6 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
             if isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
                 mappings -= depth > 0 and mappings > 0 and isinstance(event, yaml.MappingEndEvent)
-                if flow is not None and flow[0] == depth and event.end_mark is not None:
-                    front.flows.append((key or "", flow[1], offset + event.end_mark.index))
-                    flow = None
             elif isinstance(event, yaml.NodeEvent):
                 # An escape can make half a surrogate pair, which is no text; an alias has no text of its own.
                 value = getattr(event, "value", "").encode("utf-8", "replace").decode()
@@ -110,24 +104,56 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
                     key = value.strip().lower()
                     values.setdefault(key, [])
                     continue
-                scalar = _scalar(event, key or "", value, offset)
-                if scalar is not None and ("[[" in value or "](" in value):
-                    front.linking.append(scalar)
                 if key and not mappings and value.strip() and len(values[key]) < _MAX_VALUES:
                     values[key].append(value)
-                    if scalar is not None:
-                        front.scalars.append(scalar)
+                    front.scalars.append(_scalar(event, key, offset))
             if depth == 1:
                 key = None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 2})" if mark is not None else ""
         return f"front matter is not valid YAML{where}: {getattr(error, 'problem', None) or error}"
+    if "[[" in source or "](" in source:
+        _read_linking(source, front, offset)
     return None
 
 
-def _scalar(event: yaml.NodeEvent, key: str, value: str, offset: int) -> Scalar | None:
-    start, end = event.start_mark, event.end_mark
-    if start is None or end is None:
-        return None
-    return Scalar(key, value, offset + start.index, offset + end.index, getattr(event, "style", None) or "")
+def _read_linking(source: str, front: FrontMatter, offset: int) -> None:
+    """Take in what may hold links, of valid YAML: texts of any depth, and outermost collections in brackets."""
+    key: str | None = None
+    depth = 0
+    opened: tuple[int, int] | None = None
+    for event in yaml.parse(source, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            if opened is None and event.flow_style:
+                opened = depth, offset + _index(event.start_mark)
+            if depth == 1 and key is None:
+                key = ""
+            depth += 1
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+            if opened is not None and opened[0] == depth:
+                front.flows.append((key or "", opened[1], offset + _index(event.end_mark)))
+                opened = None
+        elif isinstance(event, yaml.ScalarEvent):
+            scalar = _scalar(event, key or "", offset)
+            if depth == 1 and key is None:
+                key = scalar.value.strip().lower()
+                continue
+            if "[[" in scalar.value or "](" in scalar.value:
+                front.linking.append(scalar)
+        if depth == 1 and isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+            key = None
+
+
+def _scalar(event: yaml.NodeEvent, key: str, offset: int) -> Scalar:
+    # An escape can make half a surrogate pair, which is no text; an alias has no text of its own.
+    value = getattr(event, "value", "").encode("utf-8", "replace").decode()
+    start, end = _index(event.start_mark), _index(event.end_mark)
+    return Scalar(key, value, offset + start, offset + end, getattr(event, "style", None) or "")
+
+
+def _index(mark: yaml.Mark | None) -> int:
+    assert mark is not None, "parsing marks every event"
+    return mark.index

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.frontmatter import FrontMatter
 from services.knowledge.notes.properties import DESTINATION, WIKILINK, property_links
+from services.knowledge.notes.spelling import nfc
 
 FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
 NO_RELATIONS = frozenset({"QUALITY"})
@@ -26,6 +27,13 @@ DEFINITION = re.compile(
     r"^(?:[ \t]*>)* {0,3}\[(?!\^)(?:[^\[\]\n\\]|\\.)+\]:[ \t]*(?:\n[ \t]*)?(?:<([^<>\n]*)>|([^\s<>]+))", re.MULTILINE
 )
 _TAG = re.compile(r"\[tag:([^\[\]\n]+)\]", re.IGNORECASE)
+_HASHTAG = re.compile(
+    # Scripts without spaces have their own punctuation before a tag.
+    r"(?:(?<![^\s,;\u3001\u3002\uff01\uff08\uff0c\uff1a\uff1b\uff1f\u300c\u300e\u3010\u30fb])|(?<=[^\]]\())"
+    # And no punctuation of any script is of one.
+    r"#([^\s\x00-,.:-@\[-^`{-\xa9\xab\xbb\u2000-\u200c\u200e-\u206f\u3001-\u3004\u3008-\u3020\u3030"
+    r"\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]+)"
+)
 _LEGACY_TAG = re.compile(r"(?<![\w/.#\[-])tag-(\w[\w-]*)", re.IGNORECASE)
 _TAG_COMMENT = re.compile(r"<!--[ \t]*tags:((?:[^<-]++|-(?!->)|<(?!!--[ \t]*tags:))*+)-->", re.IGNORECASE)
 _RELATION = re.compile(r"\[\s*([^\[\]:]+?)\s*:\s*([^\[\]]+?)\s*\]")
@@ -54,11 +62,6 @@ class Reference:
     target: str | None = None
     written: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
-
-
-def nfc(text: str) -> str:
-    """The one spelling of a text that all of its Unicode forms have."""
-    return unicodedata.normalize("NFC", text)
 
 
 def slug(name: str) -> str:
@@ -119,6 +122,7 @@ def pointers(
     for match in _TAG.finditer(text):
         tags.append(match[1])
         found.append((match.start(), match[1], named("TAGGED_AS", match[1], place)))
+    tags += hashtags(text)
     for match in _LEGACY_TAG.finditer(text):
         name = name_key(match[1].rstrip("-_"))
         found.append((match.start(), name, [Reference("EXEMPLIFIES", name, f"tag-{name}")]))
@@ -136,24 +140,38 @@ def in_properties(front: FrontMatter, place: Place) -> Iterator[Reference]:
     covered: set[int] = set()
     for link in property_links(front):
         relation = link.key.upper() if link.key in FRONT_MATTER_RELATIONS else ""
-        if link.is_path:
-            each = linked(link.inside, place)
-            each = (replace(one, kind=relation) for one in each) if relation else each
-        else:
-            each = named(relation or "CITES", link.inside, place)
-        found.append((link.offsets[0], link.inside, each))
+        each = linked(link.inside, place) if link.is_path else named("CITES", link.inside, place)
+        related = [replace(one, kind=relation or one.kind) for one in each]
+        found.append((link.offsets[0], link.inside, related))
         covered.update(link.offsets)
     for scalar in front.scalars:
         if scalar.key in FRONT_MATTER_RELATIONS and covered.isdisjoint(range(scalar.start, scalar.end)):
             found.append((scalar.start, scalar.value, named(scalar.key.upper(), scalar.value, place)))
-    for _, written, each in sorted(found, key=lambda item: item[0]):
-        yield from (replace(one, written=written) for one in each)
+    for _, written, references in sorted(found, key=lambda item: item[0]):
+        yield from (replace(one, written=written) for one in references)
 
 
 def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags as they are compared: trimmed, without `#`, case folded, each once."""
-    cleaned = (tag.strip().strip("\"'").removeprefix("#").strip().casefold() for tag in tags)
-    return tuple(dict.fromkeys(tag[:256] for tag in cleaned if tag))
+    """Tags as they are compared: trimmed, without `#`, case folded, in one Unicode form, each once."""
+    cleaned = (tag.strip().strip("\"'").removeprefix("#").strip().strip("/") for tag in tags)
+    return tuple(dict.fromkeys(nfc(nfc(tag).casefold())[:256] for tag in cleaned if tag))
+
+
+def with_parents(tags: Iterable[str]) -> Iterable[str]:
+    """Clean tags with the tags that nested ones are below: `a/b/c` is found by `a/b` and `a` too."""
+    return dict.fromkeys(tag[:end] for tag in tags for end in (len(tag), *_slashes(tag)))
+
+
+def _slashes(tag: str) -> list[int]:
+    return [at for at, character in enumerate(tag) if character == "/"]
+
+
+def hashtags(text: str) -> Iterator[str]:
+    """The tags of a text that are written `#like/this`, in any script; not numbers, and not the ends of links."""
+    for match in _HASHTAG.finditer(text):
+        tag = match[1].rstrip("/-'")
+        if tag and not tag.isdecimal():
+            yield tag
 
 
 def named(kind: str, name: str, place: Place) -> Iterator[Reference]:

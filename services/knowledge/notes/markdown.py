@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.knowledge.notes import frontmatter
-from services.knowledge.notes.dates import instant
 from services.knowledge.notes.files import Place
 from services.knowledge.notes.links import Reference, pointers
+from services.runtime.date_ranges import instant
 from services.runtime.models.measure import Measure
 from services.runtime.text.cutting import Part, Section, cut, without_data
 from services.runtime.text.markdown import Outline, outline

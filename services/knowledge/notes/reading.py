@@ -8,9 +8,9 @@ from typing import NamedTuple
 from proto.errors import InvalidParams, OperationError
 from proto.near import did_you_mean
 from proto.ops.knowledge import NodeContent
-from services.knowledge.notes import frontmatter
+from services.knowledge.notes import frontmatter, headings
+from services.knowledge.notes.headings import Heading
 from services.runtime.text.lines import span
-from services.runtime.text.markdown import outline
 
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """With its break, as the notes' line numbers count them."""
@@ -52,27 +52,79 @@ def section_lines(text: str, section: str, *, field: str = "", must_be: bool = T
     """The lines of a heading and of all under it, to the next one of its level; of `A > B`, those of B within A; with a
     `field`, of a heading that is the only one of its name there.
 
-    Raises OperationError: there is none and `must_be`; or there are several.
+    A heading is named as it is written or as it reads, and may have a `>` of its own: what is a heading as a whole is
+    not divided. Raises OperationError: there is none and `must_be`; or there are several.
     """
     front, body = frontmatter.split(frontmatter.normal(text))
-    headings = [block for block in outline(body).blocks if block.level]
-    found, end = None, len(LINE.findall(text)) - front.lines
-    within = (0, end)
-    for title in section.split(">"):
-        wanted = title.strip(" #").casefold()
-        here = [each for each in headings if within[0] <= each.first < within[1]]
-        same = [each for each in here if each.title.casefold() == wanted]
-        if field and len(same) > 1:
-            said = f"`{field}`: {len(same)} headings are {title.strip()[:200]!r}; name the one above, `A > B`"
-            raise OperationError(said, field=field)
-        if not same:
-            if not must_be and title == section.rsplit(">", maxsplit=1)[-1]:
-                return None
-            near = did_you_mean(title.strip(" #"), [each.title for each in here])
-            near += "; `create: true` adds it" if field and must_be else ""
-            raise OperationError(f"not found: a section {title.strip()[:200]!r}{near}", field=field or None)
-        found = same[0]
-        after = (each.first for each in here if each.first > found.first and each.level <= found.level)
-        within = (found.first, next(after, within[1]))
-    assert found is not None, "there is a title to look for"
-    return Lines(found.first + front.lines, found.end + front.lines, within[1] + front.lines, found.level)
+    every = headings.of(body)
+    whole = 0, len(LINE.findall(text)) - front.lines
+    found = _under(every, section, whole)
+    if found is None and not must_be and _parent(every, section, whole) is not None:
+        return None
+    if found is None:
+        raise _not_found(every, section, whole, field, must_be=must_be)
+    if field and len(found.same) > 1:
+        title = headings.parts(section)[-1]
+        said = f"`{field}`: {len(found.same)} headings are {title[:200]!r}; name the one above, `A > B`"
+        raise OperationError(said, field=field)
+    heading, end = found.same[0], found.end
+    return Lines(heading.first + front.lines, heading.end + front.lines, end + front.lines, heading.level)
+
+
+def parent_of(text: str, section: str) -> tuple[str, str]:
+    """What a new heading that is named so stands under, empty where under none, and its own text."""
+    front, body = frontmatter.split(frontmatter.normal(text))
+    found = _parent(headings.of(body), section, (0, len(LINE.findall(text)) - front.lines))
+    assert found is not None, "that was said before"
+    return found
+
+
+class _Found(NamedTuple):
+    """The headings of a name within some lines, and where what is under the first ends."""
+
+    same: list[Heading]
+    end: int
+
+
+def _under(every: list[Heading], section: str, within: tuple[int, int]) -> _Found | None:
+    """What a path of headings leads to; as few and long names as there are."""
+    for title, rest in headings.divisions(section):
+        same = headings.named(title, [each for each in every if within[0] <= each.first < within[1]])
+        ends = [_end(every, each, within[1]) for each in same]
+        if same and not rest:
+            return _Found(same, ends[0])
+        inside = [_under(every, rest, (each.first + 1, end)) for each, end in zip(same, ends, strict=True)]
+        if found := [each for each in inside if each is not None]:
+            return _Found([each for one in found for each in one.same], found[0].end)
+    return None
+
+
+def _end(every: list[Heading], heading: Heading, most: int) -> int:
+    after = (each.first for each in every if each.first > heading.first and each.level <= heading.level)
+    return min(most, next(after, most))
+
+
+def _parent(every: list[Heading], section: str, whole: tuple[int, int]) -> tuple[str, str] | None:
+    """Divide the name of a new heading: what is there already, and its own text; None where its parent is missing."""
+    for above, title in headings.parents(section):
+        if len(headings.parts(title)) == 1 and _under(every, above, whole) is not None:
+            return above, title
+    return ("", section) if len(headings.parts(section)) == 1 else None
+
+
+def _not_found(
+    every: list[Heading], section: str, whole: tuple[int, int], field: str, *, must_be: bool
+) -> OperationError:
+    """Names the first heading of a path that is not there, and like ones."""
+    titles, within = headings.parts(section), whole
+    above = ""
+    for title in titles[:-1]:
+        path = f"{above} > {title}" if above else title
+        if (found := _under(every, path, whole)) is None:
+            break
+        above, within = path, (found.same[0].first + 1, found.end)
+    missing = titles[len(headings.parts(above)) if above else 0]
+    here = [each.title for each in every if within[0] <= each.first < within[1]]
+    near = did_you_mean(missing.strip(" #"), here)
+    near += "; `create: true` adds it" if field and must_be else ""
+    return OperationError(f"not found: a section {missing[:200]!r}{near}", field=field or None)

@@ -1,12 +1,17 @@
-"""Names of files in either Unicode form: `é` as one character (NFC) or as two (NFD) is one name."""
+"""Names in either Unicode form: `é` as one character (NFC) or as two (NFD) is one name."""
 
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 
-from services.knowledge.notes.links import nfc
 from services.runtime.roots import is_below
+
+
+def nfc(text: str) -> str:
+    """The one spelling of a text that all of its Unicode forms have."""
+    return unicodedata.normalize("NFC", text)
 
 
 def as_on_disk(path: str, roots: Sequence[str]) -> str:

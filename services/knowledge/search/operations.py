@@ -12,10 +12,10 @@ from proto.ops.retrieve import RetrieveSearch
 from services.knowledge import nodes
 from services.knowledge.ingest.index import COLLECTION
 from services.knowledge.ingest.ingest import Ingest
-from services.knowledge.notes.dates import date_range, range_in, rfc3339
 from services.knowledge.search import passages
 from services.knowledge.search.refinement import Refiner
 from services.runtime.database import Database
+from services.runtime.date_ranges import date_range, range_in, rfc3339
 from services.runtime.handlers import Context, handles
 
 
@@ -33,6 +33,9 @@ class Search:
             raise InvalidParams("parameter `query` is blank; say what to look for", field="query")
         conditions = passages.filters(params)
         await self._ingest.caught_up()
+        if path := passages.beginning(params):
+            spelled = await self._database.read(lambda db: nodes.spelled(db, path))
+            conditions = passages.filters(msgspec.structs.replace(params, path=spelled))
         # Notes that are about to be removed are dropped below; so many more are asked for.
         going = await self._database.read(lambda db: len(nodes.leaving(db, 100))) if self._ingest.index.leaving else 0
         found = await ctx.call(

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import msgspec
 
 from proto.errors import InvalidParams
-from proto.ops.knowledge import Instant, SearchDocuments, SearchHit
+from proto.ops.knowledge import SearchDocuments, SearchHit
 from proto.ops.retrieve import Filter, Hit
-from services.knowledge.notes.dates import instant
 from services.knowledge.notes.links import clean_tags
+from services.runtime.times import between
 
 CANDIDATES = 50
 SNIPPET_CHARS = 300
@@ -37,13 +37,14 @@ _STOP_WORDS = frozenset(
 def filters(params: SearchDocuments) -> list[Filter]:
     """The conditions that `params` states.  Raises InvalidParams: a time that cannot be read, a tag that is blank."""
     found = [Filter(field="tags", any_of=[tag]) for tag in tags_of(params.tags)]
-    if path := params.path.removeprefix("./").lstrip("/"):
+    if path := beginning(params):
         found.append(Filter(field="path", prefix=path))
-    if params.since is not None:
-        found.append(Filter(field="date", at_least=_seconds(params.since, "since")))
-    if params.until is not None:
-        found.append(Filter(field="date", at_most=_seconds(params.until, "until")))
-    return found
+    return found + between("date", params.since, params.until)
+
+
+def beginning(params: SearchDocuments) -> str:
+    """How the paths begin that `params` asks for, below their roots."""
+    return params.path.removeprefix("./").lstrip("/")
 
 
 def tags_of(given: Sequence[str]) -> tuple[str, ...]:
@@ -51,19 +52,6 @@ def tags_of(given: Sequence[str]) -> tuple[str, ...]:
     if not all(clean_tags([tag]) for tag in given):
         raise InvalidParams("parameter `tags`: a tag is blank", field="tags")
     return clean_tags(given)
-
-
-def _seconds(value: Instant, name: str) -> float:
-    if not isinstance(value, str):
-        return float(value)
-    try:
-        return instant(value, end_of_day=name == "until")
-    except (ValueError, OverflowError):
-        raise InvalidParams(
-            f"parameter `{name}`: {value[:80]!r} is no time;"
-            " give RFC 3339 (2026-01-17T12:00:00Z), a date (2026-01-17), or Unix seconds",
-            field=name,
-        ) from None
 
 
 def within(hits: Sequence[SearchHit], max_tokens: int) -> list[SearchHit]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from proto.errors import InvalidParams, OperationError
 from proto.ops.knowledge_writing import EditNote, Replacement, SectionText
-from services.knowledge.notes import frontmatter
-from services.knowledge.notes.reading import LINE, section_lines
+from services.knowledge.notes import frontmatter, headings
+from services.knowledge.notes.reading import LINE, parent_of, section_lines
 
 MARK = "\ufeff"
 
@@ -109,26 +109,26 @@ def _replaced(text: str, replacement: Replacement, line_break: str) -> str:
 
 
 def _with_section(text: str, section: SectionText, line_break: str) -> str:
-    *above, last = section.heading.split(">")
-    title = last.strip(" #")
-    if not title or "\n" in section.heading:
+    if not headings.without_marks(section.heading).strip(" #>") or "\n" in section.heading:
         raise InvalidParams("parameter `section.heading`: it names no heading", field="section.heading")
     lines = LINE.findall(text)
     found = section_lines(text, section.heading, field="section.heading", must_be=not section.create)
     content: list[str] = LINE.findall(_broken(section.content, line_break).strip("\r\n"))
     if found is not None:
         # As read_node_content gives a section, its heading is the first line.
-        if content and _HEADING.match(content[0]) and content[0].strip("# \t\r\n").casefold() == title.casefold():
+        heading = lines[found.heading]
+        if content and _HEADING.match(content[0]) and headings.same(content[0], heading):
             content = LINE.findall("".join(content[1:]).lstrip("\r\n"))
         return "".join(_below(lines, found.body, found.end, content, line_break))
+    above, last = parent_of(text, section.heading)
     marks = _HEADING.match(last.strip())
     level = len(marks[1]) if marks else _LEVEL
     end = len(lines)
     if above:
-        parent = section_lines(text, ">".join(above), field="section.heading")
+        parent = section_lines(text, above, field="section.heading")
         assert parent is not None, "it is there, or that was said"
         level, end = min(6, parent.level + 1), parent.end
-    head = f"{'#' * level} {title}{line_break}"
+    head = f"{'#' * level} {headings.without_marks(last)}{line_break}"
     return "".join(_below(lines, end, end, [head, *([line_break, *content] if content else ())], line_break))
 
 

@@ -19,6 +19,7 @@ from services.knowledge.ingest.waiting import Finding
 from services.knowledge.nodes import Node
 from services.knowledge.notes import files, markdown, tags
 from services.knowledge.notes.files import Place
+from services.knowledge.notes.spelling import as_on_disk
 from services.knowledge.writing import relinking
 from services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
 from services.knowledge.writing.relinking import UNNAMEABLE, Changed, Move, relinked
@@ -146,7 +147,7 @@ class Writing:
     def _target(self, given: str, named: str) -> str:
         """The real path of a note that may be there or not.  Raises InvalidParams, Denied, each naming the field."""
         path = files.locate(given, self._roots, named)
-        real = os.path.realpath(path)
+        real = os.path.realpath(as_on_disk(os.path.realpath(path), self._roots))
         if not self._roots.holds(real) or real in self._roots:
             there = ", ".join(self._roots.reachable) or "there is none"
             raise InvalidParams(f"parameter `{named}`: {given[:200]} is outside the roots: {there}", field=named)

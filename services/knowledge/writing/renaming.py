@@ -84,7 +84,9 @@ def planned(db: apsw.Connection, node: Node, new: Place, title: str, roots: Root
         """The names that lead to a note from another one afterwards, shortest first."""
         seen = id_, source._replace(path=os.path.dirname(source.path))
         if seen not in named:
-            named[seen] = tuple(_names(places[id_], source, lambda *keys: after.target(*keys, source) == id_))
+            named[seen] = tuple(
+                _names(places[id_], source, lambda *keys: after.target(keys[0], keys[1], source) == id_)
+            )
         return named[seen]
 
     moving: dict[Place, dict[tuple[str, str], tuple[str, ...]]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proto.errors import InvalidParams
 from services.documents.text.passages import passages
-from services.knowledge.notes.dates import date_range
+from services.runtime.date_ranges import date_range
 from services.knowledge.notes.files import Place, decode
 from services.knowledge.notes.markdown import parse
 from services.knowledge.notes.tags import checked, tagged

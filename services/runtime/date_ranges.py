@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import datetime
 import re
+from calendar import monthrange
 from collections.abc import Iterator, Sequence
 
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d{1,2})")
-_LAST = re.compile(r"(?:the )?(?:last|past) (\d{1,5} )?(hour|day|week|month|year)")
+_LAST = re.compile(r"(?:the )?(?:last|past) (\d{1,5} )?(second|minute|hour|day|week|month|year)")
 _CALENDAR = re.compile(r"(this|last) (week|month|quarter|year)")
-_DAYS_BACK = {"today": 0, "yesterday": 1, "day before yesterday": 2, "vorgestern": 2}
-_AGO = re.compile(r"(\d{1,5}) (hour|day|week|month|year) ago")
+_DAYS_BACK = {"today": 0, "yesterday": 1, "day before yesterday": 2, "vorgestern": 2, "tomorrow": -1}
+_AGO = re.compile(r"(\d{1,5}) (second|minute|hour|day|week|month|year) ago")
+_EXACT = ("second", "minute", "hour")
 _NAMED = re.compile(r"(?:(last|this) )?(?:(\d{1,2}) )?([a-z]+)(?: (\d{1,2}))?(?: (\d{4}))?")
 _QUARTER = re.compile(r"q([1-4]) (\d{4})|(\d{4})-q([1-4])")
 _GERMAN_DAY = re.compile(r"(\d{1,2})\. ?(\d{1,2})\. ?(\d{4})")
@@ -28,6 +30,7 @@ _ENGLISH = {
     for english, words in {
         "last": "letzte letzter letzten letztes letztem vorige voriger vorigen voriges vergangene vergangenen previous",
         "this": "diese dieser diesen dieses diesem current", "past": "", "ago": "", "and": "und", "to": "bis",
+        "second": "seconds sekunde sekunden", "minute": "minutes minuten", "now": "jetzt", "tomorrow": "morgen",
         "hour": "hours stunde stunden", "day": "days tag tage tagen", "week": "weeks woche wochen",
         "month": "months monat monate monaten monats", "year": "years jahr jahre jahren jahres",
         "quarter": "quarters quartal quartals", "today": "heute", "yesterday": "gestern", "since": "seit",
@@ -87,6 +90,24 @@ def date_range(text: str, now: float) -> Range:
     if since is not None and until is not None and until < since:
         raise ValueError(f"{text!r} ends before it begins")
     return since, until
+
+
+def moment(text: str, now: float, *, end: bool = False) -> float:
+    """The first moment of what words such as `yesterday` or `last week` name, or with `end` the last, in Unix seconds.
+
+    So long ago as hours is that very moment, and so long ago as days all of that day.  Raises ValueError: it names no
+    time.
+    """
+    today = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    normal = _normal(text)
+    if normal == "now":
+        return now
+    if match := _AGO.fullmatch(normal):
+        then = _back(today, match[2], int(match[1]))
+        if match[2] in _EXACT:
+            return then.timestamp()
+        return _calendar("day", then)[end]
+    return _span(normal, today)[end]
 
 
 def range_in(query: str, now: float) -> tuple[str, Range] | None:
@@ -155,8 +176,8 @@ def _span(text: str, now: datetime.datetime) -> tuple[float, float]:
         return (now - _length(match[2], int(match[1] or 1))).timestamp(), now.timestamp()
     if match := _AGO.fullmatch(text):
         moment = now - _length(match[2], int(match[1]))
-        if match[2] == "hour":
-            return (moment - _length("hour", 1)).timestamp(), moment.timestamp()
+        if match[2] in _EXACT:
+            return (moment - _length(match[2], 1)).timestamp(), moment.timestamp()
         return _calendar(match[2], moment)
     if _YEAR.fullmatch(text):
         return _months(int(text), 1, 12)
@@ -204,8 +225,20 @@ def _calendar(unit: str, moment: datetime.datetime, back: int = 0) -> tuple[floa
 
 
 def _length(unit: str, count: int) -> datetime.timedelta:
-    days = {"hour": 1 / 24, "day": 1, "week": 7, "month": 30.4375, "year": 365.25}[unit]
-    return datetime.timedelta(days=days * count)
+    seconds = {"second": 1, "minute": 60, "hour": 3600}
+    days = {"day": 1, "week": 7, "month": 30.4375, "year": 365.25}
+    return (
+        datetime.timedelta(seconds=seconds[unit] * count) if unit in seconds else datetime.timedelta(days[unit] * count)
+    )
+
+
+def _back(moment: datetime.datetime, unit: str, count: int) -> datetime.datetime:
+    """So long before a moment; of months and years the same day, or the last one of a shorter month."""
+    if unit not in ("month", "year"):
+        return moment - _length(unit, count)
+    month = moment.month - 1 - count * (12 if unit == "year" else 1)
+    year = moment.year + month // 12
+    return moment.replace(year=year, month=month % 12 + 1, day=min(moment.day, monthrange(year, month % 12 + 1)[1]))
 
 
 def _day(year: int, month: int, day: int) -> tuple[float, float]:

@@ -1,0 +1,117 @@
+"""Headings of a note, named as they are written or as they read.
+
+`## Section B (`config.yaml`)` is found by its source and by `Section B (config.yaml)`; case, white space and the
+Unicode form make no difference. An exact name comes first, so that it is never taken for another that reads alike.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from services.knowledge.notes.spelling import nfc
+from services.runtime.text.markdown import outline, plain
+
+_MARKS = re.compile(r"\s*#{1,6}(?=\s)")
+_CLOSING = re.compile(r"(?:^|\s)#+\s*\Z")
+_BETWEEN = re.compile(r"\s+>\s+")
+_INLINE = MarkdownIt("commonmark")
+_WIKILINK = re.compile(r"!?\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
+
+
+class Heading(NamedTuple):
+    """A heading's lines in the text after the front matter (end exclusive), and its texts: as the outline has it, and
+    all by which it is found, the exact ones first."""
+
+    first: int
+    end: int
+    level: int
+    title: str
+    names: tuple[str, ...]
+
+
+def of(body: str) -> list[Heading]:
+    """The headings of a text (line breaks are `\\n`)."""
+    lines = body.split("\n")
+    found = []
+    for block in outline(body).blocks:
+        if block.level:
+            source = _source(lines[block.first : block.end])
+            names = tuple(dict.fromkeys(_key(name) for name in (source, block.title, rendered(source))))
+            found.append(Heading(block.first, block.end, block.level, block.title, names))
+    return found
+
+
+def named(title: str, headings: Sequence[Heading]) -> list[Heading]:
+    """The headings of that name: as they are written, else as they read, else those that read as it does."""
+    text = without_marks(title)
+    for keys in (_key(title.strip()), _key(text)):
+        for exact in (True, False):
+            same = [each for each in headings if keys and keys in (each.names[:1] if exact else each.names)]
+            if same:
+                return same
+    read = {_key(rendered(text)), _key(plain(text))} - {""}
+    return [each for each in headings if read.intersection(each.names)]
+
+
+def same(title: str, other: str) -> bool:
+    """Whether two lines name one heading."""
+    return bool(
+        {_key(without_marks(title)), _key(rendered(without_marks(title)))} - {""}
+        & {_key(without_marks(other)), _key(rendered(without_marks(other)))}
+    )
+
+
+def without_marks(title: str) -> str:
+    """A heading without the `#` before and after its text."""
+    marks = _MARKS.match(title)
+    return _CLOSING.sub("", title[marks.end() :]).strip() if marks else title.strip()
+
+
+def parts(section: str) -> list[str]:
+    """The names in a path of headings, by its ` > ` alone."""
+    return [part.strip() for part in _BETWEEN.split(section.strip())]
+
+
+def divisions(section: str) -> Iterator[tuple[str, str]]:
+    """Every way to take a first name from a path of headings, the longest first, with what is left."""
+    yield section, ""
+    for at in reversed([at for at, character in enumerate(section) if character == ">"]):
+        if section[:at].strip() and section[at + 1 :].strip():
+            yield section[:at], section[at + 1 :]
+
+
+def parents(section: str) -> Iterator[tuple[str, str]]:
+    """Every way to take a last name from a path of headings, the shortest first, with what is above it."""
+    for at in reversed([at for at, character in enumerate(section) if character == ">"]):
+        if section[:at].strip() and section[at + 1 :].strip():
+            yield section[:at].strip(), section[at + 1 :].strip()
+
+
+def rendered(source: str) -> str:
+    """A heading as a reader sees it: no marks of emphasis, code and links, no HTML, escapes resolved."""
+    tokens = _INLINE.parseInline(_WIKILINK.sub(r"\1", source[:1000]))
+    return " ".join("".join(map(_text, tokens[0].children or ())).split()) if tokens else ""
+
+
+def _text(token: Token) -> str:
+    if token.type in ("softbreak", "hardbreak"):
+        return " "
+    return "" if token.type == "html_inline" else html.unescape(token.content)
+
+
+def _source(lines: Sequence[str]) -> str:
+    """The text of a heading as it is written, of one underlined or one with marks."""
+    first = lines[0].strip()
+    if re.match(r"#{1,6}(?:\s|\Z)", first):
+        return _CLOSING.sub("", first.lstrip("#")).strip()
+    return " ".join(line.strip() for line in lines[:-1])
+
+
+def _key(text: str) -> str:
+    return nfc(nfc(" ".join(text.split())).casefold())
