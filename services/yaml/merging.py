@@ -67,7 +67,7 @@ def _reads_so(tree: Tree, node: int, value: object) -> bool:
     stream = tree.stream
     for kind, style, text, _, tag in stream.events[node : stream.after(node)]:
         if kind == SCALAR and style == ":" and tag is None:
-            older = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
+            older = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # no types in its stubs
             if older != f"tag:yaml.org,2002:{_TAGS[type(resolve_scalar(style, text, tag))]}":
                 return False
     return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -154,6 +154,6 @@ def _scalar(event: yaml.NodeEvent, key: str, offset: int) -> Scalar:
     return Scalar(key, value, offset + start, offset + end, getattr(event, "style", None) or "")
 
 
-def _index(mark: yaml.Mark | None) -> int:
-    assert mark is not None, "parsing marks every event"
-    return mark.index
+def _index(mark: Any) -> int:
+    """Where a mark stands in the source: those of the two parsers have no type in common."""
+    return int(mark.index)

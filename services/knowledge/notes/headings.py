@@ -20,6 +20,7 @@ from services.runtime.text.markdown import outline, plain
 _MARKS = re.compile(r"\s*#{1,6}(?=\s)")
 _CLOSING = re.compile(r"(?:^|\s)#+\s*\Z")
 _BETWEEN = re.compile(r"\s+>\s+")
+_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\[\[[^\[\]]*\]\]|\[[^\[\]]*\]\([^()]*\)")
 _INLINE = MarkdownIt("commonmark")
 _WIKILINK = re.compile(r"!?\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 
@@ -74,8 +75,11 @@ def without_marks(title: str) -> str:
 
 
 def parts(section: str) -> list[str]:
-    """The names in a path of headings, by its ` > ` alone."""
-    return [part.strip() for part in _BETWEEN.split(section.strip())]
+    """The names in a path of headings, by its ` > ` alone, which in code and in a link is none."""
+    seen = _SPAN.sub(lambda span: "x" * len(span[0]), section)
+    ends = [match.span() for match in _BETWEEN.finditer(seen)]
+    starts = [0, *(end for _, end in ends)]
+    return [section[start:end].strip() for start, end in zip(starts, [*(at for at, _ in ends), None], strict=True)]
 
 
 def divisions(section: str) -> Iterator[tuple[str, str]]:

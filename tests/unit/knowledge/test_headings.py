@@ -1,0 +1,83 @@
+"""Headings are named as they are written or as they read, and a section that is there is never made again."""
+
+from __future__ import annotations
+
+import pytest
+
+from proto.errors import LinckiaError
+from proto.ops.knowledge_writing import EditNote, SectionText
+from services.knowledge.notes.reading import part
+from services.knowledge.writing.editing import edited
+
+
+def edit(text: str, heading: str, content: str = "after", *, create: bool = True) -> str:
+    params = EditNote(path="x.md", section=SectionText(heading, content, create=create))
+    return edited(text, params, str)
+
+
+SAME = [
+    ("## Section B (`a.yaml`)", ["Section B (`a.yaml`)", "Section B (a.yaml)", "## section b (`a.yaml`)"]),
+    ("## `a > b` and `c`", ["`a > b` and `c`", "a > b and c"]),
+    ("## **Plan** for *May*", ["**Plan** for *May*", "Plan for May", "__Plan__ for _May_", "*Plan for May*"]),
+    ("## Client -> Server", ["Client -> Server", "## Client -> Server ##", "client  ->  server"]),
+    ("## Inbox > Later", ["Inbox > Later"]),
+    ("## A > B > C", ["A > B > C"]),
+    ("## [Guide](guide.md \"t\") now", ["[Guide](guide.md \"t\") now", "Guide now"]),
+    ("## See [[Some note|that]] & [[x]]", ["See [[Some note|that]] & [[x]]", "See that & x"]),
+    ("## <b>Bold</b> &amp; x", ["<b>Bold</b> &amp; x", "Bold & x"]),
+    ("## 3 \\* 4 \\# 5", ["3 \\* 4 \\# 5", "3 * 4 # 5"]),
+    ("## Cafe\u0301 \u1112\u1161\u11ab", ["Caf\u00e9 \ud55c", "cafe\u0301 \ud55c"]),
+    ("## C#", ["C#", "## C#"]),
+    ("## Was ist das? #frage", ["Was ist das? #frage"]),
+    ("Underlined *so*\n---", ["Underlined *so*", "Underlined so"]),
+    ("## x >= y && y <= z", ["x >= y && y <= z"]),
+    ("## ~~Old~~ snake_case_name", ["~~Old~~ snake_case_name"]),
+    ("## ![logo](l.png) Brand", ["![logo](l.png) Brand", "logo Brand"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "asked"), [(line, each) for line, names in SAME for each in names])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_a_heading_is_found_as_written_and_as_it_reads(line: str, asked: str, line_break: str) -> None:
+    text = f"# Title\n\n{line}\n\nbefore\n\n## Next\n\nstays\n".replace("\n", line_break)
+    assert edit(text, asked) == text.replace("before", "after")
+    assert edit(text, f"Title > {asked}") == text.replace("before", "after")
+    assert edit(text, asked, f"{line}\n\nafter".replace("\r", "")) == text.replace("before", "after") or "\n" in line
+    assert part(text, "", asked).text.replace("\r", "") == f"{line}\n\nbefore\n\n"
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["Client -> Server", "`a > b`", "**Plan**", "<i>x</i>", "x >= y", "C#", "[[A|b]]", "日本 → 韓国", "Cafe\u0301"],
+)
+def test_what_is_not_there_is_made_as_asked_and_once(heading: str) -> None:
+    text = "# Title\n\ntext\n"
+    once = edit(text, heading, "one")
+    assert once == f"{text}\n## {heading}\n\none\n"
+    assert edit(once, heading, "two") == once.replace("one", "two")
+    below = edit(text, f"Title > {heading}", "one")
+    assert below == f"{text}\n## {heading}\n\none\n"
+    assert edit(below, f"Title > {heading}", "two") == below.replace("one", "two")
+
+
+def test_what_is_written_exactly_so_comes_before_what_reads_so() -> None:
+    text = "## *Plan*\n\n1\n\n## Plan\n\n2\n\n## A > B\n\n3\n\n## A\n\n### B\n\n4\n"
+    assert edit(text, "Plan") == text.replace("2", "after")
+    assert edit(text, "*Plan*") == text.replace("1", "after")
+    assert edit(text, "A > B") == text.replace("3", "after")
+    assert edit(text, "## A > ### B") == text.replace("4", "after")
+
+
+def test_a_name_that_several_have_is_refused_and_one_within_another_found() -> None:
+    text = "# A\n\n## **Log**\n\n1\n\n# A\n\n## Other\n\n2\n\n# B\n\n## *Log*\n\n3\n"
+    with pytest.raises(LinckiaError, match="2 headings are 'Log'"):
+        edit(text, "Log")
+    assert edit(text, "A > Log") == text.replace("1", "after")
+    assert edit(text, "A > Other") == text.replace("2", "after")
+    assert edit(text, "B>Log") == text.replace("3", "after")
+
+
+@pytest.mark.parametrize(("heading", "missing"), [("Nine > Ten", "Nine"), ("A > Nine > Ten", "Nine")])
+def test_a_section_is_not_made_below_one_that_is_missing(heading: str, missing: str) -> None:
+    with pytest.raises(LinckiaError, match=f"a section '{missing}'"):
+        edit("# A\n", heading)
