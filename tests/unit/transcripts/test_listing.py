@@ -96,7 +96,7 @@ async def test_lists_are_filtered_sorted_and_paged(tmp_path: Path) -> None:
             if cursor is None:
                 break
         assert seen == [one.title for one in mine]
-        for wrong in ({"cursor": "x"}, {"cursor": "newest:1.0:1", "sort": "cost"}, {"since": "yesterday"}):
+        for wrong in ({"cursor": "x"}, {"cursor": "newest:1.0:1", "sort": "cost"}, {"since": "someday"}):
             with pytest.raises(InvalidParams, match=f"`{next(iter(wrong))}`"):
                 await listed(bench, **wrong)
 
