@@ -136,7 +136,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokenLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A link whose target is no note."""
+    """A link whose target is no note and no other file."""
 
     note: Annotated[str, Meta(description="Id of the note that has it")]
     path: Annotated[str, Meta(description="Its file, relative to its root")]

@@ -91,9 +91,10 @@ class _Nearest:
         """Below each folder above one of them the nearest, with its steps down from there."""
         for id_, place in notes if self._only is None else ():
             folders = _folders(place or Place("", ""))
+            path = place.absolute if place else ""
             for depth in range(len(folders) + 1):
                 steps = len(folders) - depth + (0 if depth else _OTHER_ROOT)
-                found = steps, len(folders), place.absolute if place else "", id_
+                found = steps, len(folders), path, id_
                 known = self._below.get(folders[:depth])
                 self._below[folders[:depth]] = found if known is None else min(known, found)
 

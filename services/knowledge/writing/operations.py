@@ -304,7 +304,7 @@ def _plan(move: Move, linking: Iterable[Place], roots: Roots) -> _Plan:
             changed, count = Changed(), 0
             plan.left.append(place.absolute)
         if count and _may_write(place, data, roots):
-            only = content_hash(data) if own else ""
+            only = content_hash(data) if own or changed.chained else ""
             plan.renaming.relinks.append(Relink(path, changed.names, changed.paths, only))
             plan.texts[path] = text, after
             plan.links += count

@@ -47,6 +47,11 @@ class Changed:
     paths: dict[str, str] = field(default_factory=dict)
     stuck: bool = False
 
+    @property
+    def chained(self) -> bool:
+        """Whether a link is written as another one was: then they are rewritten once and never again."""
+        return any(new in each for each in (self.names, self.paths) for new in each.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Move:

@@ -2,8 +2,8 @@
 undone is done at the next start.
 
 First the file gets its new name, which no file may have; then the links are rewritten, file by file. Each step may be
-done twice: a link that is written as it will be is not one of those to be rewritten, and the note's own links are
-rewritten only in the text that it had.
+done twice: a link that is written as it will be is not one of those to be rewritten; where it could be one, and in the
+note itself, links are rewritten only in the text that there was.
 """
 
 from __future__ import annotations

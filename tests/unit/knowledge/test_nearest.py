@@ -13,6 +13,7 @@ from proto.ops.knowledge_writing import RenameNote
 from services.knowledge import edges
 from services.knowledge.notes.files import Place
 from services.knowledge.schema import SCHEMA, open_database
+from services.knowledge.writing.renaming import Journal
 from services.runtime.database import Database, Kind, Schema
 from tests.unit.knowledge.rig import Bench, notes_service, settled, write
 
@@ -105,6 +106,9 @@ RENAMINGS = [
      {"b/y.md": "[[a/log]] [[other]]"}),
     # Its new name is what others call a note that is further away.
     ({"a/x.md": "[[log]]", "a/new.md": "1", "b/log.md": "2"}, "a/new.md", "log.md", {"a/x.md": "[[b/log]]"}),
+    # Both: what the new name meant before is not mistaken for what it means now.
+    ({"a/x.md": "[[new]] [[log]]", "a/new.md": "1", "b/log.md": "2"}, "a/new.md", "log.md",
+     {"a/x.md": "[[log]] [[b/log]]"}),
     # A note at the root is named by a path where a nearer one has its name.
     ({"a/x.md": "[[old]]", "old.md": "1", "a/log.md": "2"}, "old.md", "log.md", {"a/x.md": "[[../log]]"}),
 ]  # fmt: skip
@@ -126,6 +130,25 @@ async def test_after_a_renaming_every_link_leads_where_it_led(
         assert {name: (root / name).read_text() for name in expected} == expected
         status = await settled(bench, len(files))
         assert status.broken_links == []
+
+
+async def test_links_that_take_each_others_place_are_rewritten_once(tmp_path: Path, root: Path) -> None:
+    write(root, "a/x.md", "[[new]] [[log]]")
+    write(root, "a/new.md", "1")
+    write(root, "b/log.md", "2")
+    async with notes_service(tmp_path, root) as bench:
+        await settled(bench, 3)
+        journal = tmp_path / "knowledge/renaming.json"
+        kept: list[bytes] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Journal, "clear", lambda self: kept.append(journal.read_bytes()))
+            await bench.call(RenameNote(path="a/new.md", to="log.md"))
+        await bench.stop("knowledge")
+        # As after a kill before the journal was put away.
+        journal.write_bytes(kept[0])
+        await bench.start("knowledge")
+        await settled(bench, 3)
+        assert (root / "a/x.md").read_text() == "[[log]] [[b/log]]"
 
 
 async def test_paths_from_the_root_and_definitions_are_links_and_renamed(tmp_path: Path, root: Path) -> None:

@@ -32,6 +32,7 @@ WRITTEN = [
     "source: 'a [link](Old%20One.md#part) and [[Old One]]'\n",
     'source: "<[link](<Old One.md>)>"\n',
     "{up: '[[Old One]]', down: [[Old One]]}\n",
+    'smile: 😀 [[Old One]]\nquoted: "😀\\t[[Old One]]"\nanchored: &a "[[Old One]]"\n',
     "wrapped: see [[Old\n  One]]\n",
     "broken: [[Old One]] and [[Old One]]\n",
 ]

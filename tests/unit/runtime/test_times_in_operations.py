@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ async def test_notes_are_searched_by_words_for_a_time(tmp_path: Path) -> None:
     async with notes_service(tmp_path / "data", tmp_path / "root") as bench:
         await settled(bench, 3)
 
-        async def found(**times: str) -> set[str]:
+        async def found(**times: Any) -> set[str]:
             answer = await bench.call(SearchDocuments(query="zebra", **times))
             return {hit.id for hit in answer.results}
 
@@ -73,7 +74,7 @@ async def test_files_are_found_by_words_for_a_time(tmp_path: Path) -> None:
         await index(bench, root)
         await fill(tmp_path / "data", {"all": [f"{root}/new.txt", f"{root}/old.txt"]}, [])
 
-        async def found(**times: str) -> list[str]:
+        async def found(**times: Any) -> list[str]:
             return [entry.name for entry in (await bench.call(ResourceSearch(name="all", **times))).entries]
 
         assert await found(min_mtime="last week") == ["new.txt"]
