@@ -21,8 +21,8 @@ MAX_EDGES = 10_000
 
 
 PATH, FILE_NAME, ID, TITLE = range(4)
-"""What a key is of a note: of several notes that have it, the first kind wins, and the nearest note of that kind. A
-folder with the name, which is an end of a path, is as a file name."""
+"""How a key names a note. Among several notes that have a key, the first rank wins, then the nearest note. The end of
+a path counts as a file name."""
 
 _REFERENCES = (
     "SELECT src, position, key, other_key, dst, root, path FROM edge LEFT JOIN node ON node.id=edge.src WHERE fixed=0"
@@ -54,7 +54,7 @@ Candidate = tuple[int, str, Place | None]
 
 
 class Finder:
-    """Finds the notes that references lead to, by the notes that have a key; what was read of a key is kept."""
+    """Finds the notes that references lead to. The notes that have a key are read once."""
 
     def __init__(self, having: Callable[[str], Iterable[Candidate]]) -> None:
         self._having = having
@@ -82,8 +82,8 @@ class Finder:
 
 
 class _Nearest:
-    """Of some notes the one that is the fewest steps away, in the same folder first; of equals the one nearer to its
-    root, then the first by path."""
+    """Finds the note that is the fewest steps away, in the same folder first. Between equally near notes, the one
+    nearer to its root wins, then the first by path."""
 
     def __init__(self, notes: Sequence[tuple[str, Place | None]]) -> None:
         self._only = notes[0][0] if len(notes) == 1 else None

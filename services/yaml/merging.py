@@ -1,6 +1,6 @@
 """Keys of a mapping set to data: written in YAML as a person would, what stands there already left as it is.
 
-Many readers of front matter are of YAML 1.1: what is written means the same to them as to those of 1.2.
+Many readers of front matter follow YAML 1.1, so values are written to mean the same under 1.1 and 1.2.
 """
 
 from __future__ import annotations

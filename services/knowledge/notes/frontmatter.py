@@ -40,8 +40,8 @@ class FrontMatter:
     """Values by lower-cased key: a scalar as a list of one, a nested list flattened, a nested mapping passed over.
 
     `lines` counts its lines with the dashes; `problem` says why it could not be read. `scalars` has each value with
-    where it stands in the text, `linking` every text at any depth that may hold a link, `flows` the outermost
-    collections in brackets by key, start and end; `source` is all of it with the dashes.
+    where it stands in the text, `linking` every text at any depth that may hold a link, `flows` the outermost flow
+    collections by key, start and end; `source` is the whole front matter with its dashes.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
 
 
 def _read_linking(source: str, front: FrontMatter, offset: int) -> None:
-    """Take in what may hold links, of valid YAML: texts of any depth, and outermost collections in brackets."""
+    """Collect the places in valid YAML that may hold links: texts at any depth, and outermost flow collections."""
     key: str | None = None
     depth = 0
     opened: tuple[int, int] | None = None

@@ -75,7 +75,7 @@ def without_marks(title: str) -> str:
 
 
 def parts(section: str) -> list[str]:
-    """The names in a path of headings, by its ` > ` alone, which in code and in a link is none."""
+    """Split a path of headings at each ` > ` outside code and links."""
     seen = _SPAN.sub(lambda span: "x" * len(span[0]), section)
     ends = [match.span() for match in _BETWEEN.finditer(seen)]
     starts = [0, *(end for _, end in ends)]
@@ -83,7 +83,7 @@ def parts(section: str) -> list[str]:
 
 
 def divisions(section: str) -> Iterator[tuple[str, str]]:
-    """Every way to take a first name from a path of headings, the longest first, with what is left."""
+    """Every split of a path of headings into its first name and the rest, longest name first."""
     yield section, ""
     for at in reversed([at for at, character in enumerate(section) if character == ">"]):
         if section[:at].strip() and section[at + 1 :].strip():
@@ -91,7 +91,7 @@ def divisions(section: str) -> Iterator[tuple[str, str]]:
 
 
 def parents(section: str) -> Iterator[tuple[str, str]]:
-    """Every way to take a last name from a path of headings, the shortest first, with what is above it."""
+    """Every split of a path of headings into the path above and its last name, shortest name first."""
     for at in reversed([at for at, character in enumerate(section) if character == ">"]):
         if section[:at].strip() and section[at + 1 :].strip():
             yield section[:at].strip(), section[at + 1 :].strip()

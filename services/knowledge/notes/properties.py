@@ -1,8 +1,8 @@
 """Links in the front matter of a note: in any property, at any depth, quoted or not.
 
 A link in a scalar is found in the text that the scalar means, so that escapes and folded lines hide none; and each of
-its characters keeps its offset in the file, so that a renaming can change the link alone. An unquoted `[[A]]` is a list
-in a list to YAML, and a link to everybody else. A link in a comment is none.
+its characters keeps its offset in the file, so that a renaming can change the link alone. An unquoted `[[A]]` is a
+nested list to YAML and a link to its author. Comments are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIKILINK = re.compile(r"\[\[([^\[\]\n|]+)(?:\|[^\[\]\n]*)?\]\]")
 DESTINATION = re.compile(r"\]\(\s*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))")
 
 BARE = ""
-"""The style of a link that no quotes surround."""
+"""The style of an unquoted link."""
 
 _FOLD = r"[ \t]*\n[ \t\n]*"
 _PIECES = {
@@ -33,12 +33,12 @@ _ESCAPES = {
 _KEY = re.compile(r"([^\s#:\[\]{}\"'][^:\n]*):(?=\s|$)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _UNQUOTABLE = re.compile(r"[:#](?:\s|$)|\s#|[{}]|^[-?:&*!|>'\"%@`,]")
-"""What a name may not have where it stands without quotes."""
+"""A name that matches this must be quoted."""
 
 
 class PropertyLink(NamedTuple):
-    """A link in the front matter: `inside` is what is between its brackets, `offsets` has the place of each of its
-    characters in the text, and of its end."""
+    """A link in the front matter: `inside` is the text between its brackets, and `offsets` the place of each of its
+    characters in the source, and of its end."""
 
     key: str
     inside: str
@@ -85,7 +85,7 @@ def _matches(text: str) -> Iterator[tuple[str, int, bool]]:
 
 
 def _meant(text: str, scalar: Scalar) -> tuple[str, Sequence[int]]:
-    """What a scalar means, and where each of its characters stands; its source where that cannot be told."""
+    """The value of a scalar with the offset of each character; its source if the two cannot be aligned."""
     start, end = scalar.start, scalar.end
     if (pieces := _PIECES.get(scalar.style)) is not None:
         margin = 1 if scalar.style else 0
@@ -113,7 +113,7 @@ def _character(piece: str, style: str) -> str:
 
 
 def _raw(front: FrontMatter) -> Iterator[PropertyLink]:
-    """What looks like a link in front matter that is not valid YAML."""
+    """Find links line by line in front matter that is not valid YAML."""
     key, at = "", 0
     for line in front.source.split("\n"):
         if found := _KEY.match(line):

@@ -52,8 +52,8 @@ def section_lines(text: str, section: str, *, field: str = "", must_be: bool = T
     """The lines of a heading and of all under it, to the next one of its level; of `A > B`, those of B within A; with a
     `field`, of a heading that is the only one of its name there.
 
-    A heading is named as it is written or as it reads, and may have a `>` of its own: what is a heading as a whole is
-    not divided. Raises OperationError: there is none and `must_be`; or there are several.
+    A heading is named by its source or by its rendered text. A heading whose own text contains `>` is found first.
+    Raises OperationError: there is none and `must_be`; or there are several.
     """
     front, body = frontmatter.split(frontmatter.normal(text))
     every = headings.of(body)
@@ -72,7 +72,7 @@ def section_lines(text: str, section: str, *, field: str = "", must_be: bool = T
 
 
 def parent_of(text: str, section: str) -> tuple[str, str]:
-    """What a new heading that is named so stands under, empty where under none, and its own text."""
+    """Split the path of a new heading into its existing parent, or an empty text, and its own text."""
     front, body = frontmatter.split(frontmatter.normal(text))
     found = _parent(headings.of(body), section, (0, len(LINE.findall(text)) - front.lines))
     assert found is not None, "that was said before"
@@ -80,14 +80,14 @@ def parent_of(text: str, section: str) -> tuple[str, str]:
 
 
 class _Found(NamedTuple):
-    """The headings of a name within some lines, and where what is under the first ends."""
+    """The headings that a path leads to, and the end of the section under the first one."""
 
     same: list[Heading]
     end: int
 
 
 def _under(every: list[Heading], section: str, within: tuple[int, int]) -> _Found | None:
-    """What a path of headings leads to; as few and long names as there are."""
+    """Find the headings that a path leads to, preferring long names to deep paths."""
     for title, rest in headings.divisions(section):
         same = headings.named(title, [each for each in every if within[0] <= each.first < within[1]])
         ends = [_end(every, each, within[1]) for each in same]
@@ -105,7 +105,7 @@ def _end(every: list[Heading], heading: Heading, most: int) -> int:
 
 
 def _parent(every: list[Heading], section: str, whole: tuple[int, int]) -> tuple[str, str] | None:
-    """Divide the name of a new heading: what is there already, and its own text; None where its parent is missing."""
+    """The same; None if its parent is missing."""
     for above, title in headings.parents(section):
         if len(headings.parts(title)) == 1 and _under(every, above, whole) is not None:
             return above, title

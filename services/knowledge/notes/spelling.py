@@ -15,7 +15,7 @@ def nfc(text: str) -> str:
 
 
 def as_on_disk(path: str, roots: Sequence[str]) -> str:
-    """An absolute path as its files and folders below a root are spelled; what is not there keeps its spelling.
+    """An absolute path spelled as its files and folders below a root are; missing ones keep the given spelling.
 
     Blocks on the disk. The exact spelling comes first.
     """

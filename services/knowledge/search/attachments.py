@@ -1,4 +1,4 @@
-"""Links to files that are no notes: pictures, PDFs, canvases, files of any type below the roots."""
+"""Links to files other than notes: pictures, PDFs, canvases, files of any type below the roots."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Loose ends: links whose target is no note and no other file, with what may have been meant, and notes without any
-link."""
+"""Loose ends: links to neither a note nor another file, with notes that may have been meant, and unlinked notes."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,7 +23,7 @@ from services.runtime.roots import Roots, is_below
 
 _MEANT = 3
 _REST = 20
-"""So many times as long as it took to look for files is what was found kept; notes that change end it at once."""
+"""Results are reused for this many times the duration of the search, or until a note changes."""
 
 # Tags, and relations of tag comments, need no note. A note's link to itself is none, and not broken.
 _DANGLING = """
@@ -65,9 +63,9 @@ class LooseEnds:
         self._turn = trio.CapacityLimiter(1)
 
     async def found(self, limit: int) -> Loose:
-        """The first `limit` of both. Of links that lead out of the folders nothing is known."""
+        """The first `limit` of both. Links that lead out of the roots are not judged."""
         state = self._database.version, limit
-        began = time.monotonic()
+        began = trio.current_time()
         if self._kept[0] != state or began > self._kept_until:
             dangling, orphans = await self._database.read(
                 lambda db: (list(db.execute(_DANGLING)), [id_ for (id_,) in db.execute(_ORPHANS)])
@@ -78,7 +76,7 @@ class LooseEnds:
             )
             self._kept = state, Loose(broken, count, orphans[:limit], len(orphans))
             # Files other than notes come and go without a change of the database.
-            self._kept_until = time.monotonic() + _REST * (time.monotonic() - began)
+            self._kept_until = trio.current_time() + _REST * (trio.current_time() - began)
         return self._kept[1]
 
 

@@ -155,7 +155,7 @@ def changed(text: str, place: Place, move: Move) -> Changed:
 
 
 def _name(written: str, names: Sequence[str]) -> str | None:
-    """Of as many folders as were written, or of so many that it leads there; a relative path where none does."""
+    """The name with as many folders as were written, or as many as it needs; a relative path if no name leads there."""
     folders = written.strip("/").count("/")
     plain = [name for name in names if not name.startswith(("./", "../"))] or names
     new = next((name for name in plain if name.count("/") >= folders), next(reversed(plain), None))

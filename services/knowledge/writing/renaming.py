@@ -2,8 +2,8 @@
 undone is done at the next start.
 
 First the file gets its new name, which no file may have; then the links are rewritten, file by file. Each step may be
-done twice: a link that is written as it will be is not one of those to be rewritten; where it could be one, and in the
-note itself, links are rewritten only in the text that there was.
+done twice: rewriting finds no link that it has rewritten. If it could find one, and in the note itself, links are
+rewritten only while the file still has its former text.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ def broken(status: KnowledgeStatusResult) -> list[str]:
 
 
 async def after_a_look(bench: Bench, expected: list[str]) -> None:
-    """What was found is kept for a short time."""
+    """Results are reused for a short time."""
     await until(bench, lambda status: broken(status) == expected)
 
 

@@ -20,7 +20,7 @@ HEADINGS = json.loads((CASES / "headings.json").read_text()) if CASES.is_dir() e
 
 
 def copied(name: str, root: Path) -> int:
-    """Copy a case's notes; answers how many there are."""
+    """Copy a case's notes and count them."""
     shutil.copytree(CASES / "notes" / name, root, dirs_exist_ok=True)
     return len(list(root.rglob("*.md")))
 
