@@ -16,7 +16,7 @@ from services.yaml.syntax.parser import parse
 from services.yaml.tree import Place, Tree
 
 _MEANS_MORE: Final = frozenset(["yes", "no", "on", "off", "true", "false", "null"])
-_TEXT: Final = re.compile(r"[^\W\d_][^\x00-\x1f\x7f-\xa0:#,\[\]{}\"\\|<>`\u2028\u2029\ufeff\ufffe\uffff]*(?<! )")
+_TEXT: Final = re.compile(r"[^\W\d_][^\x00-\x1f\x7f-\xa0:?#,\[\]{}\"\\|<>`\u2028\u2029\ufeff\ufffe\uffff]*(?<! )")
 """What begins with a letter is no number and no date, be it YAML 1.1 or 1.2."""
 _NOT_PRINTED: Final = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Line breaks of YAML 1.1, and what no reader takes, beyond what JSON escapes."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Container, Mapping
 
 import yaml
 from yaml.resolver import Resolver
@@ -18,7 +19,7 @@ from services.yaml.create import key_source
 from services.yaml.errors import Code
 from services.yaml.path import Key
 from services.yaml.schema import data_of, resolve_scalar
-from services.yaml.syntax.events import SCALAR
+from services.yaml.syntax.events import MAPPING, SCALAR, Document
 from services.yaml.tree import NotThere, Tree
 from services.yaml.values import pick_document, read_tree, set_at
 
@@ -31,9 +32,10 @@ _TAGS = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null
 def merge(text: str, values: Mapping[str, object]) -> str:
     """The mapping `text` with `values` by key; null removes a key. Raises YamlError."""
     tree = read_tree(text)
-    for name, value in values.items():
+    for given, value in values.items():
         found = pick_document(tree, 0, Code.NOT_APPLICABLE)
         place = None
+        name = _as_there(tree, found, given, values)
         with contextlib.suppress(NotThere):
             place = tree.find(found, [Key(name, quoted=True)]) if found else None
         if found and place and value is None:
@@ -41,6 +43,16 @@ def merge(text: str, values: Mapping[str, object]) -> str:
         elif value is not None and (place is None or not _reads_so(tree, place.node, value)):
             tree = set_at(tree, f"[{json.dumps(name, ensure_ascii=False)}]", written(value))
     return tree.text
+
+
+def _as_there(tree: Tree, document: Document | None, name: str, given: Container[str]) -> str:
+    """A key in the Unicode form that the file has it in, unless that form is `given` as another key."""
+    root = tree.find(document, []).node if document else -1
+    if document is None or tree.stream.events[root][0] != MAPPING or name in (keys := tree.keys(root)):
+        return name
+    wanted = unicodedata.normalize("NFC", name)
+    same = (key for key in keys if unicodedata.normalize("NFC", key) == wanted and key not in given)
+    return next(same, name)
 
 
 def written(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 
 import trio
@@ -13,10 +14,17 @@ from services.knowledge.notes.spelling import as_on_disk
 from services.runtime.roots import Roots
 from services.runtime.walking import Folder, walk
 
+PATIENCE_S = 5.0
+"""For the walk through all roots: a status is asked for by people."""
+
 
 def there(keys: Iterable[str], roots: Roots) -> frozenset[str]:
     """Those keys of references by which a file is found: by its path, or by its name or the end of its path below any
-    root. Blocks on the disk; run in a thread of trio's."""
+    root. Blocks on the disk; run in a thread of trio's.
+
+    After `PATIENCE_S` the rest is not judged: the keys that have an extension count as found.
+    """
+    until = time.monotonic() + PATIENCE_S
     found = {key for key in keys if key.startswith("/") and _is_file(key, roots)}
     wanted: dict[str, list[str]] = {}
     for key in keys:
@@ -25,6 +33,8 @@ def there(keys: Iterable[str], roots: Roots) -> frozenset[str]:
     for root in roots if wanted else ():
         for folder, folders, others in walk(roots, Folder(root), lambda path, error: None, honour_ignores=False):
             trio.from_thread.check_cancelled()
+            if time.monotonic() > until:
+                return frozenset(found.union(*(each for name, each in wanted.items() if "." in name)))
             folders[:] = [each for each in folders if _enters(each.name) and each.path not in roots]
             for name in (name_key(entry.name) for entry in others):
                 if (sought := wanted.get(name)) is not None:

@@ -19,7 +19,7 @@ MEANS_MORE = [
     "685.230_15e+03", "yes", "No", "ON", "off", "true", "False", "null", "NULL", "~", ".inf", ".nan", "=", "<<",
     "2026-01-01", "2026-01-01T10:00:00Z", "", " ", " lead", "trail ", "a # b", "#tag", "C#", "tab\there", "\t", "a\nb",
     "a\n", "\r\n", "a\u2028b", "a\u2029b", "a\x85b", "\x7f", "\x00", "\x1b", "\ufeffx", "\ufffe", "\u00a0x", "x\u3000",
-    "😀", "😀 party", "👩\u200d💻", "é", "e\u0301", "日本語", "a: b", "a:b", "key:", "-", "- a", "?",
+    "😀", "😀 party", "👩\u200d💻", "é", "e\u0301", "日本語", "a: b", "a:b", "key:", "A?", "-", "- a", "?",
     "[x]", "{x}", "x, y", "*a", "&a", "!t", "|", ">", "%x", "@x", "`x", "'q'", '"q"', "\\", "a\\b", "x" * 2000,
     "http://a.b/c?d#e", "[[Acme: Ltd]]", "1.2.3", "1,000", "null ", "_1", "? a", "---", "...", "y", "n",
 ]  # fmt: skip
@@ -79,3 +79,9 @@ def test_what_reads_otherwise_to_some_is_written_anew_and_all_else_stays(before:
 def test_plain_words_need_no_quotes() -> None:
     data = {"title": "A plain (small) title - v2.1", "tags": ["one", "two words", "日本語", "été"]}
     assert merge("", data) == "title: A plain (small) title - v2.1\ntags: [one, two words, 日本語, été]\n"
+
+
+def test_a_key_in_another_unicode_form_is_the_same_key() -> None:
+    assert merge("cafe\u0301: a\nb: 1\n", {"caf\u00e9": "x"}) == "cafe\u0301: x\nb: 1\n"
+    assert merge("", {"caf\u00e9": "x", "cafe\u0301": "y"}) == 'caf\u00e9: x\n"cafe\u0301": y\n'
+    assert merge("caf\u00e9: a\nb: 1\n", {"cafe\u0301": None}) == "b: 1\n"
