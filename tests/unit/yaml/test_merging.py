@@ -83,5 +83,5 @@ def test_plain_words_need_no_quotes() -> None:
 
 def test_a_key_in_another_unicode_form_is_the_same_key() -> None:
     assert merge("cafe\u0301: a\nb: 1\n", {"caf\u00e9": "x"}) == "cafe\u0301: x\nb: 1\n"
-    assert merge("", {"caf\u00e9": "x", "cafe\u0301": "y"}) == 'caf\u00e9: x\n"cafe\u0301": y\n'
+    assert merge("", {"caf\u00e9": "x", "cafe\u0301": "y"}) == 'caf\u00e9: x\ncafe\u0301: "y"\n'
     assert merge("caf\u00e9: a\nb: 1\n", {"cafe\u0301": None}) == "b: 1\n"
