@@ -21,6 +21,7 @@ _MARKS = re.compile(r"\s*#{1,6}(?=\s)")
 _CLOSING = re.compile(r"(?:^|\s)#+\s*\Z")
 _BETWEEN = re.compile(r"\s+>\s+")
 _SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\[\[[^\[\]]*\]\]|\[[^\[\]]*\]\([^()]*\)")
+_MARKUP = re.compile(r"[`*_\[\]<>&\\]")
 _INLINE = MarkdownIt("commonmark")
 _WIKILINK = re.compile(r"!?\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 
@@ -99,6 +100,8 @@ def parents(section: str) -> Iterator[tuple[str, str]]:
 
 def rendered(source: str) -> str:
     """A heading as a reader sees it: no marks of emphasis, code and links, no HTML, escapes resolved."""
+    if not _MARKUP.search(source):
+        return " ".join(source[:1000].split())
     tokens = _INLINE.parseInline(_WIKILINK.sub(r"\1", source[:1000]))
     return " ".join("".join(map(_text, tokens[0].children or ())).split()) if tokens else ""
 
