@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from proto.errors import InvalidParams
 from services.documents.text.passages import passages
-from services.runtime.date_ranges import date_range
 from services.knowledge.notes.files import Place, decode
 from services.knowledge.notes.markdown import parse
 from services.knowledge.notes.tags import checked, tagged
 from services.retrieve.terms import query_terms, terms
+from services.runtime.date_ranges import date_range
 from services.runtime.models.measure import ROUGH
 from services.runtime.text.html import plain
 from services.transcripts.redaction import Redactor
