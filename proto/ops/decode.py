@@ -136,12 +136,26 @@ CODES_AT_ONCE = 24
 CALLS, IMPORTS, LINKS_TO = "CALLS", "IMPORTS", "LINKS_TO"
 EXTENDS = "EXTENDS"
 """Of a class: not an edge of any answer, but needed to know what is called on `self` and `super()`."""
+RENAMES, RENAMED = "RENAMES", "RENAMED"
+"""What a file exports under another name: looked up by its own name, with the exported one as the target, and the other
+way round (see `imported`, where it is passed on from another module)."""
 
 
 def stem(name: str) -> str:
     """The name of a file without its last extension."""
     base, dot, _ = name.rpartition(".")
     return base if dot and base else name
+
+
+def imported(module: str, inside: str) -> str:
+    """The target of a use of what an import binds: the module, as the import names it, and what of it."""
+    return f"{module}\n{inside}"
+
+
+def of_import(target: str) -> tuple[str, str] | None:
+    """The module and what of it, if `imported` made the target."""
+    module, is_imported, inside = target.partition("\n")
+    return (module, inside) if is_imported else None
 
 
 class Symbol(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -158,8 +172,8 @@ class Symbol(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Reference(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A name that is used by a symbol (its index; -1: by the file itself).
 
-    `key` is what it is looked up by.  `target` is, of a call, what it is called on; of an import or a link, the
-    whole of it.  `tentative` ones count only where something answers to them.
+    `key` is what it is looked up by.  `target` is, of a call, what it is called on (see `imported`); of an import or a
+    link, the whole of it.  `tentative` ones count only where something answers to them.
     """
 
     symbol: int

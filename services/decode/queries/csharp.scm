@@ -17,3 +17,4 @@
     (member_binding_expression name: (identifier) @call)))
 (object_creation_expression type: [(identifier) @call (generic_name (identifier) @call)])
 (using_directive [(identifier) (qualified_name)] @import .)
+(using_directive) @binds

@@ -5,3 +5,4 @@
 (call_expression function: (identifier) @call)
 (call_expression function: (selector_expression operand: (_) @on field: (field_identifier) @call))
 (import_spec path: (_) @import)
+(import_spec) @binds

@@ -6,3 +6,4 @@
 (call_expression . (identifier) @call)
 (call_expression . (navigation_expression (_) @on (identifier) @call .))
 (import (qualified_identifier) @import)
+(import) @binds

@@ -17,3 +17,4 @@
 (include_once_expression (string) @import)
 (require_once_expression (binary_expression right: (string) @import))
 (require_expression (binary_expression right: (string) @import))
+(namespace_use_declaration) @binds

@@ -7,3 +7,5 @@
 (import_from_statement) @from
 (class_definition superclasses: (argument_list [(identifier) (attribute)] @base))
 (class_definition superclasses: (argument_list (subscript value: [(identifier) (attribute)] @base)))
+(import_statement) @binds
+(import_from_statement) @binds

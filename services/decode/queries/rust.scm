@@ -12,3 +12,4 @@
 (call_expression function: (field_expression value: (_) @on field: (field_identifier) @call))
 (macro_invocation macro: (identifier) @call)
 (use_declaration argument: (_) @import)
+(use_declaration) @binds

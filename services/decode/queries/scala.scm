@@ -13,3 +13,4 @@
 (instance_expression (type_identifier) @call)
 (instance_expression (generic_type type: (type_identifier) @call))
 (import_declaration) @import
+(import_declaration) @binds

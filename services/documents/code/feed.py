@@ -15,8 +15,9 @@ from proto.ops.documents.reading import CORPUS
 from proto.ops.graph import MAX_WAIT_S, GraphDelete, GraphEpoch, GraphNodes, GraphPut, NodeState, Outgoing
 from services.documents.add.add import Adding
 from services.documents.code import parsing
+from services.documents.code.nodes import file_node, symbol_node
 from services.documents.code.parsing import Parsing
-from services.documents.code.relations import AMBIGUOUS, Relations, file_node, symbol_node
+from services.documents.code.relations import AMBIGUOUS, Relations
 from services.documents.store import schema
 from services.documents.store.store import Store
 from services.runtime.handlers import Environment

@@ -14,7 +14,7 @@ import apsw
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.decode import CODE_EXTENSIONS, CODES_AT_ONCE, MAX_CODE_BYTES, CodeText, DecodeCode, Parsed
+from proto.ops.decode import CODE_EXTENSIONS, CODES_AT_ONCE, MAX_CODE_BYTES, RENAMED, CodeText, DecodeCode, Parsed
 from services.documents.store import objects, texts
 from services.documents.store.compress import DamagedContent
 from services.documents.store.store import Store
@@ -130,7 +130,8 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
         ((object_, number, 0 if one.symbol < 0 else first + one.symbol, terms[one.kind], terms[one.key],
           terms[one.target], one.tentative) for number, one in enumerate(parsed.references)),
     )  # fmt: skip
-    note_changed(db, {one.name for one in parsed.symbols})
+    renamed = {one.key for one in parsed.references if one.kind == RENAMED}
+    note_changed(db, renamed | {one.name for one in parsed.symbols})
 
 
 def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
@@ -141,7 +142,8 @@ def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
 
 def forget(db: apsw.Connection, object_: int) -> None:
     """A content is gone, or will be parsed again."""
-    note_changed(db, {name for (name,) in db.execute("SELECT name FROM symbol WHERE object=?", (object_,))})
+    query = "SELECT name FROM symbol WHERE object=?1 UNION SELECT name FROM reference WHERE object=?1 AND kind=?2"
+    note_changed(db, {name for (name,) in db.execute(query, (object_, RENAMED))})
     for table in ("symbol", "used", "code"):
         db.execute(f"DELETE FROM {table} WHERE object=?", (object_,))
 

@@ -11,13 +11,13 @@ import builtins
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import apsw
 
-from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LINKS_TO, stem
+from proto.ops.decode import CALLS, EXTENDS, IMPORTS, LINKS_TO, RENAMED, RENAMES, SEPARATORS, of_import, stem
 from services.documents.code.imports import Doc, Paths, meant, nearest
+from services.documents.code.nodes import Definition, Edge, Node, Use, file_node, module_node, symbol_node
 
 DEFINES = "DEFINES"
 RELATIONS = (DEFINES, CALLS, IMPORTS, LINKS_TO)
@@ -26,6 +26,9 @@ MAX_CANDIDATES = 16
 """A name with more definitions says nothing about which is meant."""
 MAX_USES = 2000
 """Uses of a name that are looked at to find who means a definition."""
+MAX_PASSED_ON = 4
+"""Files that may pass a name on, each importing it from the next."""
+MAX_EXPORTERS = 500
 
 _CALLABLE = frozenset({"function", "method", "class", "struct", "macro", "type"})
 _SUPER = frozenset({"super", "super()", "base", "parent"})
@@ -46,62 +49,9 @@ _SYMBOL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A row of `symbol`; `parent` is 0 where the file is around it."""
-
-    id: int
-    object: int
-    name: str
-    qualified: str
-    kind: str
-    first: int
-    last: int
-    parent: int
-    family: str
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A file, a definition in one, or a module that is not stored."""
-
-    key: str
-    type: str
-    label: str
-    doc: Doc | None = None
-    symbol: Definition | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """`certainty`, of a call, is `resolved` or `ambiguous`; else empty."""
-
-    source: Node
-    relation: str
-    target: Node
-    certainty: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    object: int
-    symbol: int
-    kind: str
-    name: str
-    target: str
-    tentative: bool
-
-
-def file_node(doc: Doc) -> Node:
-    return Node(f"file:{doc.path}", "file", doc.name, doc)
-
-
-def symbol_node(doc: Doc, symbol: Definition) -> Node:
-    return Node(f"symbol:{doc.path}#{symbol.qualified}@{symbol.first}", symbol.kind, symbol.qualified, doc, symbol)
-
-
-def _module_node(name: str) -> Node:
-    return Node(f"module:{name}", "module", name)
+def _last(on: str) -> str:
+    """The last name of what a method is called on, without the arguments of a call."""
+    return re.split(r"\.|::|->|\\", re.sub(r"\(.*\)$", "", on, flags=re.DOTALL))[-1]
 
 
 class Relations:
@@ -115,6 +65,8 @@ class Relations:
         self._uses_of = cache(self._uses)
         self._imports_of = cache(self._imports)
         self._defined = cache(self._definitions)
+        self._meant = cache(self._modules)
+        self._exported_as = cache(self._exports)
 
     def node(self, key: str) -> Node | None:
         """By its key, or by the path of a document."""
@@ -133,7 +85,7 @@ class Relations:
             return next(found, None)
         if kind == "module" and rest:
             query = "SELECT 1 FROM idx.reference WHERE kind=? AND target=? LIMIT 1"
-            return _module_node(rest) if self._db.execute(query, (IMPORTS, rest)).get else None
+            return module_node(rest) if self._db.execute(query, (IMPORTS, rest)).get else None
         doc = self.paths.exact(rest if kind == "file" else key)
         return None if doc is None else file_node(doc)
 
@@ -153,7 +105,7 @@ class Relations:
             if use.kind == CALLS:
                 if use.symbol == (0 if symbol is None else symbol.id):
                     yield from self._calls(node, use)
-            elif symbol is None and use.kind != EXTENDS:
+            elif symbol is None and use.kind in (IMPORTS, LINKS_TO):
                 yield from self._imported(node, use)
 
     def into(self, node: Node) -> Iterator[Edge]:
@@ -162,7 +114,7 @@ class Relations:
             if node.symbol.parent:
                 around = next(one for one in self.symbols(node.doc.object) if one.id == node.symbol.parent)
                 yield Edge(symbol_node(node.doc, around), DEFINES, node)
-            for use in self._using((node.symbol.name,), CALLS):
+            for use in self._using(self._names_of(node.symbol), CALLS):
                 for source in self._sources(use):
                     yield from (edge for edge in self._calls(source, use) if edge.target.key == node.key)
             return
@@ -189,7 +141,7 @@ class Relations:
             if doc.id != node.doc.id:
                 yield Edge(node, use.kind, file_node(doc))
         if not found and use.kind == IMPORTS and not use.tentative:
-            yield Edge(node, IMPORTS, _module_node(use.target))
+            yield Edge(node, IMPORTS, module_node(use.target))
 
     def _calls(self, node: Node, use: Use) -> Iterator[Edge]:
         assert node.doc is not None
@@ -197,16 +149,20 @@ class Relations:
         if len(found) > MAX_CANDIDATES:
             return
         targets = [symbol_node(doc, one) for one in found for doc in self._nearest_holders(one.object, node.doc)]
-        certainty = RESOLVED if certain and len(targets) == 1 else AMBIGUOUS
+        certainty = RESOLVED if certain and len(targets) == 1 and not use.tentative else AMBIGUOUS
         for target in targets:
             yield Edge(node, CALLS, target, certainty)
 
     def _called(self, doc: Doc, caller: Definition | None, use: Use) -> tuple[list[Definition], bool]:
         """The definitions that a call may mean; and whether the one, if it is one, is surely meant."""
+        if (imported := of_import(use.target)) is not None:
+            return self._imported_call(doc, caller, use, *imported)
         family = doc.family
-        candidates = [one for one in self._defined(use.name, family) if one.kind in _CALLABLE]
+        candidates = self._callable(use.name, family)
         if not candidates:
-            return [], False
+            # An import may give it that name.
+            passed_on = self._exported_as(use.name) and not use.target
+            return self._passed_on(self._imported_docs(doc), use.name) if passed_on else [], True
         on = re.sub(r"^new\s+", "", use.target)
         explicit = _SUPER_OF.match(on)
         if explicit is not None:
@@ -229,11 +185,81 @@ class Relations:
             objects = {one.object for docs in modules for one in docs}
             # What a module of Lua has, its table has.
             has = [one for one in candidates if one.object in objects and (one.kind != "method" or family == "lua")]
-            return has, True
+            return has or self._passed_on([one for docs in modules for one in docs], use.name), True
         if family == "python" and use.name in _BUILTIN_METHODS:
             # It is hardly ever anything else that is split, joined, or got something from.
             return [], False
         return [one for one in candidates if one.kind == "method"], False
+
+    def _imported_call(
+        self, doc: Doc, caller: Definition | None, use: Use, module: str, inside: str
+    ) -> tuple[list[Definition], bool]:
+        """As `_called`, of a call of what an import binds: `inside` is what of the module it is called on."""
+        docs = self._meant(doc, module)
+        holder = _last(inside)
+        if not holder or (holder == "default" and inside == holder):
+            found = self._passed_on(docs, use.name)
+        if holder and not (inside == "default" and found):
+            found = self._passed_on(docs, use.name, holder)
+        if not found and holder:
+            # It may be a module inside that one.
+            separator = SEPARATORS.get(doc.family, "" if module.endswith(".") else ".")
+            found = self._passed_on(self._meant(doc, f"{module}{separator}{inside}"), use.name)
+        if found:
+            return found, True
+        # As if it were not renamed, but it is not this file's own.
+        plain = Use(use.object, use.symbol, use.kind, use.name, inside, use.tentative)
+        found, certain = self._called(doc, caller, plain)
+        return [one for one in found if one.object != doc.object], certain
+
+    def _passed_on(self, docs: Sequence[Doc], name: str, holder: str = "") -> list[Definition]:
+        """What documents export under a name, or the method `name` of the class that they export as `holder`. It is
+        defined in themselves or in what they import."""
+        seen: set[tuple[int, str]] = set()
+        level = [(one, holder or name) for one in docs]
+        for _ in range(MAX_PASSED_ON):
+            level = [pair for pair in dict.fromkeys(level) if (pair[0].id, pair[1]) not in seen][:MAX_EXPORTERS]
+            seen |= {(one.id, called) for one, called in level}
+            found: dict[int, Definition] = {}
+            following: list[tuple[Doc, str]] = []
+            for one, exported in level:
+                own, elsewhere = self._own(one, exported)
+                following += elsewhere
+                for called in own:
+                    following += [] if elsewhere else [(other, called) for other in self._imported_docs(one)]
+                    for each in self._callable(name if holder else called, one.family):
+                        fits = f".{each.qualified}".endswith(f".{called}.{name}") if holder else each.kind != "method"
+                        if fits and each.object == one.object:
+                            found[each.id] = each
+            if found:
+                return list(found.values())
+            level = following
+        return []
+
+    def _own(self, doc: Doc, exported: str) -> tuple[list[str], list[tuple[Doc, str]]]:
+        """What a document itself may call what it exports under a name, and what other documents that it expressly
+        passes on call it."""
+        targets = [use.target for use in self._uses_of(doc.object) if use.kind == RENAMED and use.name == exported]
+        passed_on = [one for target in targets if (one := of_import(target)) is not None]
+        elsewhere = [(other, own) for module, own in passed_on for other in self._meant(doc, module)]
+        return [exported, *(target for target in targets if of_import(target) is None)], elsewhere
+
+    def _names_of(self, symbol: Definition) -> list[str]:
+        """Its name, and those that files export it by."""
+        names = [symbol.name]
+        for name in names:
+            names += sorted({use.target for use in self._using((name,), RENAMES)} - set(names))
+        return names
+
+    def _callable(self, name: str, family: str) -> list[Definition]:
+        return [one for one in self._defined(name, family) if one.kind in _CALLABLE]
+
+    def _exports(self, name: str) -> bool:
+        """Whether any file exports something by a name that is not its own."""
+        return next(self._using((name,), RENAMED), None) is not None
+
+    def _modules(self, doc: Doc, module: str) -> list[Doc]:
+        return meant(self.paths, doc, IMPORTS, module)
 
     def _on_self(
         self, doc: Doc, caller: Definition | None, candidates: Sequence[Definition], *, inherited: bool
@@ -281,8 +307,12 @@ class Relations:
         for use in self._uses_of(doc.object):
             if use.kind == EXTENDS and use.symbol == holder.id:
                 classes = [one for one in self._defined(use.name, doc.family) if one.kind in _CLASSES]
-                on = use.target[: -len(use.name)].rstrip(".:")
-                if on:
+                imported = of_import(use.target)
+                on = "" if imported else use.target[: -len(use.name)].rstrip(".:")
+                if imported is not None:
+                    docs = self._meant(doc, imported[0])
+                    meant_, certain = [one for one in self._passed_on(docs, use.name) if one.kind in _CLASSES], True
+                elif on:
                     last = re.split(r"\.|::", on)[-1]
                     objects = {one.object for use_, docs in self._imports_of(doc) if last == use_.name for one in docs}
                     meant_, certain = [one for one in classes if one.object in objects], True
@@ -341,10 +371,13 @@ class Relations:
 
     def _imports(self, doc: Doc) -> list[tuple[Use, list[Doc]]]:
         uses = (use for use in self._uses_of(doc.object) if use.kind == IMPORTS)
-        return [(use, meant(self.paths, doc, IMPORTS, use.target)) for use in uses]
+        return [(use, self._meant(doc, use.target)) for use in uses]
+
+    def _imported_docs(self, doc: Doc) -> list[Doc]:
+        return list(dict.fromkeys(one for _, docs in self._imports_of(doc) for one in docs))
 
     def _imported_objects(self, doc: Doc) -> set[int]:
-        return {one.object for _, docs in self._imports_of(doc) for one in docs}
+        return {one.object for one in self._imported_docs(doc)}
 
     def _definitions(self, name: str, family: str) -> list[Definition]:
         # What no document holds any more is not there, though it may wait to be collected.
@@ -358,4 +391,8 @@ class Relations:
         return list(self.paths.where("object=? ORDER BY id", object_))
 
     def _nearest_holders(self, object_: int, near: Doc) -> list[Doc]:
-        return [near] if object_ == near.object else nearest(self.holders(object_), near)
+        if object_ == near.object:
+            return [near]
+        holders = self.holders(object_)
+        imported = set(self._imported_docs(near)) if len(holders) > 1 else set()
+        return nearest([one for one in holders if one in imported] or holders, near)

@@ -244,7 +244,7 @@ CREATE VIEW reference AS
 CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
-INDEX = Schema(version=7, tables=_INDEX)
+INDEX = Schema(version=8, tables=_INDEX)
 
 _ROWS = 128
 """That one statement inserts: a statement waits for the interpreter once, which threads that compress take in turns.

@@ -1,0 +1,65 @@
+"""The nodes and edges of the graph of documents, and the rows of the index that they are found from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.documents.code.imports import Doc
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A row of `symbol`; `parent` is 0 where the file is around it."""
+
+    id: int
+    object: int
+    name: str
+    qualified: str
+    kind: str
+    first: int
+    last: int
+    parent: int
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A file, a definition in one, or a module that is not stored."""
+
+    key: str
+    type: str
+    label: str
+    doc: Doc | None = None
+    symbol: Definition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`certainty`, of a call, is `resolved` or `ambiguous`; else empty."""
+
+    source: Node
+    relation: str
+    target: Node
+    certainty: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    object: int
+    symbol: int
+    kind: str
+    name: str
+    target: str
+    tentative: bool
+
+
+def file_node(doc: Doc) -> Node:
+    return Node(f"file:{doc.path}", "file", doc.name, doc)
+
+
+def symbol_node(doc: Doc, symbol: Definition) -> Node:
+    return Node(f"symbol:{doc.path}#{symbol.qualified}@{symbol.first}", symbol.kind, symbol.qualified, doc, symbol)
+
+
+def module_node(name: str) -> Node:
+    return Node(f"module:{name}", "module", name)
