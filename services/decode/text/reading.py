@@ -1,11 +1,10 @@
 """What kind of document some bytes are, and its text; what cannot be read says why.
 
-PDFs, spreadsheets and notebooks, which a library reads, are read here.
+Spreadsheets and notebooks, which a library reads, are read here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import io
 import logging
@@ -15,11 +14,11 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 
 from proto.ops.decode import DOCUMENT_TYPES, DecodedText
 from services.decode.results import TOO_LARGE, Enough, NotDecoded, Writer
 from services.decode.text import mail, office
+from services.decode.text.pdf import pdf
 from services.runtime.text.html import plain
 
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -101,23 +100,6 @@ def _attached(data: bytes, name: str, depth: int, out: Writer) -> None:
         raise
     except Exception as error:  # noqa: BLE001  # as in `text_of`
         out.block(f"(not read: {error})")
-
-
-def pdf(data: bytes, out: Writer) -> None:
-    """By pdfium (built without JavaScript), page by page, a line with a form feed between them.  Raises NotDecoded."""
-    try:
-        with contextlib.closing(pdfium.PdfDocument(data)) as document:
-            for number, page in enumerate(document, 1):
-                with contextlib.closing(page), contextlib.closing(page.get_textpage()) as text:
-                    said = text.get_text_bounded().replace("\r\n", "\n").replace("\r", "\n")
-                out.place = f"page {number} of {len(document)}"
-                out.write(said if number == 1 else f"\n\f\n{said}")
-            if not out.text.strip():
-                raise NotDecoded(f"its {len(document)} pages are pictures without text, which are not recognised (OCR)")
-    except pdfium.PdfiumError as error:
-        if "assword" in str(error):
-            raise NotDecoded("it is locked by a password") from None
-        raise NotDecoded(f"not a PDF that can be read: {error}") from None
 
 
 def sheets(data: bytes, out: Writer) -> None:

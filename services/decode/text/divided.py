@@ -1,0 +1,95 @@
+"""Words that a line's end divides, whole again.
+
+A hyphen at a line's end may be the typesetter's (reimburse-ment) or the word's own (well-known).  What tells is how
+the word is written elsewhere in the document.  If nothing tells, it is joined, and noted below the page as divided.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+_MARK: Final = re.compile(r"[\x02\ufffe]|[-\u2010\u00ad][ \t]*\n[ \t]*")
+"""The control characters that pdfium puts for a hyphen at a line's end, and the hyphens that it leaves there."""
+_AROUND: Final = re.compile(rf"\S{{0,60}}(?:{_MARK.pattern})\S{{0,60}}")
+_INSIDE: Final = "-\u2010'\u2019"
+"""Signs that stand inside words."""
+_WORD: Final = re.compile(rf"[^\W_]+(?:[{_INSIDE}][^\W_]+)*")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufffe\uffff]")
+_MAX_PART: Final = 60
+FEW_WORDS: Final = 1000
+"""A document with fewer different words than these says nothing by not using one."""
+
+
+class Words:
+    """The words of a document, none of those that a line's end divides."""
+
+    def __init__(self, text: str) -> None:
+        self._known: set[str] = set()
+        for match in _WORD.finditer(_AROUND.sub(" ", text)):
+            word = match[0].casefold().replace("\u2010", "-")
+            self._known.add(word)
+            self._known.update(word.split("-"))
+
+    def joint(self, left: str, right: str) -> tuple[str, bool]:
+        """What stands between the parts of a divided word, and whether it is certain."""
+        first, second = left.casefold().replace("\u2010", "-"), right.casefold()
+        if first + second in self._known:
+            return "", True
+        if f"{first}-{second}" in self._known:
+            return "-", True
+        if left[-1].isdigit() or right[0].isdigit() or (right[0].isupper() and not left.isupper()):
+            return "-", True
+        both = first in self._known and second in self._known
+        return "", not both and len(self._known) >= FEW_WORDS
+
+
+def joined(text: str, following: str, words: Words) -> str:
+    """A page's text with its divided words whole, without soft hyphens and control characters; a word that continues
+    on the next page is noted below."""
+    parts: list[str] = []
+    doubtful: dict[str, None] = {}
+    tail = ""
+    at = 0
+    for match in _MARK.finditer(text):
+        tail = (tail + text[at : match.start()])[-_MAX_PART:]
+        parts.append(text[at : match.start()])
+        at = match.end()
+        left, right = _trailing(tail), _leading(text[at : at + _MAX_PART])
+        between = match[0]
+        if left and right:
+            between, is_certain = ("", True) if match[0][0] == "\u00ad" else words.joint(left, right)
+            if not is_certain:
+                doubtful[f"{left}-{right}"] = None
+        elif between in ("\x02", "\ufffe"):
+            between = "-"
+        parts.append(between)
+        tail += between
+    parts.append(text[at:])
+    page = _CONTROL.sub("", "".join(parts))
+    if doubtful:
+        page += f"\n(Divided at a line's end, perhaps at a hyphen of their own: {', '.join(doubtful)})"
+    left, right = _trailing(text.rstrip()[:-1][-_MAX_PART:]), _leading(following.lstrip()[:_MAX_PART])
+    if left and right and text.rstrip()[-1] in "-\u2010\u00ad\x02\ufffe" and not right[0].isupper():
+        page += f"\n(Continued on the next page: {left}{words.joint(left, right)[0]}{right})"
+    return page
+
+
+def _trailing(text: str) -> str:
+    start = len(text)
+    while start and (_is_of_word(text[start - 1]) or (text[start - 1] in _INSIDE and start < len(text))):
+        start -= 1
+    return text[start:].lstrip(_INSIDE)
+
+
+def _leading(text: str) -> str:
+    end = 0
+    while end < len(text) and _is_of_word(text[end]):
+        end += 1
+    return text[:end]
+
+
+def _is_of_word(character: str) -> bool:
+    # Signs of vowels are marks in many scripts.
+    return character.isalnum() or unicodedata.category(character).startswith("M")
