@@ -9,7 +9,7 @@ from kernel import VERSION
 from kernel.control.address import CannotHold
 from proto.durable import replace_file
 
-FORMAT = 30
+FORMAT = 32
 """The versions of all stores' schemas, added up: it rises with each of them."""
 
 

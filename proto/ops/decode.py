@@ -87,6 +87,7 @@ class DecodedText(msgspec.Struct, frozen=True, kw_only=True):
 
     text: Annotated[str | None, Meta(description="Null where there is none to be had")]
     problem: Annotated[str | None, Meta(description="Why there is less than there could be")] = None
+    charset: Annotated[str | None, Meta(description="That the text was in, and how that is known")] = None
 
 
 @of_documents.read("decode_text", deadline_s=TIME_LIMIT_S + 15)

@@ -142,7 +142,7 @@ class Carrying(Family):
             raise InvalidParams(
                 "parameter `contents`: one is of none of these documents, or too long", field="contents"
             )
-        nature = kinds.nature(data[: kinds.SNIFF_BYTES], path, mime)
+        nature = kinds.nature(data, path, mime)
         return Content(digest.digest(), len(data), nature, Block(*self._store.codec.pack(data)))
 
 

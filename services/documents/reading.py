@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 import msgspec
@@ -23,9 +23,10 @@ from services.documents import restore, verify
 from services.documents.add import folders
 from services.documents.code import walking
 from services.documents.parts import Family
-from services.documents.store import objects, rows, snapshots
+from services.documents.store import objects, rows, snapshots, texts
 from services.documents.store.compress import DamagedContent
 from services.documents.store.objects import Stored
+from services.documents.store.schema import TEXT_EXTRACTED
 from services.documents.text import grep, searching
 from services.runtime.handlers import Context, handles
 from services.runtime.roots import Roots
@@ -167,16 +168,17 @@ def _get(db: apsw.Connection, params: ops.DocumentsGet, target: Path | None, roo
     first = found[0]
     stored = objects.by_hash(db, bytes.fromhex(first.hash))
     assert stored is not None
-    problem = db.execute("SELECT problem FROM object WHERE id=?", (stored.id,)).get
+    problem, charset = db.execute("SELECT problem, charset FROM object WHERE id=?", (stored.id,)).get
     answer = ops.GetResult(
         **msgspec.structs.asdict(first), paths=[document.path for document in found], graph_enabled=params.graph,
-        text_problem=problem,
+        text_problem=problem, text_charset=charset,
     )  # fmt: skip
     if params.include_content:
-        text, encoding, length = _content(db, stored, params.offset, params.length)
+        given = _content(db, stored, params)
         answer = msgspec.structs.replace(
-            answer, content=text, content_encoding=encoding, content_offset=params.offset, content_length=length,
-            content_truncated=params.offset + length < stored.size,
+            answer, content=given.text, content_encoding=given.encoding, content_source=given.source,
+            content_offset=params.offset, content_length=given.length,
+            content_truncated=params.offset + given.length < given.total,
         )  # fmt: skip
     if target is not None:
         written = target / first.name if target.is_dir() else target
@@ -185,23 +187,37 @@ def _get(db: apsw.Connection, params: ops.DocumentsGet, target: Path | None, roo
     return answer
 
 
-def _content(db: apsw.Connection, stored: Stored, offset: int, length: int | None) -> tuple[str, str, int]:
-    """Text or base64, which of the two it is, and how many bytes it stands for.  Raises InvalidParams (`offset` is past
-    the end), OperationError (the content is damaged)."""
-    if offset > stored.size:
-        raise InvalidParams(f"parameter `offset` is {offset}, and the content has {stored.size} bytes", field="offset")
-    wanted = CONTENT_BYTES if length is None else length
+class _Given(NamedTuple):
+    """A part of a content: `length` of `total` bytes, of the original or of the text that was extracted from it."""
+
+    text: str
+    encoding: str
+    source: ops.ContentSource
+    length: int
+    total: int
+
+
+def _content(db: apsw.Connection, stored: Stored, params: ops.DocumentsGet) -> _Given:
+    """Raises InvalidParams (`offset` is past the end), OperationError (the content is damaged)."""
+    offset = params.offset
+    wanted = CONTENT_BYTES if params.length is None else params.length
+    is_extracted = stored.text_state == TEXT_EXTRACTED and not params.original
     try:
-        data = b"".join(objects.stream(db, stored, offset, wanted))
+        text = b"".join(texts.pieces(db, stored)) if is_extracted else b""
+        total = len(text) if is_extracted else stored.size
+        if offset > total:
+            raise InvalidParams(f"parameter `offset` is {offset}, and the content has {total} bytes", field="offset")
+        data = text[offset : offset + wanted] if is_extracted else b"".join(objects.stream(db, stored, offset, wanted))
     except DamagedContent as error:
         raise restore.told(db, error) from None
-    if stored.is_text:
+    source = ops.ContentSource.EXTRACTED if is_extracted else ops.ContentSource.ORIGINAL
+    if is_extracted or (stored.is_text and not params.original):
         with suppress(UnicodeDecodeError):
             # A character that is cut off at the end is left for the next part.
-            text, used = codecs.utf_8_decode(data, "strict", offset + len(data) >= stored.size)
+            found, used = codecs.utf_8_decode(data, "strict", offset + len(data) >= total)
             if used or not data:
-                return text, "utf-8", used
-    return base64.b64encode(data).decode(), "base64", len(data)
+                return _Given(found, "utf-8", source, used, total)
+    return _Given(base64.b64encode(data).decode(), "base64", source, len(data), total)
 
 
 def _collections(db: apsw.Connection) -> list[ops.CollectionCount]:

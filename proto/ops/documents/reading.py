@@ -209,17 +209,28 @@ class GraphEdge(msgspec.Struct, frozen=True, kw_only=True):
     certainty: Annotated[str, Meta(description="Of a call: resolved or ambiguous")] | None = None
 
 
+class ContentSource(enum.StrEnum):
+    """Whether it is the document's own bytes, or text that was extracted from it."""
+
+    ORIGINAL = "original"
+    EXTRACTED = "extracted_text"
+
+
 class GetResult(Document, frozen=True, kw_only=True):
     """A document."""
 
     paths: Annotated[list[str], Meta(description="Every document's path that holds this content")]
     content: Annotated[str, Meta(description="With `include_content`: the text, or base64")] | None = None
     content_encoding: Annotated[str, Meta(description="utf-8 or base64")] | None = None
-    content_offset: Annotated[int | None, Meta(description="Where `content` starts, in bytes")] = None
-    content_length: Annotated[int | None, Meta(description="Bytes of the document that `content` holds")] = None
+    content_source: Annotated[ContentSource, Meta(description="What `content` is a part of")] | None = None
+    content_offset: Annotated[int | None, Meta(description="Where `content` starts in that, in bytes")] = None
+    content_length: Annotated[int | None, Meta(description="Bytes of it that `content` holds")] = None
     content_truncated: Annotated[bool, Meta(description="Whether more follows `content`")] = False
     output_path: Annotated[str, Meta(description="The file that was written")] | None = None
     text_problem: Annotated[str, Meta(description="Why it has no text to search, or not all of it")] | None = None
+    text_charset: Annotated[str, Meta(description="If not UTF-8: its character set, and how that is known")] | None = (
+        None
+    )
     graph_enabled: bool = False
     related: Annotated[list[GraphNode], Meta(description="With `graph`: what is within `depth` steps")] = []
     edges: Annotated[list[GraphEdge], Meta(description="With `graph`")] = []
@@ -230,7 +241,8 @@ class GetResult(Document, frozen=True, kw_only=True):
 @step.read("documents_get", title="Get a stored document", deadline_s=600, step="get")
 class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     """Get one stored document by `hash`, `name` or `path`: what is known of it, its content in parts (`offset`,
-    `length`), its relations, or a copy as a file (`outputPath`). A note's text: read_node_content."""
+    `length`; of a PDF or office document its text), its relations, or a copy as a file (`outputPath`). A note's text:
+    read_node_content."""
 
     taken: ClassVar = {"use_session": "", "extract_text": ""}
     hash: Hash | None = None
@@ -240,6 +252,7 @@ class DocumentsGet(Params[GetResult], frozen=True, kw_only=True):
     graph: Annotated[bool, Meta(description="Answer what it is related to")] = False
     depth: Annotated[int, Meta(ge=1, le=5, description="Steps in the graph")] = 2
     include_content: Annotated[bool, Meta(description="Answer the content")] = False
+    original: Annotated[bool, Meta(description="Answer its own bytes as base64, not its text")] = False
     offset: Annotated[int, Meta(ge=0, description="First byte of the content to answer")] = 0
     length: Length | None = None
 

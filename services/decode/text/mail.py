@@ -11,6 +11,7 @@ from email.message import Message
 from typing import Final
 
 from services.decode.results import Writer
+from services.runtime.text.charsets import charset_of, codec_of
 from services.runtime.text.html import plain
 
 _HEADS: Final = ("From", "To", "Cc", "Date")
@@ -80,10 +81,8 @@ def _body(part: Message) -> str:
     payload = part.get_payload(decode=True)
     if not isinstance(payload, bytes):
         return ""
-    try:
-        text = payload.decode(part.get_content_charset("utf-8"), "replace")
-    except (LookupError, ValueError):
-        text = payload.decode("utf-8", "replace")
+    declared = codec_of(part.get_content_charset(""))
+    text = payload.decode(declared, "replace") if declared else charset_of(payload).decode(payload)
     text = text.replace("\r\n", "\n")
     return plain(text) if part.get_content_type() == "text/html" else text
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from services.decode.results import NotDecoded, Writer
 from services.decode.text.markup import Attributes, Dialect, Reader, elements
+from services.runtime.text.charsets import charset_of
 from services.runtime.text.html import plain
 
 MAX_UNFOLDED_BYTES: Final = 192 * 1024**2
@@ -190,5 +191,6 @@ def epub(archive: Archive, out: Writer) -> None:
     chapters = [places.get(given.get("idref", ""), "") for name, given in listed if name == "itemref"]
     for number, href in enumerate(chapters, 1):
         member = posixpath.normpath(posixpath.join(posixpath.dirname(package), urllib.parse.unquote(href)))
-        out.block(plain(archive.read(member).decode("utf-8", "replace")))
+        chapter = archive.read(member)
+        out.block(plain(charset_of(chapter).decode(chapter)))
         out.place = f"chapter {number} of {len(chapters)}"

@@ -236,7 +236,7 @@ class Bulk:
             if (block := blocks.get(one.hash)) is None:
                 block = Block(0, None) if one.hash in there else Block(*adding.codec.pack(one.data))
                 blocks[one.hash] = block
-            content_nature = nature(one.data[:SNIFF_BYTES], one.path, self._given.mime)
+            content_nature = nature(one.data, one.path, self._given.mime)
             content = Content(one.hash, len(one.data), content_nature, block)
             taken.append(Taken(one.path, one.stamp, one.modified_ns, one.mode, content))
         return taken, alone

@@ -17,6 +17,7 @@ from proto.errors import LinckiaError
 from proto.ops.decode import CODE_EXTENSIONS, CODES_AT_ONCE, MAX_CODE_BYTES, RENAMED, CodeText, DecodeCode, Parsed
 from services.documents.store import objects, texts
 from services.documents.store.compress import DamagedContent
+from services.documents.store.schema import TEXT_WAITING
 from services.documents.store.store import Store
 from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
@@ -65,12 +66,14 @@ class Parsing:
         due: dict[int, str] = {}
         reached = self.reached
         count = 0
-        for number, object_, extension in db.execute(
-            "SELECT number, document.object, document.extension FROM graph_outbox LEFT JOIN document"
-            " ON document.id = graph_outbox.document WHERE number > ? ORDER BY number LIMIT ?",
+        for number, object_, extension, state in db.execute(
+            "SELECT number, document.object, document.extension, text_state FROM graph_outbox"
+            " LEFT JOIN document ON document.id = graph_outbox.document LEFT JOIN object ON object.id = document.object"
+            " WHERE number > ? ORDER BY number LIMIT ?",
             (self.reached, LOOK_AHEAD),
         ):
-            is_new = extension in CODE_EXTENSIONS and object_ not in due
+            # One whose text is still to be decoded comes again once it is.
+            is_new = extension in CODE_EXTENSIONS and object_ not in due and state != TEXT_WAITING
             if is_new and db.execute("SELECT 1 FROM idx.code WHERE object=?", (object_,)).get is None:
                 if len(due) == CODES_AT_ONCE:
                     return list(due.items()), reached, False

@@ -9,6 +9,7 @@ import msgspec
 
 from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES
 from services.documents.store.schema import TEXT_NONE, TEXT_OWN, TEXT_WAITING
+from services.runtime.text.charsets import charset_of
 
 SNIFF_BYTES = 8192
 
@@ -40,6 +41,7 @@ _MAGIC = (
 
 _MAGIC_FIRST = frozenset(start[:1] for start, _ in _MAGIC)
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
+_HIGH = bytes(range(0x80, 0x100))
 _ALLOWED_CONTROL = 0.02
 _LOOKED_FOR_CONTROL = 2048
 """Bytes; it takes longer than everything else that is asked of a text."""
@@ -67,7 +69,9 @@ def extension_of(name: str) -> str:
 
 
 def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
-    """Of a content that begins with `head` (`SNIFF_BYTES` or all of it); `mime` is what its owner says it is."""
+    """The nature of a content that begins with `head`, `SNIFF_BYTES` at least or all of it; `mime` is what its owner
+    says it is."""
+    whole, head = head, head[:SNIFF_BYTES]
     text = _is_text(head)
     magic = None
     if head[:1] in _MAGIC_FIRST:
@@ -81,10 +85,11 @@ def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
         if said is None or (mime is None and said.startswith("text/")):
             said = magic or "application/octet-stream"
         return Nature(said, False, TEXT_WAITING if kind else TEXT_NONE)
-    wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    # A text that is not in UTF-8 is decoded first.
+    encoded = charset_of(whole, is_cut=len(whole) >= SNIFF_BYTES).codec != "utf-8"
     if said is None or (mime is None and not head.startswith(b"<") and said.startswith(("image/", "audio/", "video/"))):
         said = "text/html" if head[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "text/plain"
-    return Nature(said, True, TEXT_WAITING if wide or kind else TEXT_OWN)
+    return Nature(said, True, TEXT_WAITING if encoded or kind else TEXT_OWN)
 
 
 def _of_name(name: str) -> str | None:
@@ -95,14 +100,16 @@ def _of_name(name: str) -> str | None:
 
 
 def _is_text(head: bytes) -> bool:
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
         return len(head) % 2 == 0 or len(head) >= SNIFF_BYTES
     if b"\0" in head:
         return False
     if not head.isascii() and not _is_utf8(head):
-        # An older encoding, perhaps: letters and few control characters.
-        high = sum(byte >= 0x80 for byte in head)
-        return high < 0.3 * len(head) and _controls(head) == 0
+        # An older character set, perhaps: letters and no control characters.
+        high = len(head) - len(head.translate(None, _HIGH))
+        if _controls(head) or b"\x7f" in head:
+            return False
+        return high < 0.3 * len(head) or charset_of(head, is_cut=len(head) >= SNIFF_BYTES).reason != "assumed"
     first = head[:_LOOKED_FOR_CONTROL]
     return _controls(first) <= _ALLOWED_CONTROL * max(len(first), 1)
 

@@ -36,6 +36,16 @@ CREATE TRIGGER packed_departs AFTER DELETE ON object BEGIN
 END;
 """
 
+DECODED = """
+-- That the text of a content was decoded from, and how that is known.
+ALTER TABLE object ADD COLUMN charset TEXT;
+CREATE TRIGGER object_read AFTER UPDATE OF text_state ON object WHEN NEW.text_state = 2 BEGIN
+    INSERT OR IGNORE INTO index_outbox(object) VALUES(NEW.id);
+    INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.id);
+    INSERT OR REPLACE INTO graph_outbox(document) SELECT id FROM document WHERE object=NEW.id;
+END;
+"""
+
 _TABLES = (
     """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -163,10 +173,6 @@ END;
 CREATE TRIGGER object_arrives AFTER INSERT ON object WHEN NEW.text_state = 1 BEGIN
     INSERT OR IGNORE INTO index_outbox(object) VALUES(NEW.id);
 END;
-CREATE TRIGGER object_read AFTER UPDATE OF text_state ON object WHEN NEW.text_state = 2 BEGIN
-    INSERT OR IGNORE INTO index_outbox(object) VALUES(NEW.id);
-    INSERT OR REPLACE INTO search_outbox(object) VALUES(NEW.id);
-END;
 CREATE TRIGGER object_departs AFTER DELETE ON object BEGIN
     INSERT OR IGNORE INTO index_outbox(object) VALUES(OLD.id);
     DELETE FROM block WHERE object=OLD.id;
@@ -179,6 +185,7 @@ CREATE TRIGGER snapshot_departs AFTER DELETE ON snapshot BEGIN
 END;
 """
     + PACKED
+    + DECODED
 )
 
 
@@ -197,7 +204,14 @@ _MIGRATE_2 = "UPDATE object SET text_state={} WHERE text_state IN ({}, {}) AND m
     TEXT_WAITING, TEXT_NONE, TEXT_OWN, ", ".join(f"'{mime}'" for mime in sorted(DOCUMENT_TYPES.values()))
 )
 
-PACKS = Schema(version=3, tables=_TABLES, migrations={1: _MIGRATE_1, 2: _MIGRATE_2}, begin=_name)
+# More is read of documents than before.  A text in another character set than UTF-8 comes to wait when it is indexed
+# again.
+_MIGRATE_3 = (
+    f"DROP TRIGGER IF EXISTS object_read; {DECODED}"
+    f"UPDATE object SET text_state={TEXT_WAITING} WHERE text_state={TEXT_EXTRACTED}"
+)
+
+PACKS = Schema(version=4, tables=_TABLES, migrations={1: _MIGRATE_1, 2: _MIGRATE_2, 3: _MIGRATE_3}, begin=_name)
 
 QUEUE_ALL = """
 INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id;

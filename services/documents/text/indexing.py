@@ -2,13 +2,13 @@
 
 Each step is small and leaves a consistent state; killed anywhere, the next start goes on from the outboxes.
 
-Text is extracted from texts in UTF-16 here, and from PDFs and other documents by `decode`, which may die of it: a
-content of which it died twice stays stored, without text. Why one has none is said by the status, `add` and `get`.
+Texts in other character sets than UTF-8 are decoded here, and text is extracted from PDFs and other documents by
+`decode`, which may die of it: a content of which it died twice stays stored, without text. Why one has none is said by
+the status, `add` and `get`.
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import logging
 import re
@@ -21,18 +21,19 @@ import apsw
 import trio
 
 from proto.errors import LinckiaError
-from proto.ops.decode import MAX_SOURCE_BYTES, DecodedText, DecodeText
+from proto.ops.decode import MAX_SOURCE_BYTES, TEXTUAL_TYPES, DecodedText, DecodeText
 from services.documents.add.add import Adding
 from services.documents.code import parsing
 from services.documents.store import objects, schema, texts
 from services.documents.store.compress import Codec, DamagedContent
 from services.documents.store.objects import Stored
-from services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_QUARANTINED, TEXT_WAITING
+from services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_OWN, TEXT_QUARANTINED, TEXT_WAITING
 from services.documents.store.store import Store
 from services.documents.text import pieces
 from services.runtime.calls import Undecodable, decoded
 from services.runtime.handlers import Environment
 from services.runtime.storage import DiskFull
+from services.runtime.text.charsets import charset_of
 
 INDEX_OBJECTS = 500
 INDEX_BYTES = 8 * 1024 * 1024
@@ -53,6 +54,7 @@ class Work:
     ids: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     long: list[int] = field(default_factory=list)
+    encoded: list[int] = field(default_factory=list)
     texts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
@@ -156,8 +158,7 @@ class Indexing:
         if not work.ids:
             return False
         await self._store.write_index(partial(_write_index, work=work))
-        query = "DELETE FROM index_outbox WHERE object IN (SELECT value FROM carray(?))"
-        await self._store.write(lambda db: db.execute(query, (schema.ids(work.ids),)).fetchall())
+        await self._store.write(partial(_strike, work=work))
         return True
 
     def _gather(self, db: apsw.Connection) -> Work:
@@ -172,8 +173,12 @@ class Indexing:
                     work.long.append(id_)
                 else:
                     text = b"".join(texts.pieces(db, stored))
-                    work.texts.append((id_, text))
                     size += len(text)
+                    if stored.text_state == TEXT_OWN and charset_of(text).codec != "utf-8":
+                        # Stored by an earlier version, or not told by its beginning.
+                        work.encoded.append(id_)
+                    else:
+                        work.texts.append((id_, text))
             except DamagedContent:
                 # It stays stored as it is, and is looked at each time, which says what is wrong.
                 work.long.append(id_)
@@ -195,6 +200,8 @@ class Indexing:
 
 
 def _write_index(db: apsw.Connection, work: Work) -> None:
+    for id_ in work.encoded:
+        parsing.forget(db, id_)
     for id_ in work.gone:
         pieces.remove(db, id_)
         db.execute("DELETE FROM unindexed WHERE object=?", (id_,))
@@ -214,6 +221,12 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
     )
 
 
+def _strike(db: apsw.Connection, work: Work) -> None:
+    query = "UPDATE object SET text_state=? WHERE id IN (SELECT value FROM carray(?))"
+    db.execute(query, (TEXT_WAITING, schema.ids(work.encoded)))
+    db.execute("DELETE FROM index_outbox WHERE object IN (SELECT value FROM carray(?))", (schema.ids(work.ids),))
+
+
 def due(db: apsw.Connection) -> Stored | None:
     id_ = db.execute("SELECT id FROM object WHERE text_state=? ORDER BY id LIMIT 1", (TEXT_WAITING,)).get
     return None if id_ is None else objects.by_id(db, id_)
@@ -226,7 +239,8 @@ def settle(db: apsw.Connection, codec: Codec, id_: int, made: DecodedText) -> No
     if state == TEXT_EXTRACTED:
         row = (id_, len(data), codec.pack_plain(data))
         db.execute("INSERT OR REPLACE INTO text(object, size, data) VALUES(?, ?, ?)", row)
-    db.execute("UPDATE object SET text_state=?, problem=? WHERE id=?", (state, made.problem, id_))
+    query = "UPDATE object SET text_state=?, problem=?, charset=? WHERE id=?"
+    db.execute(query, (state, made.problem, made.charset, id_))
 
 
 def source(db: apsw.Connection, stored: Stored) -> DecodedText | bytes:
@@ -238,6 +252,7 @@ def source(db: apsw.Connection, stored: Stored) -> DecodedText | bytes:
         data = b"".join(objects.stream(db, stored))
     except DamagedContent as error:
         return DecodedText(text=None, problem=str(error))
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return DecodedText(text=data.decode("utf-16", "replace"))
+    if stored.is_text and stored.mime not in TEXTUAL_TYPES.values():
+        found = charset_of(data)
+        return DecodedText(text=found.decode(data), charset=f"{found.codec} ({found.reason})")
     return data

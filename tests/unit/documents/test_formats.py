@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import random
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from proto.errors import InvalidParams
 from proto.ops.decode import DecodedText, DecodeText
 from proto.ops.documents.change import DocumentsAdd
 from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
@@ -157,10 +159,27 @@ async def test_documents_of_each_kind_are_found_and_what_has_no_text_is_told(tmp
         assert not (await bench.call(DocumentsGrep(pattern="delText|Relationship"))).matches
         hit = (await bench.call(DocumentsSearch(query="Kapitel Seestern"))).results[0]
         assert hit.name == "text.odt"
-        kept = await bench.call(DocumentsGet(name="report.docx", include_content=True))
-        assert (kept.content_encoding, kept.text_problem) == ("base64", None)
+        read = await bench.call(DocumentsGet(name="report.docx", include_content=True))
+        assert (read.content_encoding, read.content_source, read.text_problem) == ("utf-8", "extracted_text", None)
+        assert (read.content or "").startswith("# Annual report")
         source = await bench.call(DocumentsGet(name="letter.eml", include_content=True))
         assert (source.content_encoding, source.mime_type) == ("utf-8", "message/rfc822")
+        # Each kind: its text in parts that add up, and the original when that is asked for.
+        for name, (data, begins) in formats.KINDS.items():
+            whole, offset, is_more = "", 0, True
+            while is_more:
+                part = await bench.call(DocumentsGet(name=name, include_content=True, offset=offset, length=50))
+                whole += part.content or ""
+                offset, is_more = offset + (part.content_length or 0), part.content_truncated
+            assert whole.startswith(begins)
+            assert whole == (await bench.call(DocumentsGet(name=name, include_content=True))).content
+            kept = await bench.call(DocumentsGet(name=name, include_content=True, original=True))
+            assert (kept.content_encoding, kept.content_source) == ("base64", "original")
+            assert base64.b64decode(kept.content or "") == data
+        with pytest.raises(InvalidParams, match="offset"):
+            await bench.call(DocumentsGet(name="report.docx", include_content=True, offset=10**9))
+        picture = await bench.call(DocumentsGet(name="scanned.pdf", include_content=True))
+        assert (picture.content_encoding, picture.content_source) == ("base64", "original")
         assert "save it as .docx" in ((await bench.call(DocumentsGet(name="old.doc"))).text_problem or "")
         status = await bench.call(DocumentsStatus(detailed=True))
         assert status.quarantined == 2

@@ -134,7 +134,9 @@ async def test_a_store_of_an_earlier_version_is_opened_and_goes_on(tmp_path: Pat
     data = tmp_path / "data" / "documents"
     data.mkdir(parents=True)
     earlier = apsw.Connection(str(data / "packs.db"))
-    earlier.execute(schema.PACKS.tables.removesuffix(schema.PACKED) + "; PRAGMA user_version=1").fetchall()
+    earlier.execute(
+        schema.PACKS.tables.removesuffix(schema.PACKED + schema.DECODED) + "; PRAGMA user_version=1"
+    ).fetchall()
     earlier.execute("INSERT INTO setting VALUES('epoch', '1-2')")
     earlier.close()
     async with documents(tmp_path) as bench:

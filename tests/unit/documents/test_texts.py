@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -87,7 +88,11 @@ async def test_pdf_and_utf16_are_found_at_once_and_come_back_as_they_were(tmp_pa
         assert await found(bench, "(?i)étoile") == ["big.txt"]
         assert await searched(bench, "regrows") == ["book.pdf"]
         got = await bench.call(DocumentsGet(name="book.pdf", include_content=True))
-        assert (got.mime_type, got.content_encoding) == ("application/pdf", "base64")
+        assert (got.mime_type, got.content) == ("application/pdf", "The sea star regrows\n\f\nits lost arm slowly")
+        kept = await bench.call(DocumentsGet(name="book.pdf", include_content=True, original=True))
+        assert base64.b64decode(kept.content or "") == book
+        wide = await bench.call(DocumentsGet(name="wide.txt", include_content=True, original=True))
+        assert base64.b64decode(wide.content or "") == files["wide.txt"]
         status = await bench.call(DocumentsStatus(detailed=True))
         assert status.quarantined == 1
         assert status.quarantine is not None

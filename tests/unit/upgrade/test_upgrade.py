@@ -17,6 +17,7 @@ from kernel import VERSION, data_format
 from kernel.control.address import CannotHold
 from proto.ops.decode import DOCUMENT_TYPES
 from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from proto.ops.documents.find import DocumentsGrep
 from proto.ops.documents.reading import DocumentsGet, DocumentsList
 from proto.ops.files.plans import PlanExecute, PlanList
 from proto.ops.files.queries import QueryList
@@ -36,7 +37,8 @@ from services.runtime.database import Database, Kind, Schema, beside
 from services.runtime.database.schema import UnknownVersion
 from services.transcripts.database import SCHEMA as TRANSCRIPTS
 from services.watch.store import Store as Watched
-from tests.unit.documents.rig import documents
+from tests.unit.documents.pdfs import pdf_of
+from tests.unit.documents.rig import documents, until
 from tests.unit.files.rig import files_service, index
 from tests.unit.memory.rig import listed, remembering, texts
 from tests.unit.transcripts.rig import serving
@@ -69,8 +71,8 @@ async def test_documents_of_version_1_are_read_changed_and_deleted(tmp_path: Pat
         await bench.call(DocumentsAdd(name="code.py", content="def a():\n    return 1\n"))
         await bench.call(DocumentsDelete(name="note.md"))
         assert [one.name for one in (await bench.call(DocumentsList())).documents] == ["code.py"]
-    copy = packs.with_name("packs.db.before-v3")
-    assert (version_of(packs), version_of(copy)) == (3, 1)
+    copy = packs.with_name("packs.db.before-v4")
+    assert (version_of(packs), version_of(copy)) == (4, 1)
     with contextlib.closing(apsw.Connection(str(copy))) as db:
         assert db.execute("SELECT name FROM document").fetchall() == [("note.md",)]
 
@@ -86,12 +88,39 @@ def test_documents_that_no_text_was_read_of_before_wait_for_it() -> None:
     with contextlib.closing(apsw.Connection(":memory:")) as db:
         packs.apply(db)
         db.pragma("user_version", 2)
+        db.execute("ALTER TABLE object DROP COLUMN charset").fetchall()
         insert = "INSERT INTO object(hash, size, chunked, mime, is_text, text_state) VALUES(?, 1, 0, ?, 0, ?)"
         db.executemany(insert, ((mime.encode(), mime, state) for mime, state in kinds.items())).fetchall()
         packs.apply(db)
         query = "SELECT mime FROM object WHERE text_state=? ORDER BY id"
         waiting = [mime for (mime,) in db.execute(query, (documents_schema.TEXT_WAITING,))]
     assert waiting == [DOCUMENT_TYPES[".docx"], DOCUMENT_TYPES[".ipynb"]]
+
+
+async def test_documents_of_version_3_are_read_again(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "form.pdf").write_bytes(pdf_of(["The reimburse-", "ment"]))
+    (root / "old.txt").write_bytes("Größe\n".encode("latin-1"))
+    packs = tmp_path / "data" / "documents" / "packs.db"
+    async with documents(tmp_path) as bench:
+        await bench.call(DocumentsAdd(path=str(root)))
+    with contextlib.closing(apsw.Connection(str(packs))) as db:
+        # As version 3 had it: the text as it was read then, and what was not UTF-8 as it was.
+        db.execute("UPDATE object SET text_state=1 WHERE charset IS NOT NULL").fetchall()
+        db.execute("DELETE FROM text WHERE object IN (SELECT id FROM object WHERE text_state=1)").fetchall()
+        db.execute("ALTER TABLE object DROP COLUMN charset").fetchall()
+        db.pragma("user_version", 3)
+    (packs.parent / "index.db").unlink()
+    async with documents(tmp_path) as bench:
+        for pattern, name in (("reimbursement", "form.pdf"), ("Größe", "old.txt")):
+
+            async def is_found(pattern: str = pattern, name: str = name) -> bool:
+                matches = (await bench.call(DocumentsGrep(pattern=pattern))).matches
+                return [Path(match.file).name for match in matches] == [name]
+
+            await until(is_found)
+        assert (await bench.call(DocumentsGet(name="old.txt"))).text_charset == "cp1252 (detected)"
 
 
 @pytest.mark.parametrize("version", [1, 2])
