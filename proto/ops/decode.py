@@ -22,6 +22,7 @@ SERVICE = "decode"
 
 of_media = Family(SERVICE, role=Role.INTERNAL, callers=("media",))
 of_documents = Family(SERVICE, role=Role.INTERNAL, callers=("documents",))
+of_readers = Family(SERVICE, role=Role.INTERNAL, callers=("documents", "files"))
 operator = Family(SERVICE, role=Role.INTERNAL, callers=(OPERATOR,))
 
 
@@ -90,7 +91,7 @@ class DecodedText(msgspec.Struct, frozen=True, kw_only=True):
     charset: Annotated[str | None, Meta(description="That the text was in, and how that is known")] = None
 
 
-@of_documents.read("decode_text", deadline_s=TIME_LIMIT_S + 15)
+@of_readers.read("decode_text", deadline_s=TIME_LIMIT_S + 15)
 class DecodeText(Params[DecodedText], frozen=True, kw_only=True):
     """Take the text from a PDF, or a document of an office program, a book, mail or a notebook."""
 

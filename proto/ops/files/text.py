@@ -3,6 +3,7 @@ of them needs the index; what they write is in it before they answer."""
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import msgspec
@@ -25,6 +26,14 @@ IfMatch = Annotated[
 ]
 
 
+class FileSource(enum.StrEnum):
+    """What the text of an answer is, if not the file's own."""
+
+    OWN = ""
+    EXTRACTED = "extracted_text"
+    ORIGINAL = "original"
+
+
 class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The text of a file, or of some of its lines."""
 
@@ -33,19 +42,27 @@ class FileText(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_lines: int
     bytes: int
     encoding: Annotated[str, Meta(description="As Python names it; `utf-8-sig` has a byte order mark")]
+    encoding_from: Annotated[str, Meta(description="If not UTF-8: mark, declared, detected or assumed")] = ""
     hash: Annotated[str, Meta(description="SHA-256 of the file, for `if_match`")]
     line_ends: Annotated[str, Meta(description="crlf; mixed, which are then in `text`; else line feeds")] = ""
     cut_lines: Annotated[int, Meta(description="Lines too long to be answered whole")] = 0
     next_lines: Annotated[str, Meta(description="The `lines` that follow")] = ""
+    source: Annotated[
+        FileSource, Meta(description="Of a PDF or office document extracted_text; or base64: original")
+    ] = FileSource.OWN
+    problem: Annotated[str, Meta(description="Why its text is not all of it")] = ""
+    next_offset: Annotated[int, Meta(description="With `original`: the `offset` that follows")] = 0
 
 
 @within.read("read-file", surfaces=("files", "core"), deadline_s=60, text="text")
 class ReadFile(Params[FileText], frozen=True, kw_only=True):
-    """Read a text file on disk, or `lines` of it. Notes: read_node_content."""
+    """Read a text file on disk, or `lines` of it; of PDFs and office documents their text. Notes: read_node_content."""
 
     path: AbsolutePath
     lines: Annotated[str, Meta(max_length=24, description="`10-80`, `10-`")] = ""
     encoding: Annotated[Annotated[str, Meta(max_length=32)], detail("As Python names it; by default found out")] = ""
+    original: Annotated[bool, detail("Answer the file's bytes as base64, from `offset` on")] = False
+    offset: Annotated[Annotated[int, Meta(ge=0)], detail("With `original`: the first byte")] = 0
 
 
 class GrepLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

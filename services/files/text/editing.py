@@ -59,7 +59,8 @@ def part(data: bytes, text: Text, lines: str) -> FileText:
     end = first + len(kept) - 1
     return FileText(
         text="".join(kept), lines=f"{first}-{end}" if kept else "", total_lines=total, bytes=len(data),
-        encoding=text.encoding, hash=content_hash(data), line_ends=text.line_ends, cut_lines=cut,
+        encoding=text.encoding, encoding_from=text.reason, hash=content_hash(data), line_ends=text.line_ends,
+        cut_lines=cut,
         next_lines=f"{end + 1}-" if end < total and (end < last or not lines) else "",
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from services.files.changes.writing import Writing
 from services.files.core import Core, Family
 from services.files.query import named
 from services.files.text.editing import edited, part
+from services.files.text.extracting import extracted, is_document, original
 from services.files.text.grep import Grep
 from services.files.text.texts import Text, decode
 from services.runtime.handlers import Context, handles
@@ -40,12 +41,21 @@ class TextTools(Family):
 
     @handles(ops.ReadFile)
     async def read_file(self, params: ops.ReadFile, ctx: Context) -> ops.FileText:
-        def read() -> ops.FileText:
+        def read() -> ops.FileText | bytes:
             with told(params.path):
                 data = read_whole(paths.to_os(self._real(params.path)), self._core.roots.all)
+            if params.original:
+                return original(data, params.offset)
+            if not params.encoding and is_document(data, params.path):
+                return data
             return part(data, decode(data, params.path, params.encoding), params.lines)
 
-        return await trio.to_thread.run_sync(read, limiter=self._few)
+        found = await trio.to_thread.run_sync(read, limiter=self._few)
+        if isinstance(found, ops.FileText):
+            return found
+        text, problem = await extracted(found, params.path, ctx)
+        answer = await trio.to_thread.run_sync(part, found, text, params.lines)
+        return structs.replace(answer, source=ops.FileSource.EXTRACTED, problem=problem)
 
     @handles(ops.EditFile)
     async def edit_file(self, params: ops.EditFile, ctx: Context) -> ops.Edited:

@@ -2,8 +2,7 @@
 
 Files are read in large pieces, and the pattern is looked for in all of a piece at once; lines are told apart only
 around what was found. The expression is RE2's, so time is linear in the text. By ripgrep's rules: a file with a NUL in
-it is binary and left out, one that begins with a byte order mark of UTF-16 is decoded, and lines end at line feeds
-alone.
+it is binary and left out, and lines end at line feeds alone.  A text in another character set than UTF-8 is decoded.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from proto.ops.files.text import GrepFile, GrepFiles, GrepLine, GrepPart, Piece
 from services.files import paths
 from services.runtime import linear, literals
 from services.runtime.roots import OutsideRoots, Roots
+from services.runtime.text.charsets import charset_of
 
 FIRST_READ = 1 << 17
 """Bytes that are asked for at once: all of most files."""
@@ -197,13 +197,23 @@ class _Looking:
             data = decoded(data)
         if b"\0" in data:
             self.binary += 1
-        elif self._needed in data:
+            return
+        # Seven bits are enough for some sets, which have escapes.
+        is_plain = data.isascii() and b"\x1b" not in data
+        if self._needed not in data and (is_plain or self._needed.isascii()):
+            return
+        if not is_plain:
+            data = recoded(data, charset_of(data).codec)
+        if self._needed in data:
             self._take(folder + name, [Window(data, 0, len(data), 1)])
 
     def _windows(self, descriptor: int, head: bytes, path: str) -> None:
         found, left = len(self.found), self._left
         with contextlib.suppress(_Binary):
-            self._take(path, self._checked(_windows(descriptor, head, self._how.context)))
+            windows = _windows(descriptor, head, self._how.context)
+            is_plain = head.isascii() or head[:2] in _UTF16 or b"\0" in head
+            codec = "utf-8" if is_plain else charset_of(head, is_cut=True).codec
+            self._take(path, self._checked(windows if codec == "utf-8" else _recoded(windows, codec)))
             return
         del self.found[found:]
         self._left = left
@@ -284,6 +294,26 @@ def _windows(descriptor: int, data: bytes, context: int) -> Iterator[Window]:
         line += data.count(b"\n", start, end)
         kept = _back(data, end, context + 1)
         data, start = data[kept:], end - kept
+
+
+def _recoded(windows: Iterator[Window], codec: str) -> Iterator[Window]:
+    """Windows of a text in another character set, each in UTF-8: they are cut between lines, or in a line that nobody
+    reads."""
+    for window in windows:
+        before, own, after = (
+            recoded(part, codec)
+            for part in (
+                window.data[: window.start],
+                window.data[window.start : window.end],
+                window.data[window.end :],
+            )
+        )
+        yield Window(before + own + after, len(before), len(before) + len(own), window.line)
+
+
+def recoded(data: bytes, codec: str) -> bytes:
+    """A text of another character set in UTF-8."""
+    return data if codec == "utf-8" else data.decode(codec, "replace").encode("utf-8", "replace")
 
 
 def _filled(descriptor: int, most: int) -> bytes:

@@ -8,14 +8,12 @@ import mimetypes
 from dataclasses import dataclass
 
 from proto.errors import InvalidParams, OperationError
+from services.runtime.text.charsets import charset_of, marked_charset
 
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
-)  # fmt: skip
-"""In this order, for the mark of UTF-32 begins with that of UTF-16."""
 _FALLBACKS = ("cp1252", "latin-1")
-"""Of a text that is not UTF-8: the second is whatever its bytes are."""
+"""Of a text that is in no other set: the second is whatever its bytes are."""
+_EXACT = ("utf-8", *_FALLBACKS)
+"""Sets in which no text can be written in two ways."""
 _SLOW = ("idna", "punycode")
 """In a time that grows with the square."""
 _MAGIC = (
@@ -34,6 +32,8 @@ class Text:
     mark: bytes = b""
     line_ends: str = ""
     """crlf, or mixed."""
+    reason: str = ""
+    """How the encoding is known, if it is not UTF-8."""
 
     def encode(self, text: str) -> bytes:
         """Another text as this one was written. Raises UnicodeEncodeError."""
@@ -51,18 +51,29 @@ def decode(data: bytes, path: str, encoding: str = "") -> Text:
     """
     if encoding:
         return _as_asked(data, encoding)
-    mark, found = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", ""))
-    if not found and b"\0" in data:
+    marked = marked_charset(data)
+    if marked is None and b"\0" in data:
         kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), None) or mimetypes.guess_type(path)[0]
         raise OperationError(
             f"`path`: {path[:1000]} is binary: {kind or 'of no known type'}, {len(data)} bytes; inspect tells of media,"
             " and `encoding` reads it as text",
             field="path",
         )
-    for name in (found,) if found else ("utf-8", *_FALLBACKS):
+    if marked is not None:
+        is_utf8 = marked.codec == "utf-8"
+        name = "utf-8-sig" if is_utf8 else marked.codec
         with contextlib.suppress(UnicodeDecodeError):
-            return _text(data[len(mark) :].decode(_codec(name)), name, mark)
-    raise OperationError(f"`path`: {path[:1000]} begins as {found} and is not; `encoding` reads it", field="path")
+            text = data[len(marked.mark) :].decode(marked.codec)
+            return _text(text, name, marked.mark, "" if is_utf8 else "mark")
+        raise OperationError(f"`path`: {path[:1000]} begins as {name} and is not; `encoding` reads it", field="path")
+    found = charset_of(data)
+    # By a set in which the parts that an edit leaves are written as they were.
+    for name, how in ((found.codec, found.reason), *((name, "assumed") for name in _FALLBACKS)):
+        with contextlib.suppress(UnicodeError):
+            text = data.decode(name)
+            if name in _EXACT or text.encode(name) == data:
+                return _text(text, name, b"", "" if name == "utf-8" else how)
+    raise AssertionError("latin-1 has all bytes")
 
 
 def _codec(name: str) -> str:
@@ -81,10 +92,10 @@ def _as_asked(data: bytes, encoding: str) -> Text:
         raise InvalidParams(f"`encoding`: {why}; as `cp1252`, `shift_jis`, `utf-16-le`", field="encoding") from None
 
 
-def _text(text: str, encoding: str, mark: bytes) -> Text:
+def _text(text: str, encoding: str, mark: bytes, reason: str = "") -> Text:
     pairs = text.count("\r\n")
     if not pairs:
-        return Text(text, encoding, mark)
+        return Text(text, encoding, mark, reason=reason)
     if pairs == text.count("\n"):
-        return Text(text.replace("\r\n", "\n"), encoding, mark, "crlf")
-    return Text(text, encoding, mark, "mixed")
+        return Text(text.replace("\r\n", "\n"), encoding, mark, "crlf", reason)
+    return Text(text, encoding, mark, "mixed", reason)

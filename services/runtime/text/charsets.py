@@ -80,9 +80,8 @@ class Charset(NamedTuple):
 
 def charset_of(data: bytes, *, is_cut: bool = False) -> Charset:
     """The character set of a text; with `is_cut`, `data` is only its beginning, whose last character may be cut off."""
-    for mark, name in _MARKS:
-        if data.startswith(mark):
-            return Charset(name, "mark", mark)
+    if (marked := marked_charset(data)) is not None:
+        return marked
     is_utf8 = data.isascii() or _fits(data, "utf-8", is_cut)
     # Seven bits are enough for some sets, which begin each change of script with an escape.
     if is_utf8 and b"\x1b" not in data:
@@ -98,6 +97,11 @@ def charset_of(data: bytes, *, is_cut: bool = False) -> Charset:
     if (detected := _detected(data, is_cut=is_cut)) is not None:
         return Charset(detected, "detected")
     return Charset("cp1252" if _fits(data, "cp1252", is_cut) else "latin-1", "assumed")
+
+
+def marked_charset(data: bytes) -> Charset | None:
+    """The character set that a byte order mark says, if there is one."""
+    return next((Charset(name, "mark", mark) for mark, name in _MARKS if data.startswith(mark)), None)
 
 
 def codec_of(name: str) -> str | None:
@@ -136,7 +140,8 @@ def _nearly_fits(data: bytes, codec: str, is_cut: bool) -> bool:
     if _fits(data, codec, is_cut):
         return True
     with contextlib.suppress(LookupError, UnicodeError):
-        text = codecs.getincrementaldecoder(codec)("replace").decode(data, not is_cut)
+        sample = data[:SAMPLE_BYTES]
+        text = codecs.getincrementaldecoder(codec)("replace").decode(sample, not is_cut and len(sample) == len(data))
         most = _DAMAGED_UTF8 if codec == "utf-8" else _DAMAGED
         return text.count("\ufffd") <= most * sum(not one.isascii() for one in text)
     return False

@@ -1,0 +1,51 @@
+"""Files that are read by their extracted text, PDFs and office documents, and the bytes of any file."""
+
+from __future__ import annotations
+
+import base64
+
+from proto.errors import InvalidParams, OperationError
+from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES, DecodedText, DecodeText
+from proto.ops.files.text import FileSource, FileText
+from services.files import paths
+from services.files.text.texts import Text
+from services.runtime.calls import Undecodable, decoded
+from services.runtime.handlers import Context
+from services.runtime.rewrite import content_hash
+
+ORIGINAL_BYTES = 300_000
+"""Of a file, in one answer."""
+_CONTAINERS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+"""That documents of office programs begin with, beside other files."""
+
+
+def is_document(data: bytes, path: str) -> bool:
+    """Whether a file is one that text is extracted from, and no text itself."""
+    if data.startswith(b"%PDF-"):
+        return True
+    extension = f".{paths.extension(path.rpartition('/')[2])}"
+    return data.startswith(_CONTAINERS) and extension in DOCUMENT_TYPES.keys() - TEXTUAL_TYPES.keys()
+
+
+async def extracted(data: bytes, path: str, ctx: Context) -> tuple[Text, str]:
+    """The text of a document, and why there is not more of it.  Raises OperationError if it has none."""
+    try:
+        made = await decoded(ctx.call, DecodeText(data=data))
+    except Undecodable as error:
+        made = DecodedText(text=None, problem=str(error))
+    if made.text is None:
+        raise OperationError(
+            f"`path`: {path[:1000]} has no text: {made.problem}; `original` reads its bytes", field="path"
+        )
+    return Text(made.text, "utf-8"), made.problem or ""
+
+
+def original(data: bytes, offset: int) -> FileText:
+    """The bytes of a file as base64, as many as an answer holds.  Raises InvalidParams: it ends before `offset`."""
+    if offset > len(data):
+        raise InvalidParams(f"`offset` is {offset}, and the file has {len(data)} bytes", field="offset")
+    end = min(offset + ORIGINAL_BYTES, len(data))
+    return FileText(
+        text=base64.b64encode(data[offset:end]).decode(), lines="", total_lines=0, bytes=len(data), encoding="base64",
+        hash=content_hash(data), source=FileSource.ORIGINAL, next_offset=end if end < len(data) else 0,
+    )  # fmt: skip
