@@ -59,8 +59,9 @@ def events(
         depth += 1
         if depth > MAX_DEPTH:
             raise NotDecoded("it is nested too deeply")
-        named = {f":{key.rpartition(' ')[2]}" if " " in key else key: value for key, value in given.items()}
-        start(name.rpartition(" ")[2], named)
+        if given and " " in "".join(given):
+            given = {f":{key.rpartition(' ')[2]}" if " " in key else key: value for key, value in given.items()}
+        start(name.rpartition(" ")[2], given)
 
     def end_element(name: str) -> None:
         nonlocal depth
@@ -135,7 +136,8 @@ class Reader:
 
     def _characters(self, text: str) -> None:
         if self._texts and not self._skipping and self._open:
-            self._open[-1].parts.append(text)
+            # A soft hyphen is seen only at a line's end.
+            self._open[-1].parts.append(text.replace("\u00ad", ""))
 
     def _end(self, name: str) -> None:
         if self._skipping:

@@ -80,7 +80,8 @@ def docx(archive: Archive, main: str, out: Writer) -> None:
 
     dialect = Dialect(
         texts=frozenset({"t"}), blocks=frozenset({"p"}), prefix=prefix, **_TABLE,
-        signs={"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}, skipped=frozenset({"Fallback", "tabs"}),
+        signs={"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"},
+        skipped=frozenset({"Fallback", "tabs", "del", "moveFrom"}),
     )  # fmt: skip
     reader = Reader(dialect, out)
     reader.read(archive.pieces(main))

@@ -1,12 +1,10 @@
 """What kind of document some bytes are, and its text; what cannot be read says why.
 
-Spreadsheets and notebooks, which a library reads, are read here.
+Notebooks are read here.
 """
 
 from __future__ import annotations
 
-import datetime
-import io
 import logging
 import re
 from collections.abc import Callable
@@ -17,7 +15,7 @@ import msgspec
 
 from proto.ops.decode import DOCUMENT_TYPES, DecodedText
 from services.decode.results import TOO_LARGE, Enough, NotDecoded, Writer
-from services.decode.text import mail, office
+from services.decode.text import mail, office, sheets
 from services.decode.text.pdf import pdf
 from services.runtime.text.html import plain
 
@@ -72,9 +70,13 @@ def _zipped(data: bytes, out: Writer) -> Callable[[], None]:
         return partial(office.docx, archive, main, out)
     if folder == "ppt":
         return partial(office.pptx, archive, main, out)
-    if folder == "xl" or b"spreadsheet" in archive.read("mimetype"):
+    if folder == "xl" and main.endswith(".xml"):
+        return partial(sheets.xlsx, archive, main, out)
+    if folder == "xl":
         archive.check_size()
-        return partial(sheets, data, out)
+        return partial(sheets.other, data, out)
+    if b"spreadsheet" in archive.read("mimetype"):
+        return partial(sheets.ods, archive, data, out)
     if "META-INF/container.xml" in archive:
         return partial(office.epub, archive, out)
     if "content.xml" in archive:
@@ -86,7 +88,7 @@ def _before_2007(data: bytes, out: Writer) -> Callable[[], None]:
     if "EncryptedPackage".encode("utf-16-le") in data:
         raise NotDecoded("it is locked by a password")
     if any(name.encode("utf-16-le") in data for name in ("Workbook", "Book")):
-        return partial(sheets, data, out)
+        return partial(sheets.other, data, out)
     raise NotDecoded("it is of Word or PowerPoint before 2007, which are not read: save it as .docx or .pptx")
 
 
@@ -100,42 +102,6 @@ def _attached(data: bytes, name: str, depth: int, out: Writer) -> None:
         raise
     except Exception as error:  # noqa: BLE001  # as in `text_of`
         out.block(f"(not read: {error})")
-
-
-def sheets(data: bytes, out: Writer) -> None:
-    """Each sheet under its name, its rows as `a | b | c`; empty rows and cells at the end of a row are left out.
-
-    calamine ends the process where cells lie so far apart, or damage says so, that their grid does not fit into memory.
-    """
-    import python_calamine
-
-    try:
-        book = python_calamine.load_workbook(io.BytesIO(data))
-        for number, name in enumerate(book.sheet_names):
-            out.block(f"# {name}")
-            for row in book.get_sheet_by_index(number).iter_rows():
-                cells = [_cell(value) for value in row]
-                if line := " | ".join(cells).rstrip("| "):
-                    out.write(f"{line}\n")
-            out.write("\n")
-            out.place = f"sheet {number + 1} of {len(book.sheet_names)}"
-    except python_calamine.PasswordError:
-        raise NotDecoded("it is locked by a password") from None
-    except BaseException as error:
-        # A panic in Rust, which is no Exception.
-        if type(error).__name__ != "PanicException":
-            raise
-        raise NotDecoded(f"it is damaged: {error}") from None
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
-        return value.date().isoformat()
-    if isinstance(value, datetime.datetime):
-        return value.isoformat(" ")
-    return " ".join(str(value).split())
 
 
 class _Cell(msgspec.Struct):
