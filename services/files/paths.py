@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 from proto.errors import InvalidParams
@@ -106,6 +107,33 @@ def overlap(one: str, other: str) -> bool:
     return is_within(one, (other,)) or is_within(other, (one,))
 
 
+def spelled(path: str) -> str:
+    """A clean path as the disk has it; each name that is not there, but is in another Unicode form, is taken in that.
+    The rest of a path that is not there stays as it is written; blocks."""
+    if path.isascii() or os.path.lexists(to_os(path)):
+        return path
+    at = ""
+    parts = path.split("/")[1:]
+    for index, part in enumerate(parts):
+        there = part if os.path.lexists(to_os(f"{at}/{part}")) else _other_form(at or "/", part)
+        if there is None:
+            return "/".join([at, *parts[index:]])
+        at = f"{at}/{there}"
+    return at
+
+
+def _other_form(folder: str, name: str) -> str | None:
+    """The name in a folder that differs from another in its Unicode form alone."""
+    if name.isascii():
+        return None
+    wanted = unicodedata.normalize("NFC", name)
+    try:
+        names = sorted(map(to_text, os.listdir(to_os(folder))))
+    except OSError:
+        return None
+    return next((one for one in names if not one.isascii() and unicodedata.normalize("NFC", one) == wanted), None)
+
+
 class FileRoots:
     """The service's roots, for paths as text; `paths` are theirs, `denied` what is out of reach."""
 
@@ -120,17 +148,24 @@ class FileRoots:
         return tuple(map(to_text, self.all.reachable))
 
     def real(self, path: str, field: str) -> str:
-        """The real path of a clean path, every link followed; what is not there is taken as it is written. Raises
-        InvalidParams where it leads out of the roots, Denied where it may not be read."""
-        return self._checked(to_text(os.path.realpath(to_os(path))), path, field)
+        """The real path of a clean path, `spelled` and every link followed. Raises InvalidParams where it leads out of
+        the roots, Denied where it may not be read."""
+        return self._checked(to_text(os.path.realpath(to_os(spelled(path)))), path, field)
 
-    def place(self, path: str, field: str) -> str:
-        """The path with every link but the last followed: the entry itself, which may be a link. Raises as `real`."""
-        folder, name = split(path)
+    def place(self, path: str, field: str, *, moved: str = "") -> str:
+        """The path, `spelled`, with every link but the last followed: the entry itself, which may be a link. Raises as
+        `real`.
+
+        Args:
+            moved: the entry that is to have the path as its new one, and so may get another Unicode form.
+        """
+        folder, name = split(spelled(path))
         if not folder:
             return self._checked(path, path, field)
-        real = to_text(os.path.realpath(to_os(folder)))
-        return self._checked(as_folder(real) + name, path, field)
+        above = as_folder(to_text(os.path.realpath(to_os(folder))))
+        if above + name == moved:
+            name = split(path)[1]
+        return self._checked(above + name, path, field)
 
     def _checked(self, real: str, path: str, field: str) -> str:
         reachable = self.reachable

@@ -32,11 +32,13 @@ class Contended(Exception):
 
 
 class Rewritten(NamedTuple):
-    """A file's real path, and its content before and after."""
+    """A file's real path, and its content before and after; `links` are its names, of which the others keep what was
+    there before."""
 
     path: str
     before: bytes
     after: bytes
+    links: int = 1
 
 
 def content_hash(data: bytes) -> str:
@@ -99,7 +101,7 @@ def rewrite(
             with contextlib.nullcontext() if dry_run else hold(Path(real)):
                 before = before if dry_run else read_whole(real, roots, most)
                 check_match(before, if_match)
-                done = Rewritten(real, before, change(before))
+                done = Rewritten(real, before, change(before), os.stat(real, follow_symlinks=False).st_nlink)
                 if not dry_run and done.after != before:
                     if replacing is not None:
                         replacing(done)

@@ -157,6 +157,7 @@ class Edited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hash: Annotated[str, Meta(description="Of the file as it is now; of a dry run, as it would be")]
     changed: bool
     replaced: Annotated[int, Meta(description="Places that were changed")]
+    links_left: Annotated[int, Meta(description="Other names of the file (hard links), which keep what was there")] = 0
     dry_run: bool = False
 
 
@@ -186,6 +187,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: Annotated[bool, Meta(description="False where the file had this content already")] = True
     trash_id: Annotated[int | None, Meta(description="The former content, for restore-files")] = None
     permanent: Annotated[bool, Meta(description="Whether the former content is gone: the trash is off")] = False
+    links_left: Annotated[int, Meta(description="Other names of the file (hard links), which keep what was there")] = 0
 
 
 @within.destroy("write-file", surfaces=("files", "core"), idempotent=True, deadline_s=60)

@@ -152,7 +152,9 @@ class Changes:
             return Opened(item, source, None, status)
         if item.kind == "trash":
             return Opened(item, source, Place(stack.enter_context(self._open_trash()), "", str(self._trash)), status)
-        target = stack.enter_context(opened(self._roots, item.target, item.target_field, make=item.make))
+        target = stack.enter_context(
+            opened(self._roots, item.target, item.target_field, make=item.make, moved=source.path)
+        )
         self.check(target.path, item.target_field)
         disk.check_not_inside(source.path, target.path, item.target_field)
         item.target = target.path

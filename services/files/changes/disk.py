@@ -92,16 +92,17 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(roots: FileRoots, path: str, field: str, *, make: bool = False) -> Iterator[Place]:
+def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved: str = "") -> Iterator[Place]:
     """The place of a path, of which every link but the last is followed.
 
     Args:
         make: make the directories that lead to it and are missing.
+        moved: as `FileRoots.place`.
 
     Raises:
         Refused: it is no path below the roots, is denied or itself a root, or a directory that leads to it is missing.
     """
-    place = placed(roots, path, field)
+    place = placed(roots, path, field, moved=moved)
     root = max((root for root in roots.paths if paths.is_within(place, (root,))), key=len)
     *folders, name = place[len(paths.as_folder(root)) :].split("/")
     at = paths.as_folder(root)
@@ -126,10 +127,10 @@ def opened(roots: FileRoots, path: str, field: str, *, make: bool = False) -> It
         os.close(descriptor)
 
 
-def placed(roots: FileRoots, path: str, field: str) -> str:
-    """The path with every link but the last followed. Raises Refused."""
+def placed(roots: FileRoots, path: str, field: str, *, moved: str = "") -> str:
+    """The path with every link but the last followed (see `FileRoots.place`). Raises Refused."""
     try:
-        place = roots.place(paths.clean(path, field), field)
+        place = roots.place(paths.clean(path, field), field, moved=moved)
     except LinckiaError as error:
         raise Refused(error.failure.message) from None
     if place in roots.paths:

@@ -52,7 +52,7 @@ def find_indexed(
 ) -> tuple[str, Stored]:
     """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to. Raises
     InvalidParams where it is outside the roots or not in the index, Denied where it may not be reached."""
-    path = paths.clean(given, field)
+    path = paths.spelled(paths.clean(given, field))
     roots.all.check(paths.to_os(path), field=field)
     found = find_shown(db, path)
     if found is not None and not (follow and found.kind == schema.SYMLINK):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from proto.errors import InvalidParams, OperationError
@@ -84,26 +85,57 @@ def edited(text: str, edits: Sequence[FileEdit]) -> tuple[str, int]:
             text = _with_lines(text, edit, f"{field}.lines")
             places += 1
             continue
-        count = text.count(edit.old)
-        if not count or (count > 1 and not edit.all):
+        spans = _spans(text, edit.old)
+        if not spans or (len(spans) > 1 and not edit.all):
             raise OperationError(
-                f"`{field}.old` {_where(text, edit.old, count)}; none of the edits was made", field=f"{field}.old"
+                f"`{field}.old` {_where(text, edit.old, spans)}; none of the edits was made", field=f"{field}.old"
             )
-        text = text.replace(edit.old, edit.new)
-        places += count
+        text = _with_spans(text, edit, spans)
+        places += len(spans)
     return text, places
 
 
-def _where(text: str, old: str, count: int) -> str:
-    if not count:
+def _spans(text: str, old: str) -> list[tuple[int, int]]:
+    """Where a text is, from where to where; with line feeds it is looked for across any line ends, if it is nowhere as
+    it is."""
+    found = [(match.start(), match.end()) for match in re.finditer(re.escape(old), text)]
+    if not found and "\n" in old and "\r\n" in text:
+        parts = map(re.escape, old.replace("\r\n", "\n").split("\n"))
+        found = [(match.start(), match.end()) for match in re.finditer("\r?\n".join(parts), text)]
+    return found
+
+
+def _with_spans(text: str, edit: FileEdit, spans: Sequence[tuple[int, int]]) -> str:
+    parts: list[str] = []
+    at = 0
+    # An edit that changes nothing but line ends means the ones that it writes.
+    is_of_ends = edit.old.replace("\r\n", "\n") == edit.new.replace("\r\n", "\n")
+    for start, end in spans:
+        parts += [text[at:start], edit.new if is_of_ends else _ended(text, start, end, edit.new)]
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def _ended(text: str, start: int, end: int, new: str) -> str:
+    """New text for a span, whose lines end as those around it do; where these differ, as most of the file's."""
+    if "\n" not in new:
+        return new
+    before, after = text.rfind("\n", 0, start), text.find("\n", max(end - 1, start))
+    around = {text[at - 1 : at] == "\r" for at in (before, after) if at >= 0}
+    if not around:
+        return new
+    pairs = text.count("\r\n")
+    is_pair = around.pop() if len(around) == 1 else 2 * pairs > text.count("\n")
+    return new.replace("\r\n", "\n").replace("\n", "\r\n" if is_pair else "\n")
+
+
+def _where(text: str, old: str, spans: Sequence[tuple[int, int]]) -> str:
+    if not spans:
         first = old.strip().partition("\n")[0].strip()
         near = did_you_mean(first, [line.strip() for line in text[: 1 << 20].split("\n") if line.strip()])
         return f"is not in the file{near}"
-    lines, position = [], -1
-    for _ in range(min(count, 10)):
-        position = text.find(old, position + 1)
-        lines.append(str(text.count("\n", 0, position) + 1))
-    return f"is in the file {count} times, in lines {', '.join(lines)}: give more of what is around it, or `all`"
+    lines = ", ".join(str(text.count("\n", 0, start) + 1) for start, _ in spans[:10])
+    return f"is in the file {len(spans)} times, in lines {lines}: give more of what is around it, or `all`"
 
 
 def _with_lines(text: str, edit: FileEdit, field: str) -> str:
@@ -113,10 +145,8 @@ def _with_lines(text: str, edit: FileEdit, field: str) -> str:
         raise InvalidParams(f"`{field}`: lines {edit.lines} are not there; the file has {total}", field=field)
     start = at_line(text, first)
     end = start + at_line(text[start:], last - first + 2)
-    new = edit.new
-    # The line feed that ends the last of them is not theirs to lose, nor to gain.
-    if new and text[start:end].endswith("\n"):
-        new = new if new.endswith("\n") else f"{new}\n"
-    elif new:
-        new = new.removesuffix("\n")
+    # The line end of the last of them is not theirs to lose, nor to gain.
+    kept = next((one for one in ("\r\n", "\n") if text[start:end].endswith(one)), "")
+    lines = edit.new.removesuffix("\n").removesuffix("\r")
+    new = _ended(text, start, end, lines) + kept if edit.new else ""
     return text[:start] + new + text[end:]

@@ -21,7 +21,7 @@ from services.files.text.extracting import extracted, is_document, original
 from services.files.text.grep import Grep
 from services.files.text.texts import Text, decode
 from services.runtime.handlers import Context, handles
-from services.runtime.rewrite import check_match, content_hash, read_whole, told
+from services.runtime.rewrite import Rewritten, check_match, content_hash, read_whole, told
 from services.runtime.text.lines import shortly
 
 
@@ -84,7 +84,7 @@ class TextTools(Family):
         self._tell(path)
         return ops.Edited(
             path=path, diff=shortly(before.text, after, path), hash=content_hash(done.after),
-            changed=done.after != done.before, replaced=places, dry_run=params.dry_run,
+            changed=done.after != done.before, replaced=places, links_left=_left(done), dry_run=params.dry_run,
         )  # fmt: skip
 
     @handles(ops.WriteFile)
@@ -123,7 +123,9 @@ class TextTools(Family):
         done, trash_id = self._writing.rewrite(path, lambda data: content, if_match=params.if_match, keep=keep)
         self._tell(path)
         changed = done.after != done.before
-        return structs.replace(written, changed=changed, trash_id=trash_id, permanent=changed and not keep)
+        return structs.replace(
+            written, changed=changed, trash_id=trash_id, permanent=changed and not keep, links_left=_left(done)
+        )
 
     def _real(self, path: str) -> str:
         """The real path.  Raises InvalidParams, Denied."""
@@ -131,6 +133,11 @@ class TextTools(Family):
 
     def _tell(self, path: str) -> None:
         trio.from_thread.run_sync(named.tell, self._core.env, f"nodes{path}")
+
+
+def _left(done: Rewritten) -> int:
+    """How many other names a file had that are names of its former content now."""
+    return done.links - 1 if done.after != done.before else 0
 
 
 def _normal(edit: ops.FileEdit, text: Text) -> ops.FileEdit:
