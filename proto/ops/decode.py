@@ -139,8 +139,8 @@ CALLS, IMPORTS, LINKS_TO = "CALLS", "IMPORTS", "LINKS_TO"
 EXTENDS = "EXTENDS"
 """Of a class: not an edge of any answer, but needed to know what is called on `self` and `super()`."""
 RENAMES, RENAMED = "RENAMES", "RENAMED"
-"""What a file exports under another name: looked up by its own name, with the exported one as the target, and the other
-way round (see `imported`, where it is passed on from another module)."""
+"""An export under another name: by its own name with the exported one as the target, and by the exported one with its
+own as the target, which `imported` makes if another module has it."""
 
 
 def stem(name: str) -> str:

@@ -198,7 +198,7 @@ def _unquoted(node: tree_sitter.Node | None) -> str:
 
 
 def _by_path(text: str, family: str) -> Iterator[Binding]:
-    """What is bound under another name, in languages that import `a::b` or `a.b`."""
+    """The names that an import of `a::b` or `a.b` binds under an alias."""
     separator = SEPARATORS[family]
     plain = _KEYWORDS.sub("", text.strip()).rstrip("; \n")
     if family == "csharp":

@@ -188,7 +188,7 @@ def _get(db: apsw.Connection, params: ops.DocumentsGet, target: Path | None, roo
 
 
 class _Given(NamedTuple):
-    """A part of a content: `length` of `total` bytes, of the original or of the text that was extracted from it."""
+    """`length` of the `total` bytes of the original or of the extracted text, as `source` says."""
 
     text: str
     encoding: str

@@ -32,8 +32,8 @@ class Contended(Exception):
 
 
 class Rewritten(NamedTuple):
-    """A file's real path, and its content before and after; `links` are its names, of which the others keep what was
-    there before."""
+    """A file's real path, and its content before and after.  `links` counts its names; the other ones keep the former
+    content."""
 
     path: str
     before: bytes

@@ -19,7 +19,7 @@ from services.decode.text.office import Archive, relations
 
 _REFERENCE: Final = re.compile(r"([A-Z]{1,3})\d{1,7}")
 _FORMAT_TEXT: Final = re.compile(r'"[^"]*"|\\.|_.|\*.')
-"""What of a number's format is shown as it is."""
+"""Literal text in a number's format."""
 _ELAPSED: Final = re.compile(r"\[(?:h+|m+|s+)\]", re.IGNORECASE)
 _IN_BRACKETS: Final = re.compile(r"\[[^\]]*\]")
 _AS_SHOWN: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*[1-9])?")
@@ -184,7 +184,7 @@ class _Sheet:
         if self._type == "b":
             return "TRUE" if raw.strip() == "1" else "FALSE"
         if self._type != "n":
-            # Of an error its name, `#N/A`; of a date it is ISO's already.
+            # The name of an error, `#N/A`, or a date in ISO's form.
             return raw
         style = int(self._style) if self._style.isdecimal() and len(self._style) < 9 else -1
         kind = self._book.formats[style] if 0 <= style < len(self._book.formats) else ""

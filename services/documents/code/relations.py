@@ -194,7 +194,7 @@ class Relations:
     def _imported_call(
         self, doc: Doc, caller: Definition | None, use: Use, module: str, inside: str
     ) -> tuple[list[Definition], bool]:
-        """As `_called`, of a call of what an import binds: `inside` is what of the module it is called on."""
+        """As `_called`, for a call through an import: `inside` names what it is called on in the module, if anything."""
         docs = self._meant(doc, module)
         holder = _last(inside)
         if not holder or (holder == "default" and inside == holder):
@@ -237,8 +237,8 @@ class Relations:
         return []
 
     def _own(self, doc: Doc, exported: str) -> tuple[list[str], list[tuple[Doc, str]]]:
-        """What a document itself may call what it exports under a name, and what other documents that it expressly
-        passes on call it."""
+        """The names that a document itself may use for its export, and the documents, with the names there, that it
+        passes it on from."""
         targets = [use.target for use in self._uses_of(doc.object) if use.kind == RENAMED and use.name == exported]
         passed_on = [one for target in targets if (one := of_import(target)) is not None]
         elsewhere = [(other, own) for module, own in passed_on for other in self._meant(doc, module)]

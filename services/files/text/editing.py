@@ -96,8 +96,7 @@ def edited(text: str, edits: Sequence[FileEdit]) -> tuple[str, int]:
 
 
 def _spans(text: str, old: str) -> list[tuple[int, int]]:
-    """Where a text is, from where to where; with line feeds it is looked for across any line ends, if it is nowhere as
-    it is."""
+    """The spans of a text; if its line ends match nowhere, any line ends do."""
     found = [(match.start(), match.end()) for match in re.finditer(re.escape(old), text)]
     if not found and "\n" in old and "\r\n" in text:
         parts = map(re.escape, old.replace("\r\n", "\n").split("\n"))

@@ -14,7 +14,7 @@ from services.runtime.handlers import Context
 from services.runtime.rewrite import content_hash
 
 ORIGINAL_BYTES = 300_000
-"""Of a file, in one answer."""
+"""The most bytes in one answer."""
 _CONTAINERS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
 """That documents of office programs begin with, beside other files."""
 

@@ -11,7 +11,7 @@ from proto.errors import InvalidParams, OperationError
 from services.runtime.text.charsets import charset_of, marked_charset
 
 _FALLBACKS = ("cp1252", "latin-1")
-"""Of a text that is in no other set: the second is whatever its bytes are."""
+"""For a text in no other set; every byte is a character of the second."""
 _EXACT = ("utf-8", *_FALLBACKS)
 """Sets in which no text can be written in two ways."""
 _SLOW = ("idna", "punycode")
@@ -67,7 +67,7 @@ def decode(data: bytes, path: str, encoding: str = "") -> Text:
             return _text(text, name, marked.mark, "" if is_utf8 else "mark")
         raise OperationError(f"`path`: {path[:1000]} begins as {name} and is not; `encoding` reads it", field="path")
     found = charset_of(data)
-    # By a set in which the parts that an edit leaves are written as they were.
+    # The set must write the same bytes again, or an edit would change more than was asked.
     for name, how in ((found.codec, found.reason), *((name, "assumed") for name in _FALLBACKS)):
         with contextlib.suppress(UnicodeError):
             text = data.decode(name)

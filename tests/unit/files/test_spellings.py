@@ -1,4 +1,4 @@
-"""A name is found in any Unicode form, none gets a twin; inserted lines end as their neighbours, links are told of."""
+"""Names are found in any Unicode form and get no twin, inserted lines end as their neighbours, broken links are named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ async def test_the_exact_name_comes_first_and_what_is_nowhere_is_made_as_written
     assert paths.spelled(paths.to_text(odd) + "/x") == paths.to_text(odd) + "/x"
 
 
-ENDS = {
+ENDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "before a bare one": ("a\r\nb\nc\r\nd\r\n", {"old": "c", "new": "c\nx"}, "a\r\nb\nc\r\nx\r\nd\r\n"),
     "by lines": ("a\r\nb\nc\r\nd\r\n", {"lines": "3", "new": "c\nx\n"}, "a\r\nb\nc\r\nx\r\nd\r\n"),
     "a line of its own end": ("a\r\nb\nc\r\nd\r\n", {"lines": "2", "new": "b\nx"}, "a\r\nb\r\nx\nc\r\nd\r\n"),

@@ -106,7 +106,7 @@ async def test_documents_of_version_3_are_read_again(tmp_path: Path) -> None:
     async with documents(tmp_path) as bench:
         await bench.call(DocumentsAdd(path=str(root)))
     with contextlib.closing(apsw.Connection(str(packs))) as db:
-        # As version 3 had it: the text as it was read then, and what was not UTF-8 as it was.
+        # Version 3 kept texts that are not UTF-8 undecoded.
         db.execute("UPDATE object SET text_state=1 WHERE charset IS NOT NULL").fetchall()
         db.execute("DELETE FROM text WHERE object IN (SELECT id FROM object WHERE text_state=1)").fetchall()
         db.execute("ALTER TABLE object DROP COLUMN charset").fetchall()
