@@ -50,7 +50,7 @@ def test_bombs_among_documents_end_the_decoder_twice_and_nothing_else(tmp_path: 
     (root / "deploy.rb").write_text("def deploy\n  build(1)\nend\n")
     (root / "good.pdf").write_bytes(pdf("The sea star regrows"))
     (root / "plain.txt").write_text("a needle\n")
-    services = ["documents", "media", "decode"]
+    services = ["documents", "media", "decode", "files"]
     with running(tmp_path / "data", [root], environment=ENVIRONMENT, services=services) as kernel:
         before = kernel.service("documents")
         decoder = _generation(kernel)
@@ -75,6 +75,11 @@ def test_bombs_among_documents_end_the_decoder_twice_and_nothing_else(tmp_path: 
         assert "declares entities" in told["laughs.docx"]
         assert "unfolds to more" in told["bomb.xlsx"]
         assert "unfolds to more" in told["bomb.docx"]
+        read = kernel.call("documents_get", {"name": "good.pdf", "include_content": True})
+        assert (read["content"], read["content_source"]) == ("The sea star regrows", "extracted_text")
+        for name, begins in (("good.pdf", "The sea star regrows"), ("report.docx", "# Annual report")):
+            text = kernel.call("read-file", {"path": str(root / name)})
+            assert (text["text"].split("\n")[0], text["source"]) == (begins, "extracted_text")
         for name in ("bomb.pdf", "bomb.xlsx", "bomb.docx"):
             kept = kernel.call("documents_get", {"name": name, "outputPath": str(root / "kept")})
             assert Path(kept["output_path"]).read_bytes() == (root / name).read_bytes()

@@ -125,6 +125,9 @@ def _shape(name: str, attributes: Attributes) -> str | None:
     return "## " if name == "ph" and attributes.get("type") in ("title", "ctrTitle") else None
 
 
+_REMARKS: Final = Dialect(
+    texts=frozenset({"t", "text"}), blocks=frozenset({"p", "text"}), prefix=lambda *_: None, signs={"br": "\n"}
+)
 _SLIDE: Final = Dialect(
     texts=frozenset({"t"}), blocks=frozenset({"p"}), prefix=_shape, **_TABLE, signs={"br": "\n"},
     skipped=frozenset({"fld", "Fallback"}),
@@ -132,7 +135,7 @@ _SLIDE: Final = Dialect(
 
 
 def pptx(archive: Archive, main: str, out: Writer) -> None:
-    """Slide by slide in their order: title, text, tables, and the notes of the speaker."""
+    """Slide by slide in their order: title, text, tables, the notes of the speaker, and comments."""
     known = relations(archive, main)
     slides = [
         target
@@ -148,6 +151,9 @@ def pptx(archive: Archive, main: str, out: Writer) -> None:
             if kind == "notesSlide":
                 out.block("### Notes")
                 reader.read(archive.pieces(target))
+            elif kind == "comments":
+                out.block("### Comments")
+                Reader(_REMARKS, out).read(archive.pieces(target))
         out.place = f"slide {number} of {len(slides)}"
 
 

@@ -194,7 +194,7 @@ class Relations:
     def _imported_call(
         self, doc: Doc, caller: Definition | None, use: Use, module: str, inside: str
     ) -> tuple[list[Definition], bool]:
-        """As `_called`, for a call through an import: `inside` names what it is called on in the module, if anything."""
+        """As `_called`, for a call through an import; `inside` is what it is called on in the module, or empty."""
         docs = self._meant(doc, module)
         holder = _last(inside)
         if not holder or (holder == "default" and inside == holder):

@@ -163,6 +163,10 @@ OTHERS = {
     "go/main.go": 'package main\n\nimport r "example.org/go/rates"\n\nfunc main() { r.Load() }\n',
     "kt/shop/Rates.kt": "package shop\n\nclass Rates {\n    fun of() = 1\n}\nfun ceil() = 2\n",
     "kt/Main.kt": "import shop.Rates as R\nimport shop.ceil as up\nfun typed() { R.of() }\nfun named() { up() }\n",
+    "cs/Tax/Rates.cs": "namespace Tax { class Rates { public static int Of() { return 1; } } }\n",
+    "cs/Main.cs": "using R = Tax.Rates;\nclass Main { int Total() { return R.Of(); } }\n",
+    "sc/shop/Rates.scala": "package shop\nobject Rates { def of(c: Int) = c }\n",
+    "sc/Main.scala": "import shop.{Rates => R}\nobject Total { def total() = R.of(1) }\n",
     "php/Rates.php": "<?php\nnamespace Shop;\nclass Rates { static function of() { return 1; } }\n",
     "php/main.php": "<?php\nuse Shop\\{Rates as R};\nfunction total() { return R::of(); }\n",
 }
@@ -182,6 +186,8 @@ async def test_aliases_of_other_languages(tmp_path: Path) -> None:
             "typed > kt/shop/Rates.kt#Rates.of",
             "named > kt/shop/Rates.kt#ceil",
         }
+        assert await calls(bench, root, "Main.cs") == {"Main.Total > cs/Tax/Rates.cs#Tax.Rates.Of"}
+        assert await calls(bench, root, "Main.scala") == {"Total.total > sc/shop/Rates.scala#Rates.of"}
         assert await calls(bench, root, "main.php") == {"total > php/Rates.php#Rates.of"}
 
 

@@ -146,6 +146,23 @@ def test_what_was_moved_is_there_once_and_what_was_deleted_is_not() -> None:
     ]  # fmt: skip
 
 
+OLD_REMARKS = f'<p:cmLst {formats.P}><p:cm authorId="0"><p:text>too long a title</p:text></p:cm></p:cmLst>'
+NEW_REMARKS = (
+    f'<p188:cmLst xmlns:p188="http://x/2018/8/main" {formats.P}><p188:cm><p188:txBody><a:p>'
+    "<a:r><a:t>check the </a:t></a:r><a:r><a:t>source</a:t></a:r></a:p></p188:txBody></p188:cm></p188:cmLst>"
+)
+
+
+def test_comments_of_slides_are_text() -> None:
+    refers = formats.relations(comments_1="../comments/comment1.xml", comments_2="../comments/modern1.xml")
+    data = changed(formats.pptx(), {
+        "ppt/slides/_rels/slide1.xml.rels": refers, "ppt/comments/comment1.xml": OLD_REMARKS,
+        "ppt/comments/modern1.xml": NEW_REMARKS,
+    })  # fmt: skip
+    made = text_of(data, LIMIT_S).text or ""
+    assert made.endswith("## Thanks\n\n### Comments\n\ntoo long a title\n\n### Comments\n\ncheck the source\n\n")
+
+
 ODS = f"""<office:document-content {formats.D} xmlns:dc="http://purl.org/dc/elements/1.1/"
  xmlns:calcext="urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0"><office:body><office:spreadsheet>
 <table:table table:name="Sums"><table:table-row><table:table-cell office:value-type="float"

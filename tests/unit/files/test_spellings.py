@@ -1,4 +1,4 @@
-"""Names are found in any Unicode form and get no twin, inserted lines end as their neighbours, broken links are named."""
+"""Names are found in any Unicode form and get no twin; inserted lines end as their neighbours; edits count links."""
 
 from __future__ import annotations
 
