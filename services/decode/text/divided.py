@@ -12,7 +12,6 @@ from typing import Final
 
 _MARK: Final = re.compile(r"[\x02\ufffe]|[-\u2010\u00ad][ \t]*\n[ \t]*")
 """The control characters that pdfium puts for a hyphen at a line's end, and the hyphens that it leaves there."""
-_AROUND: Final = re.compile(rf"\S{{0,60}}(?:{_MARK.pattern})\S{{0,60}}")
 _INSIDE: Final = "-\u2010'\u2019"
 """Signs that stand inside words."""
 _WORD: Final = re.compile(rf"[^\W_]+(?:[{_INSIDE}][^\W_]+)*")
@@ -27,7 +26,7 @@ class Words:
 
     def __init__(self, text: str) -> None:
         self._known: set[str] = set()
-        for match in _WORD.finditer(_AROUND.sub(" ", text)):
+        for match in _WORD.finditer(_undivided(text)):
             word = match[0].casefold().replace("\u2010", "-")
             self._known.add(word)
             self._known.update(word.split("-"))
@@ -43,6 +42,20 @@ class Words:
             return "-", True
         both = first in self._known and second in self._known
         return "", not both and len(self._known) >= FEW_WORDS
+
+
+def _undivided(text: str) -> str:
+    """A text without its divided words."""
+    parts: list[str] = []
+    at = 0
+    for match in _MARK.finditer(text):
+        if match.start() > at:
+            first = max(at, match.start() - _MAX_PART)
+            before = text[first : match.start()]
+            parts.append(text[at : first + max(before.rfind(" "), before.rfind("\n")) + 1])
+        after = text[match.end() : match.end() + _MAX_PART]
+        at = match.end() + len(re.split(r"\s", after, maxsplit=1)[0])
+    return "".join([*parts, text[at:]])
 
 
 def joined(text: str, following: str, words: Words) -> str:
@@ -92,4 +105,4 @@ def _leading(text: str) -> str:
 
 def _is_of_word(character: str) -> bool:
     # Signs of vowels are marks in many scripts.
-    return character.isalnum() or unicodedata.category(character).startswith("M")
+    return character.isalnum() or (character > "\u02ff" and unicodedata.category(character).startswith("M"))

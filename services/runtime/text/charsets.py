@@ -169,28 +169,36 @@ _HANGUL: Final = frozenset(
 _CYRILLIC: Final = frozenset("оеаинтсрвлкм")
 _GREEK: Final = frozenset("αοιετσνηυρπκμλςάέήίόύώ")
 _HEBREW: Final = frozenset("יוהלארתשמבנםדחקעכפ")
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
 _FEW: Final = 3
+_LETTERS_OF_WORDS: Final = 2
+"""The least length of words on average."""
 _SIGNS: Final = frozenset("“”‘’„‚–—…€°§©®™«»£¥·•ªº½¼¾¿¡±²³µ×")
 _WIDE_SIGNS: Final = frozenset("、。「」・ー，：；？！（）《》“”　―～【】")
 
 
 def _script(text: str, first: str, last: str, usual: frozenset[str]) -> float:
-    """The score of an alphabet with small letters; a capital after a small letter is a sign of another set."""
-    total = score = 0.0
-    is_inside = has_small = False
-    for one in text:
-        if not one.isascii():
-            total += 1
+    """The score of an alphabet with small letters.  A capital after a small letter and a letter beside a Latin one are
+    signs of another set, and so are letters that do not make words."""
+    total = words = score = 0.0
+    for word in _LETTERS.findall(text):
+        if word.isascii():
+            continue
+        total += sum(not one.isascii() for one in word)
+        words += 1
+        if any(one.isascii() for one in word):
+            continue
+        has_small = False
+        for at, one in enumerate(word):
             small = one.lower()
             if first <= small <= last or small in usual:
                 is_capital = one != small
-                weight = 0.0 if is_capital and has_small else 0.7 if is_capital and is_inside else 1.0
+                weight = 0.0 if is_capital and has_small else 0.7 if is_capital and at else 1.0
                 score += weight if small in usual else weight / 2
                 has_small |= not is_capital
-        is_inside = one.isalpha()
-        has_small &= is_inside
+    total += sum(not one.isascii() for one in _LETTERS.sub("", text))
     # A letter or two say nothing.
-    return score / total if total > _FEW else 0
+    return score / total if total > _FEW and total >= _LETTERS_OF_WORDS * words else 0
 
 
 def _western(text: str) -> float:

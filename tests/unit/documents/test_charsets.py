@@ -44,6 +44,10 @@ DECLARED = {
 DETECTED = {
     "western.txt": ("Das Gerät kostet 5 € in der Straße.\n", "cp1252", "Straße"),
     "french.csv": ("nom;prénom\nLefèvre;François\n", "cp1252", "Lefèvre;François"),
+    "italian.txt": ("La città è più bella, perché c'è il mare: è così. Né a te né a me.\n", "cp1252", "perché c'è"),
+    "lonely.txt": ("à la carte, à gauche, à droite, ou à pied; y où?\n", "cp1252", "à gauche"),
+    "signs.csv": ("Temp;20 °C\nTol;± 2 µm\nPreis;5 £\n", "cp1252", "± 2 µm"),
+    "capitals.txt": ("ÜBERSICHT DER MASSE: GRÖSSE, LÄNGE, HÖHE\n", "cp1252", "GRÖSSE"),
     "quotes.md": ("# Title\n\n“quoted” – text…\n", "cp1252", "“quoted” – text"),
     "chinese.csv": ("姓名,城市\n王小明,北京\n李雷,上海\n", "gb18030", "王小明"),
     "chinese.py": ("# 这是注释\nx = 1\n", "gb18030", "这是注释"),
