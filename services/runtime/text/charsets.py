@@ -255,8 +255,8 @@ _SETS: Final[tuple[tuple[str, float, Callable[[str], float]], ...]] = (
     ("koi8_r", 0.75, lambda text: _script(text, "а", "я", _CYRILLIC)),
     ("cp866", 0.75, lambda text: _script(text, "а", "я", _CYRILLIC)),
     ("iso8859-5", 0.7, lambda text: _script(text, "а", "я", _CYRILLIC)),
-    ("cp1253", 1, lambda text: _script(text, "ά", "ώ", _GREEK)),
-    ("iso8859-7", 0.95, lambda text: _script(text, "ά", "ώ", _GREEK)),
+    ("cp1253", 0.9, lambda text: _script(text, "ά", "ώ", _GREEK)),
+    ("iso8859-7", 0.85, lambda text: _script(text, "ά", "ώ", _GREEK)),
     ("cp1255", 1, lambda text: _script(text, "א", "ת", _HEBREW)),
 )  # fmt: skip
 """Each with how usual it is beside others that the same bytes fit, and the score of a text in it."""
