@@ -72,9 +72,12 @@ def without_own_comments(tree: Tree, document: Document, place: Place) -> Tree:
     if dropped:
         first, last = stream.comments[dropped[0]][0], stream.comments[dropped[-1]][0]
         splices.append(Splice(tree.line_start(first), tree.next_line(last), ""))
-    beside = _beside(tree, document, place)
-    if beside is not None and stream.starts[place.first] < stream.comments[beside][0]:
+    # A block collection has two trailing comments: that on its key's line, and that on its last line.
+    found = {_beside(tree, document, each) for each in (place, _last_inside(tree, place))}
+    for beside in sorted(index for index in found if index is not None):
         start, stop = stream.comments[beside]
+        if start < stream.starts[place.first]:
+            continue
         more = _continuation(tree, beside)
         splices.append(
             Splice(tree.before_spaces(start), tree.line_stop(stream.comments[more[-1]][0]) if more else stop, "")
@@ -128,6 +131,13 @@ def _own_above(tree: Tree, place: Place) -> list[int]:
     # What begins the file is about the file: a licence, a modeline.
     is_head = bool(own) and not tree.text[: stream.comments[own[0]][0]].strip(" \t\r\n\ufeff")
     return [] if is_head else own
+
+
+def _last_inside(tree: Tree, place: Place) -> Place:
+    """The entry on whose line a block collection ends, however deep; else `place` itself."""
+    while tree.is_block_collection(place.node) and (inside := tree.children(place.node)):
+        place = inside[-1]
+    return place
 
 
 def _first_offset(tree: Tree, place: Place) -> int:

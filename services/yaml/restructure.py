@@ -82,22 +82,48 @@ def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Remo
     is_on_own_lines = not text[line:start].strip(" \t") and not text[stop:after].strip(" \t\r\n,")
     whole_lines: Removal = ([Splice(line, after, "")], (line, after))
     if len(siblings) == 1:
-        all_inside = [Splice(stream.bodies[place.parent] + 1, stream.stops[place.parent] - 1, "")]
-        return [(all_inside, (start, stop)), *([whole_lines] if is_on_own_lines else [])]
+        close = stream.stops[place.parent] - 1
+        comma = _comma(tree, stop, close)
+        return [
+            ([Splice(stream.bodies[place.parent] + 1, close, "")], (start, stop)),
+            *([whole_lines] if is_on_own_lines else []),
+            ([Splice(start, stop if comma is None else comma + 1, "")], (start, stop)),
+        ]
     if place.number + 1 < len(siblings):
         following = stream.starts[siblings[place.number + 1].first]
+        comma = _comma(tree, stop, following)
         return [
             ([Splice(start, following, "")], (start, min(following, tree.line_stop(stop)))),
             *([whole_lines] if is_on_own_lines else []),
+            # Comments of the next entry stand between, and this one shares its line.
+            *([] if comma is None else [([Splice(tree.before_spaces(start), comma + 1, "")], (start, stop))]),
         ]
     previous = stream.stops[siblings[place.number - 1].node]
     out: list[Removal] = [([Splice(previous, stop, "")], (start, stop))]
-    comma = text.find(",", previous)
-    if is_on_own_lines and comma < start:
+    comma = _comma(tree, previous, start)
+    if comma is None:
+        return out
+    if is_on_own_lines:
         if "," in text[stop:after]:
             out.append(whole_lines)
         out.append(([Splice(comma, comma + 1, ""), Splice(line, after, "")], (line, after)))
+    # Comments of the entry before stand between, and the closing bracket is on this line.
+    trailing = _comma(tree, stop, stream.stops[place.parent] - 1)
+    if trailing is None:
+        own = start if text[comma + 1 : start].strip(" \t") else comma + 1
+        out.append(([Splice(comma, comma + 1, ""), Splice(own, stop, "")], (start, stop)))
+    else:
+        out.append(([Splice(start, trailing + 1, "")], (start, stop)))
     return out
+
+
+def _comma(tree: Tree, start: int, stop: int) -> int | None:
+    """The offset of the first comma between two offsets that is not in a comment."""
+    comments = [(at, end) for at, end in tree.stream.comments if start <= at < stop]
+    at = tree.text.find(",", start, stop)
+    while at >= 0 and any(first <= at < end for first, end in comments):
+        at = tree.text.find(",", at + 1, stop)
+    return at if at >= 0 else None
 
 
 def append(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
