@@ -52,12 +52,14 @@ def of(body: str) -> list[Heading]:
 def named(title: str, headings: Sequence[Heading]) -> list[Heading]:
     """The headings of that name: as they are written, else as they read, else those that read as it does."""
     text = without_marks(title)
-    for keys in (_key(title.strip()), _key(text)):
+    # `## Title ##` is the heading "Title", and may be named with its last marks alone.
+    unclosed = _CLOSING.sub("", text)
+    for keys in dict.fromkeys((_key(title.strip()), _key(text), _key(unclosed))):
         for exact in (True, False):
             same = [each for each in headings if keys and keys in (each.names[:1] if exact else each.names)]
             if same:
                 return same
-    read = {_key(rendered(text)), _key(plain(text))} - {""}
+    read = {_key(form(name)) for name in (text, unclosed) for form in (rendered, plain)} - {""}
     return [each for each in headings if read.intersection(each.names)]
 
 

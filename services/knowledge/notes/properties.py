@@ -25,7 +25,10 @@ _PIECES = {
     '"': re.compile(rf"\\(?:x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|\n[ \t]*|.)|{_FOLD}|."),
     "'": re.compile(rf"''|{_FOLD}|."),
     BARE: re.compile(rf"{_FOLD}|."),
+    ">": re.compile(rf"{_FOLD}|."),
 }
+_HEADER = re.compile(r">[^\n]*\n *")
+"""What stands before the text of a folded block: its sign, with a comment perhaps, and the indentation."""
 _ESCAPES = {
     "0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b",
     "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029",
@@ -88,17 +91,24 @@ def _meant(text: str, scalar: Scalar) -> tuple[str, Sequence[int]]:
     """The value of a scalar with the offset of each character; its source if the two cannot be aligned."""
     start, end = scalar.start, scalar.end
     if (pieces := _PIECES.get(scalar.style)) is not None:
-        margin = 1 if scalar.style else 0
+        at, stop = start, end
+        if scalar.style == ">":
+            header = _HEADER.match(text, start, end)
+            # Line breaks at the end are chomped or kept, and hold no link.
+            at, stop = header.end() if header else end, start + len(text[start:end].rstrip())
+        elif scalar.style:
+            at, stop = start + 1, end - 1
         meant: list[str] = []
         offsets: list[int] = []
-        at = start + margin
-        while at < end - margin and (match := pieces.match(text, at, end - margin)):
+        while at < stop and (match := pieces.match(text, at, stop)):
             characters = _character(match[0], scalar.style)
             meant.append(characters)
             offsets += [at] * len(characters)
             at = match.end()
-        if "".join(meant) == scalar.value:
-            return scalar.value, [*offsets, end - margin]
+        means = "".join(meant)
+        # A folded block keeps white space at the end of a line, such as half of a CRLF.
+        if means == scalar.value or (scalar.style == ">" and means.split() == scalar.value.split()):
+            return means, [*offsets, stop]
     return text[start:end], range(start, end + 1)
 
 

@@ -30,6 +30,9 @@ SAME = [
     ("## C#", ["C#", "## C#"]),
     ("## Was ist das? #frage", ["Was ist das? #frage"]),
     ("Underlined *so*\n---", ["Underlined *so*", "Underlined so"]),
+    ("## Closed ##", ["Closed ##", "Closed", "## Closed ##", "Closed #"]),
+    ("### *Closed* # off ###", ["*Closed* # off ###", "Closed # off"]),
+    ("C #\n---", ["C #"]),
     ("## x >= y && y <= z", ["x >= y && y <= z"]),
     ("## ~~Old~~ snake_case_name", ["~~Old~~ snake_case_name"]),
     ("## ![logo](l.png) Brand", ["![logo](l.png) Brand", "logo Brand"]),
@@ -48,7 +51,18 @@ def test_a_heading_is_found_as_written_and_as_it_reads(line: str, asked: str, li
 
 @pytest.mark.parametrize(
     "heading",
-    ["Client -> Server", "`a > b`", "**Plan**", "<i>x</i>", "x >= y", "C#", "[[A|b]]", "日本 → 韓国", "Cafe\u0301"],
+    [
+        "Client -> Server",
+        "`a > b`",
+        "**Plan**",
+        "<i>x</i>",
+        "x >= y",
+        "C#",
+        "[[A|b]]",
+        "Closed ##",
+        "日本 → 韓国",
+        "Cafe\u0301",
+    ],
 )
 def test_what_is_not_there_is_made_as_asked_and_once(heading: str) -> None:
     text = "# Title\n\ntext\n"

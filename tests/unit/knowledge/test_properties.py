@@ -34,6 +34,9 @@ WRITTEN = [
     "{up: '[[Old One]]', down: [[Old One]]}\n",
     'smile: 😀 [[Old One]]\nquoted: "😀\\t[[Old One]]"\nanchored: &a "[[Old One]]"\n',
     "wrapped: see [[Old\n  One]]\n",
+    "folded: >-\n  a [[Old One]] and [[Old\n  One]] end\n\n  more\n",
+    "list:\n- > # note\n  [[Old\n  One#Part|x]]\nnext: 1\n",
+    "kept: >+\n  a [b](<Old One.md>)\n  [[Old\n  One]]\n\n",
     "broken: [[Old One]] and [[Old One]]\n",
 ]
 
