@@ -130,7 +130,7 @@ def relation(one: str, other: str, cosine: float | None = None) -> Relation:
     a, b = parts(one), parts(other)
     if a.folded == b.folded:
         return Relation.SAME
-    if closeness(one, other, cosine) < 1:
+    if closeness(one, other, cosine) < 1 and not _are_opposites(a, b):
         return Relation.OTHER
     return Relation.CONFLICT if _contradict(a, b) else Relation.SIMILAR
 
@@ -156,6 +156,14 @@ def _contradict(a: Parts, b: Parts) -> bool:
     return len(only_a) == len(only_b) <= MOST_EXCHANGED and all(
         _exclude(x, y, a.names, b.names) for x, y in zip(only_a, only_b, strict=True)
     )
+
+
+def _are_opposites(a: Parts, b: Parts) -> bool:
+    """Whether nothing but one word and its opposite tells the statements apart: certain however short they are."""
+    if a.negations or b.negations or len(a.tokens) != len(b.tokens) or len(a.tokens) == 1:
+        return False
+    differing = [(x, y) for x, y in zip(a.tokens, b.tokens, strict=True) if x != y]
+    return len(differing) == 1 and differing[0][1] in ANTONYMS.get(differing[0][0], ())
 
 
 def _exclude(x: str, y: str, names_x: frozenset[str], names_y: frozenset[str]) -> bool:

@@ -36,6 +36,11 @@ CASES = Path(__file__).parents[4] / "shared/cases/reports/memory.json"
         # Antonyms and negations.
         ("The user prefers dark mode", "The user prefers light mode", CONFLICT),
         ("Feature X is on", "Feature X is off", CONFLICT),
+        ("Tests pass", "Tests fail", CONFLICT),
+        ("Tür offen", "Tür geschlossen", CONFLICT),
+        ("Puerta abierta", "Puerta cerrada", CONFLICT),
+        ("Tests pass", "Builds fail", OTHER),
+        ("Tests pass", "Tests run", OTHER),
         ("Ben is allergic to peanuts", "Ben isn't allergic to peanuts", CONFLICT),
         ("Die API hat ein Limit von 100", "Die API hat kein Limit von 100", CONFLICT),
         ("Die Tür ist offen", "Die Tür ist geschlossen", CONFLICT),
