@@ -33,10 +33,12 @@ def _of(tp: Any) -> _Mender:
 
 
 def _choices(info: inspect.Type) -> tuple[inspect.Type, ...]:
-    """The members of a union, or the type alone."""
+    """The members of a union, or the type alone; descriptions around either are left out."""
     if isinstance(info, inspect.Metadata):
         return _choices(info.type)
-    return info.types if isinstance(info, inspect.UnionType) else (info,)
+    if isinstance(info, inspect.UnionType):
+        return tuple(choice for each in info.types for choice in _choices(each))
+    return (info,)
 
 
 class _Field(NamedTuple):

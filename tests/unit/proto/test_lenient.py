@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from msgspec import Meta
+from msgspec import Meta, inspect
 
 from proto import ops
 from proto.errors import InvalidParams
@@ -53,6 +54,8 @@ class Everything(Params[None], frozen=True, kw_only=True):
     data: dict[str, Any] = msgspec.field(default_factory=dict)
     by_name: dict[str, int] = msgspec.field(default_factory=dict)
     levels: int | None = 1
+    most: Annotated[int, Meta(ge=1, description="Absent: all")] | None = None
+    tags: Annotated[list[int], Meta(min_length=1, description="Absent: any")] | None = None
     job: int | str = 0
 
 
@@ -68,6 +71,8 @@ class Everything(Params[None], frozen=True, kw_only=True):
         ({"edits": [{"op": "cut", "at": 1, "note": None}]}, {"edits": [{"op": "cut", "at": 1}]}),
         # Numbers and booleans as text.
         ({"limit": "5"}, {"limit": 5}),
+        ({"most": "5", "tags": "[1, 2]"}, {"most": 5, "tags": [1, 2]}),
+        ({"most": "7.0", "tags": ["1", "2"]}, {"most": 7, "tags": [1, 2]}),
         ({"limit": " 5 "}, {"limit": 5}),
         ({"limit": "5.0"}, {"limit": 5}),
         ({"share": "0.25"}, {"share": 0.25}),
@@ -197,3 +202,27 @@ def test_null_for_an_optional_parameter_of_any_operation_is_as_if_absent(name: s
     params = TABLE[name].params
     (field,) = (each for each in msgspec.structs.fields(params) if each.encode_name == parameter)
     assert mended(params, {parameter: None}) == {} or field.default is None
+
+
+def _types(info: inspect.Type) -> Iterator[inspect.Type]:
+    if isinstance(info, inspect.Metadata):
+        yield from _types(info.type)
+    elif isinstance(info, inspect.UnionType):
+        for each in info.types:
+            yield from _types(each)
+    else:
+        yield info
+
+
+def test_every_parameter_that_is_a_number_may_be_text() -> None:
+    seen = 0
+    for operation in TABLE.values():
+        info = inspect.type_info(operation.params)
+        assert isinstance(info, inspect.StructType)
+        for field in info.fields:
+            types = set(map(type, _types(field.type)))
+            if inspect.IntType in types and types <= {inspect.IntType, inspect.FloatType, inspect.NoneType}:
+                seen += 1
+                found = mended(operation.params, {field.encode_name: "7"})
+                assert found == {field.encode_name: 7}, f"{operation.name}: {field.encode_name}"
+    assert seen > 100
