@@ -77,9 +77,10 @@ async def test_zygote_that_is_stopped_while_it_loads_is_replaced(tmp_path: Path)
             await rig.ready()
             ready = await zygote_is(rig, "ready")
             os.kill(ready, signal.SIGKILL)
-            stopped = await zygote_is(rig, "loading", other_than=ready)
-            while not stopped:
-                stopped = await zygote_is(rig, "loading", other_than=ready)
+            # It has no process yet for a moment.
+            await until(lambda: zygote(rig).state == "loading" and zygote(rig).pid not in (None, ready))
+            stopped = zygote(rig).pid
+            assert stopped is not None
             os.kill(stopped, signal.SIGSTOP)
             assert await zygote_is(rig, "ready", other_than=ready) != stopped
             assert not is_alive(stopped)

@@ -200,6 +200,7 @@ def is_alive(pid: int) -> bool:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Until the world outside this process is so: nobody tells of that, so it is looked at again and again."""
+    await trio.lowlevel.checkpoint()
     while not condition():  # noqa: ASYNC110  # there is no event to wait for
         await trio.sleep(0.01)
 
