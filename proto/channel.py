@@ -90,6 +90,8 @@ class Channel:
         self._backlog = 0
         self._room = trio.Event()
         self._small: collections.deque[_Queued] = collections.deque()
+        self._sent_in_pass = False
+        """Whether a frame went out at once in this pass of the event loop; those that follow in it travel together."""
         self._large: dict[int, collections.deque[_Queued]] = {}
         """By call; the first of each is being sent where the call is in `_sending`."""
         self._sending: collections.OrderedDict[int, _Stream] = collections.OrderedDict()
@@ -114,7 +116,11 @@ class Channel:
         message = frames.encode(frame)
         lane = frame.id if isinstance(frame, _CALL_FRAMES) else 0
         is_large = len(message) > frames.PART_BYTES or (lane and lane in self._large)
-        if not is_large and not self._small and self._link.try_send(message):
+        if not is_large and not self._small and not self._sent_in_pass and self._link.try_send(message):
+            if self._link.joins:
+                self._sent_in_pass = True
+                # The sender has its turn in the next pass.
+                self._wake.set()
             return
         queued = _Queued(message, 0 if isinstance(frame, _FORWARD) else len(message) + FRAME_BYTES)
         self._backlog += queued.backlog
@@ -122,6 +128,17 @@ class Channel:
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wake.set()
+
+    def _together(self) -> list[_Queued]:
+        """The small frames that are sent next, in one message if the link joins them."""
+        taken: list[_Queued] = []
+        size = 0
+        for queued in self._small:
+            size += len(queued.message)
+            if taken and (not self._link.joins or size > frames.PART_BYTES):
+                break
+            taken.append(queued)
+        return taken
 
     def _next_large(self) -> int | None:
         """The call whose large frame has its turn: round-robin, among as many as the other end puts together."""
@@ -163,9 +180,11 @@ class Channel:
         """Send what was posted and did not go at once.  Returns when the link is closed."""
         try:
             while not self._closed:
+                self._sent_in_pass = False
                 if self._small:
-                    await self._link.send(self._small[0].message)
-                    if self._small:
+                    together = self._together()
+                    await self._link.send_together([queued.message for queued in together])
+                    for _ in together if self._small else ():
                         self._sent(self._small.popleft())
                 elif (lane := self._next_large()) is not None:
                     await self._link.send(self._piece(lane))

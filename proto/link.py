@@ -1,7 +1,7 @@
 """One peer-to-peer link: whole messages of bytes, in order, between two processes.
 
-`SocketLink` is one end of a SEQPACKET `socketpair` that a child process inherits: no path, no reconnect, identity by
-construction, one link for each generation of a service. A message is one system call at each end.
+Services have one over nng (`proto.nng_link`). `SocketLink`, over a SEQPACKET `socketpair`, is the front's alone: beside
+its messages it is passed descriptors, which nng cannot do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import socket
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import ClassVar
 
 import trio
 
@@ -37,6 +38,14 @@ class Link(ABC):
     @abstractmethod
     async def send(self, message: bytes) -> None:
         """Send, waiting for room.  Raises LinkClosed."""
+
+    joins: ClassVar[bool] = False
+    """Whether messages that are sent together cost less."""
+
+    async def send_together(self, messages: Sequence[bytes]) -> None:
+        """Send several, waiting for room; all of them or, if cancelled, those before one of them.  Raises LinkClosed."""
+        for message in messages:
+            await self.send(message)
 
     @abstractmethod
     async def receive(self) -> bytes:

@@ -40,6 +40,7 @@ from kernel.supervisor.zygote import Zygote, ZygoteDown
 from proto import frames
 from proto.birth import Birth
 from proto.link import Link, SocketLink, socket_pair
+from proto.nng_link import NngLink, stream_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""
@@ -215,7 +216,9 @@ class LocalPlacement:
             if spec.name in self._hurried:
                 self._loading.hurry(zygote.spec.name)
         ahead = self._take_ahead(spec)
-        ours, theirs = ahead.link if ahead is not None else socket_pair()
+        # The front is passed descriptors beside its messages.
+        pair = socket_pair if spec.handoff else stream_pair
+        ours, theirs = ahead.link if ahead is not None else pair()
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as given:
             on_failure.callback(ours.close)
             given.enter_context(theirs)
@@ -234,7 +237,8 @@ class LocalPlacement:
             pidfd = os.pidfd_open(pid)
             settle(pid, spec.oom_score_adj)
             log.note(f"{spec.name} generation {birth.generation} started by {how} as process {pid}")
-            link = SocketLink(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
+            open_link = SocketLink if spec.handoff else NngLink.inherited
+            link = open_link(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
             on_failure.pop_all()
 
         def expect_the_next() -> None:

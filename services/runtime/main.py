@@ -31,6 +31,7 @@ from proto import ops
 from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, Birth, Wake, read_birth
 from proto.link import LinkClosed, SocketLink
 from proto.machine import give_back_at_rest
+from proto.nng_link import NngLink
 from services.runtime.handlers import Prepare
 from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 from services.runtime.privileges import KernelGone, die_with, require_parent
@@ -94,7 +95,9 @@ async def _main(
             return
         birth, fd, handoff_fd = woken
         _name_log(birth)
-    with contextlib.closing(SocketLink(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
+    # Only what is passed descriptors has a link without nng.
+    open_link = NngLink.inherited if handoff_fd is None else SocketLink
+    with contextlib.closing(open_link(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
         async with trio.open_nursery() as nursery:
             handoff = None if handoff_fd is None else socket.socket(fileno=handoff_fd)
             loop = ServiceLoop(birth, link, info, handoff=handoff)

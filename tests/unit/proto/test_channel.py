@@ -14,6 +14,7 @@ from proto import frames
 from proto.channel import MAX_GATHERED_BYTES, Channel, ProtocolViolation
 from proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
 from proto.link import Link, LinkClosed, SocketLink, socket_pair
+from proto.nng_link import NngLink, stream_pair
 from tests.memory_link import memory_link
 
 Pair = Callable[[], tuple[Link, Link]]
@@ -27,7 +28,17 @@ def socket_links() -> tuple[Link, Link]:
     )
 
 
-@pytest.fixture(params=[lambda: memory_link(4), memory_link, socket_links], ids=["memory-4", "memory", "socket"])
+def nng_links() -> tuple[Link, Link]:
+    ours, theirs = stream_pair()
+    return (
+        NngLink.inherited(ours.detach(), max_message_bytes=1 << 20),
+        NngLink.inherited(theirs.detach(), max_message_bytes=1 << 20),
+    )
+
+
+@pytest.fixture(
+    params=[lambda: memory_link(4), memory_link, socket_links, nng_links], ids=["memory-4", "memory", "socket", "nng"]
+)
 def pair(request: pytest.FixtureRequest) -> Pair:
     made: Pair = request.param
     return made

@@ -1,0 +1,236 @@
+"""The link over nng's Pair1: of every service to the kernel, and over tls+tcp of those on other machines.
+
+On one machine nng runs over one end of an inherited `stream_pair` (`socket://`): no path, no reconnect, identity by
+construction, one link for each generation of a service. Between machines both ends show a certificate, and a
+connection that breaks ends the link: nng must not connect again on its own, for the messages between would be lost.
+
+nng is driven through its readiness descriptors under trio and never by pynng's `asend` and `arecv`: a cancelled
+`asend` leaks its message. Frames that are ready together travel in one nng message, each after its length, since every
+nng message wakes a thread at both ends. All private names of pynng stay in this file.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pynng
+import trio
+
+from proto.link import Link, LinkClosed
+
+NNG_THREADS = {
+    "NNG_INIT_NUM_TASK_THREADS": 2, "NNG_INIT_MAX_TASK_THREADS": 2, "NNG_INIT_NUM_EXPIRE_THREADS": 1,
+    "NNG_INIT_MAX_EXPIRE_THREADS": 1, "NNG_INIT_NUM_POLLER_THREADS": 1, "NNG_INIT_MAX_POLLER_THREADS": 1,
+    "NNG_INIT_NUM_RESOLVER_THREADS": 1,
+}  # fmt: skip
+"""nng's defaults are meant for servers with thousands of pipes; 13 threads a process become 7."""
+
+_PIPE_QUEUE = 128
+"""Messages of at most 64 KB that nng holds in each direction: 8 MB at the worst."""
+
+_LENGTH = struct.Struct(">I")
+
+_NO_RECONNECT_MS = 2**31 - 1
+
+_lib, _ffi = pynng.lib, pynng.ffi
+_AGAIN, _SENT = _lib.NNG_EAGAIN, 0
+
+
+def stream_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected stream sockets, one for each process of a link."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+@functools.cache
+def _limit_threads() -> None:
+    """Once a process, since nng reads its limits at first use only."""
+    for name, count in NNG_THREADS.items():
+        _lib.nng_init_set_parameter(getattr(_lib, name), count)
+
+
+class Certificates:
+    """Paths of PEM files: an end's own certificate and key, and the authority that signed the other end's."""
+
+    def __init__(self, own: Path, key: Path, authority: Path, *, server_name: str = "") -> None:
+        """`server_name`: what the dialling end expects the other one's certificate to be for."""
+        self._own, self._key, self._authority, self._server_name = own, key, authority, server_name
+
+    def config(self, *, dials: bool) -> Any:
+        """For nng. Raises OSError: a file cannot be read. Raises ValueError: it holds no certificate or key."""
+        own, key, authority = (path.read_text("ascii") for path in (self._own, self._key, self._authority))
+        mode = pynng.TLSConfig.MODE_CLIENT if dials else pynng.TLSConfig.MODE_SERVER
+        try:
+            # The other end must always show a certificate of this authority.
+            return pynng.TLSConfig(
+                mode, server_name=self._server_name or None, ca_string=authority, own_key_string=key,
+                own_cert_string=own, auth_mode=pynng.TLSConfig.AUTH_MODE_REQUIRED,
+            )  # fmt: skip
+        except pynng.NNGException as error:
+            raise ValueError(f"{self._own}, {self._key} or {self._authority} is no PEM file: {error}") from error
+
+
+class NngLink(Link):
+    """One end of a link.  Must be made inside trio, by one of the class methods."""
+
+    joins = True
+
+    def __init__(self, attach: Callable[[Any], None], *, max_message_bytes: int) -> None:
+        _limit_threads()
+        # The default of 0 is unlimited; a message beyond the limit drops the pipe.  pynng has no types.
+        self._socket: Any = pynng.Pair1(
+            recv_max_size=max_message_bytes, recv_buffer_size=_PIPE_QUEUE, send_buffer_size=_PIPE_QUEUE
+        )
+        self._max_message_bytes = max_message_bytes
+        self._received: collections.deque[bytes] = collections.deque()
+        self._data, self._size = _ffi.new("void **"), _ffi.new("size_t *")
+        self._closed = False
+        self._peer_gone = False
+        self._scopes: set[trio.CancelScope] = set()
+        token = trio.lowlevel.current_trio_token()
+
+        def on_pipe_removed(_pipe: object) -> None:
+            # Called on a thread of nng, about 2 ms after the peer's death; the event loop may have ended before.
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._on_peer_gone)
+
+        self._socket.add_post_pipe_remove_cb(on_pipe_removed)
+        try:
+            attach(self._socket)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._handle = self._socket.socket
+        self._recv_fd: int = self._socket.recv_fd
+        self._send_fd: int = self._socket.send_fd
+
+    @classmethod
+    def inherited(cls, fd: int, *, max_message_bytes: int) -> NngLink:
+        """Over one end of a `stream_pair`, whose descriptor is nng's from then on."""
+
+        def attach(opened: Any) -> None:
+            listener = _ffi.new("nng_listener *")
+            pynng.check_err(_lib.nng_listener_create(listener, opened.socket, b"socket://"))
+            pynng.check_err(_lib.nng_listener_start(listener[0], 0))
+            pynng.check_err(_lib.nng_listener_set_int(listener[0], b"socket:fd", fd))
+
+        return cls(attach, max_message_bytes=max_message_bytes)
+
+    @classmethod
+    def listening(cls, url: str, certificates: Certificates, *, max_message_bytes: int) -> NngLink:
+        """For the first that connects to `tls+tcp://HOST:PORT` with a certificate. Raises OSError, ValueError."""
+        config = certificates.config(dials=False)
+        with _as_os_errors(url):
+            return cls(lambda opened: opened.listen(url, tls_config=config), max_message_bytes=max_message_bytes)
+
+    @classmethod
+    def dialled(cls, url: str, certificates: Certificates, *, max_message_bytes: int) -> NngLink:
+        """Connected to one that listens at `url`; blocks until it is. Raises OSError, ValueError."""
+        config = certificates.config(dials=True)
+
+        def attach(opened: Any) -> None:
+            opened.reconnect_time_min = opened.reconnect_time_max = _NO_RECONNECT_MS
+            opened.tls_config = config
+            opened.dial(url, block=True)
+
+        with _as_os_errors(url):
+            return cls(attach, max_message_bytes=max_message_bytes)
+
+    @property
+    def port(self) -> int:
+        """Of the TCP socket on which it listens."""
+        return int(self._socket.listeners[0].local_address.port)
+
+    def _on_peer_gone(self) -> None:
+        self._peer_gone = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    def try_send(self, message: bytes) -> bool:
+        return self.try_send_together([message])
+
+    def try_send_together(self, messages: Sequence[bytes]) -> bool:
+        if self._closed or self._peer_gone:
+            raise LinkClosed
+        data = b"".join([part for message in messages for part in (_LENGTH.pack(len(message)), message)])
+        code = _lib.nng_send(self._handle, _ffi.from_buffer(data), len(data), _lib.NNG_FLAG_NONBLOCK)
+        if code not in (_SENT, _AGAIN):
+            raise LinkClosed
+        return bool(code == _SENT)
+
+    def try_receive(self) -> bytes | None:
+        if self._closed:
+            raise LinkClosed
+        if not self._received and not self._take_in():
+            return None
+        return self._received.popleft()
+
+    def _take_in(self) -> bool:
+        """Whether a message of nng has come; its messages are in `_received`."""
+        code = _lib.nng_recv(self._handle, self._data, self._size, _lib.NNG_FLAG_ALLOC | _lib.NNG_FLAG_NONBLOCK)
+        if code == _AGAIN and not self._peer_gone:
+            return False
+        if code:
+            raise LinkClosed
+        try:
+            data = bytes(_ffi.buffer(self._data[0], self._size[0]))
+        finally:
+            _lib.nng_free(self._data[0], self._size[0])
+        at = 0
+        while at < len(data):
+            end = at + _LENGTH.size
+            # What does not add up is not ours.
+            if end >= len(data) or (stop := end + _LENGTH.unpack_from(data, at)[0]) > len(data) or stop == end:
+                raise LinkClosed
+            self._received.append(data[end:stop])
+            at = stop
+        if not data:
+            raise LinkClosed
+        return True
+
+    async def send(self, message: bytes) -> None:
+        await self.send_together([message])
+
+    async def send_together(self, messages: Sequence[bytes]) -> None:
+        while not self.try_send_together(messages):
+            await self._wait(self._send_fd)
+
+    async def receive(self) -> bytes:
+        while (message := self.try_receive()) is None:
+            await self._wait(self._recv_fd)
+        return message
+
+    async def _wait(self, fd: int) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                await trio.lowlevel.wait_readable(fd)
+            except trio.ClosedResourceError:
+                raise LinkClosed from None
+            finally:
+                self._scopes.discard(scope)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for scope in self._scopes:
+            scope.cancel()
+        # Waiters must have left epoll before the descriptors go, or their numbers may be reused under them.
+        for fd in (self._recv_fd, self._send_fd):
+            trio.lowlevel.notify_closing(fd)
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def _as_os_errors(url: str) -> Any:
+    try:
+        yield
+    except pynng.NNGException as error:
+        raise OSError(f"cannot connect over {url}: {error}") from error
