@@ -19,31 +19,31 @@ from pathlib import Path
 import trio
 from msgspec import structs
 
-from kernel import catalog, tokens
-from kernel.audit import Audit
-from kernel.births import Births, RootFolders
-from kernel.catalog import Entry, Roots
-from kernel.chaos import Faults
-from kernel.config import Config
-from kernel.control.address import log_dir
-from kernel.control.server import ControlServer
-from kernel.edge import contained, kept
-from kernel.handoff import Handoff
-from kernel.operations import KernelOperations
-from kernel.ports import ROUTINE, ServiceState
-from kernel.router.call import Limits
-from kernel.router.router import Router
-from kernel.schedule import Schedule
-from kernel.settings import ConfigError
-from kernel.supervisor.local import LocalPlacement
-from kernel.supervisor.process import channel_to
-from kernel.supervisor.spawn import Ahead
-from kernel.supervisor.supervisor import Supervisor
-from kernel.trends import Trends
-from proto import ops
-from proto.front import SERVICE as FRONT
-from proto.front import Http
-from proto.machine import give_back_at_rest
+from linckia.kernel import catalog, tokens
+from linckia.kernel.audit import Audit
+from linckia.kernel.births import Births, RootFolders
+from linckia.kernel.catalog import Entry, Roots
+from linckia.kernel.chaos import Faults
+from linckia.kernel.config import Config
+from linckia.kernel.control.address import log_dir
+from linckia.kernel.control.server import ControlServer
+from linckia.kernel.edge import contained, kept
+from linckia.kernel.handoff import Handoff
+from linckia.kernel.operations import KernelOperations
+from linckia.kernel.ports import ROUTINE, ServiceState
+from linckia.kernel.router.call import Limits
+from linckia.kernel.router.router import Router
+from linckia.kernel.schedule import Schedule
+from linckia.kernel.settings import ConfigError
+from linckia.kernel.supervisor.local import LocalPlacement
+from linckia.kernel.supervisor.process import channel_to
+from linckia.kernel.supervisor.spawn import Ahead
+from linckia.kernel.supervisor.supervisor import Supervisor
+from linckia.kernel.trends import Trends
+from linckia.proto import ops
+from linckia.proto.front import SERVICE as FRONT
+from linckia.proto.front import Http
+from linckia.proto.machine import give_back_at_rest
 
 LINGER_S = 2.0
 """After its last client, a kernel that was started for one: an MCP client that restarts finds it warm."""

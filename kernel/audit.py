@@ -22,9 +22,9 @@ from typing import Final
 import msgspec
 import trio
 
-from kernel.edge import edge
-from proto.ops.kernel import AuditStatus
-from proto.repeats import INTERVAL_S, Repeats
+from linckia.kernel.edge import edge
+from linckia.proto.ops.kernel import AuditStatus
+from linckia.proto.repeats import INTERVAL_S, Repeats
 
 FOLDER: Final = "audit"
 """In the data directory."""

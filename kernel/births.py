@@ -19,16 +19,16 @@ from typing import Final
 import msgspec
 import trio
 
-from kernel import VERSION, users
-from kernel.catalog import DISK_LIMIT, Entry, Roots
-from kernel.config import Config
-from kernel.supervisor.spec import ServiceSpec
-from proto import models
-from proto.birth import Birth, Confinement
-from proto.durable import replace_file
-from proto.front import FrontSettings, PromptFolder
-from proto.json_types import Layer
-from proto.ops import Table
+from linckia.kernel import VERSION, users
+from linckia.kernel.catalog import DISK_LIMIT, Entry, Roots
+from linckia.kernel.config import Config
+from linckia.kernel.supervisor.spec import ServiceSpec
+from linckia.proto import models
+from linckia.proto.birth import Birth, Confinement
+from linckia.proto.durable import replace_file
+from linckia.proto.front import FrontSettings, PromptFolder
+from linckia.proto.json_types import Layer
+from linckia.proto.ops import Table
 
 SESSION_KEY: Final = "session.key"
 """Name of the file in the data directory with what signs the ids of HTTP sessions."""

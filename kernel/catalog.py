@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from kernel.settings import ConfigError
-from kernel.supervisor.spawn import FRONT_LIBRARIES
-from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from proto import models
-from proto.birth import HEAPS
-from proto.front import SERVICE as FRONT
-from proto.machine import usable_cores
-from proto.near import nearest
+from linckia.kernel.settings import ConfigError
+from linckia.kernel.supervisor.spawn import FRONT_LIBRARIES
+from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from linckia.proto import models
+from linckia.proto.birth import HEAPS
+from linckia.proto.front import SERVICE as FRONT
+from linckia.proto.machine import usable_cores
+from linckia.proto.near import nearest
 
 GIB = 1024**3
 
@@ -122,7 +122,7 @@ def gpu_present() -> bool:
 
 
 def _spec(name: str, memory_limit_bytes: int, *, module: str = "", zygote: str = "light", **more: Any) -> ServiceSpec:
-    module = module or f"services.{name}.main"
+    module = module or f"linckia.services.{name}.main"
     return ServiceSpec(name=name, module=module, zygote=zygote, memory_limit_bytes=memory_limit_bytes, **more)
 
 
@@ -212,7 +212,7 @@ ENTRIES = (
     # A rescan goes on without it, only slower.
     Entry(
         _light_spec(
-            "compare", GIB // 2, module="services.files.index.comparing", in_flight=8, disk_limit_bytes=SCRATCH
+            "compare", GIB // 2, module="linckia.services.files.index.comparing", in_flight=8, disk_limit_bytes=SCRATCH
         ),
         roots=Roots.READ,
         rests=True,
@@ -232,7 +232,7 @@ ENTRIES = (
 def _zygote(name: str, *more: str, wait_s: float = 15.0, rests_after_s: float | None = None) -> ZygoteSpec:
     """It loads its services' modules and `more`; a start waits for that, since from nothing it loads the same."""
     modules = tuple(entry.spec.module for entry in ENTRIES if entry.spec.zygote == name)
-    preload = ("services.runtime.main", *more)
+    preload = ("linckia.services.runtime.main", *more)
     return ZygoteSpec(name=name, preload=preload, modules=modules, wait_s=wait_s, rests_after_s=rests_after_s)
 
 
@@ -249,10 +249,10 @@ ZYGOTES = (
     _zygote(
         "torch",
         "torch",
-        "services.embed.main",
-        "services.embed.torch_encoder",
-        "services.rerank.main",
-        "services.rerank.model",
+        "linckia.services.embed.main",
+        "linckia.services.embed.torch_encoder",
+        "linckia.services.rerank.main",
+        "linckia.services.rerank.model",
         wait_s=60.0,
     ),
 )

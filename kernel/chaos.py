@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import trio
 
-from proto import frames
-from proto.channel import BACKLOG_BYTES, Channel
-from proto.frames import AnyFrame
-from proto.link import Link, LinkClosed
-from proto.ops.kernel import KernelChaos
+from linckia.proto import frames
+from linckia.proto.channel import BACKLOG_BYTES, Channel
+from linckia.proto.frames import AnyFrame
+from linckia.proto.link import Link, LinkClosed
+from linckia.proto.ops.kernel import KernelChaos
 
 _LOST = math.inf
 

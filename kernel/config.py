@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from kernel import outcomes, reach
-from kernel.control.address import find_data_dir, given_data_dir
-from kernel.settings import (
+from linckia.kernel import outcomes, reach
+from linckia.kernel.control.address import find_data_dir, given_data_dir
+from linckia.kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
     BackupSettings,
@@ -29,11 +29,20 @@ from kernel.settings import (
     from_flags,
     from_other_names,
 )
-from proto.front import ASYMMETRIC, DEFAULT_HOST, MIN_TOKEN_CHARACTERS, OFF, Http, OAuth, ScopeGrant, is_loopback
-from proto.grants import parse_rate
-from proto.json_types import Layer
-from proto.near import nearest
-from proto.operation import ALL, SURFACES
+from linckia.proto.front import (
+    ASYMMETRIC,
+    DEFAULT_HOST,
+    MIN_TOKEN_CHARACTERS,
+    OFF,
+    Http,
+    OAuth,
+    ScopeGrant,
+    is_loopback,
+)
+from linckia.proto.grants import parse_rate
+from linckia.proto.json_types import Layer
+from linckia.proto.near import nearest
+from linckia.proto.operation import ALL, SURFACES
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
 """In the data directory, the stronger one last."""

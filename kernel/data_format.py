@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kernel import VERSION
-from kernel.control.address import CannotHold
-from proto.durable import replace_file
+from linckia.kernel import VERSION
+from linckia.kernel.control.address import CannotHold
+from linckia.proto.durable import replace_file
 
 FORMAT = 32
 """The versions of all stores' schemas, added up: it rises with each of them."""

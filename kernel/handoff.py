@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from kernel.edge import contained
-from proto import frames
-from proto.front import (
+from linckia.kernel.edge import contained
+from linckia.proto import frames
+from linckia.proto.front import (
     MAX_BETWEEN,
     MAX_PACKET_BYTES,
     Attach,
@@ -35,7 +35,7 @@ from proto.front import (
     Listen,
     ToFront,
 )  # fmt: skip
-from proto.link import passed, rights
+from linckia.proto.link import passed, rights
 
 BACKLOG = 1024
 """Connections that wait to be accepted, while a front starts, say."""

@@ -15,27 +15,27 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from kernel import VERSION
-from kernel.audit import Audit, Entry, now
-from kernel.chaos import Faults
-from kernel.config import Config, load
-from kernel.control.address import last_lines, log_dir
-from kernel.handoff import Handoff
-from kernel.ports import CauseKind, ServiceState
-from kernel.router.router import LocalHandler, Router
-from kernel.schedule import Schedule
-from kernel.settings import ConfigError
-from kernel.supervisor import processes
-from kernel.supervisor.supervisor import Supervisor
-from kernel.tokens import Announced, CannotRead
-from kernel.trends import Trends
-from proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
-from proto.front import OFF
-from proto.front import SERVICE as FRONT
-from proto.grants import TokenTable
-from proto.http import CONTENT_PATH
-from proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
-from proto.ops import kernel as ops
+from linckia.kernel import VERSION
+from linckia.kernel.audit import Audit, Entry, now
+from linckia.kernel.chaos import Faults
+from linckia.kernel.config import Config, load
+from linckia.kernel.control.address import last_lines, log_dir
+from linckia.kernel.handoff import Handoff
+from linckia.kernel.ports import CauseKind, ServiceState
+from linckia.kernel.router.router import LocalHandler, Router
+from linckia.kernel.schedule import Schedule
+from linckia.kernel.settings import ConfigError
+from linckia.kernel.supervisor import processes
+from linckia.kernel.supervisor.supervisor import Supervisor
+from linckia.kernel.tokens import Announced, CannotRead
+from linckia.kernel.trends import Trends
+from linckia.proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
+from linckia.proto.front import OFF
+from linckia.proto.front import SERVICE as FRONT
+from linckia.proto.grants import TokenTable
+from linckia.proto.http import CONTENT_PATH
+from linckia.proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
+from linckia.proto.ops import kernel as ops
 
 S = TypeVar("S", bound=msgspec.Struct)
 

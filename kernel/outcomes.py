@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from proto.durable import replace_file
+from linckia.proto.durable import replace_file
 
 FILE: Final = "backup.json"
 """In the data directory; written by whatever makes a backup."""

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from proto.channel import Channel
-from proto.frames import AnyFrame, Hello
+from linckia.proto.channel import Channel
+from linckia.proto.frames import AnyFrame, Hello
 
 ROUTINE = {"routine": True}
 """`extra` of lines of the log that say what happens every day: the file has them, a terminal shows the others."""

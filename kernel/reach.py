@@ -13,7 +13,7 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernel.settings import ConfigError
+from linckia.kernel.settings import ConfigError
 
 _WILDCARD = re.compile(r"[*?\[]")
 

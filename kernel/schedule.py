@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.outcomes import Outcome, known
-from kernel.settings import BackupSettings
-from proto.ops.kernel import BackupStatus
+from linckia.kernel.outcomes import Outcome, known
+from linckia.kernel.settings import BackupSettings
+from linckia.proto.ops.kernel import BackupStatus
 
 AGAIN_S = 600.0
 """After a failure, where it is not due earlier."""
@@ -68,7 +68,7 @@ class Schedule:
         if self._settings is None:
             return None
         async with self._turn:
-            command = [sys.executable, "-P", "-m", "kernel.cli", "backup", self._settings.to, "--background"]
+            command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "backup", self._settings.to, "--background"]
             command += ["--keep", str(self._settings.keep), "--data", str(self._data_dir)]
             began = time.time()
             ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)

@@ -19,9 +19,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.front import DEFAULT_PORT, Http
-from proto.json_types import Layer
-from proto.near import nearest
+from linckia.proto.front import DEFAULT_PORT, Http
+from linckia.proto.json_types import Layer
+from linckia.proto.near import nearest
 
 PREFIX = "LINCKIA_"
 

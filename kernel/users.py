@@ -20,8 +20,8 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-import proto
-from proto.birth import User
+from linckia import proto
+from linckia.proto.birth import User
 
 FIRST_ID = 1_879_048_192
 """From here to 2^31 no distribution, container or directory service hands out numbers."""

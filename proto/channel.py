@@ -15,9 +15,9 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from proto import frames
-from proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part, Progress, Return
-from proto.link import Link, LinkClosed
+from linckia.proto import frames
+from linckia.proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part, Progress, Return
+from linckia.proto.link import Link, LinkClosed
 
 _CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
 """Those of one id keep their order."""

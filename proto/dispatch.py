@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypedDict, Unpack
 
-from proto.frames import Level
-from proto.json_types import JsonObject
-from proto.operation import Operation, Params
+from linckia.proto.frames import Level
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import Operation, Params
 
 
 class ClientRequests(Protocol):

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Raw
 
-from proto.errors import Failure
-from proto.grants import Grant
+from linckia.proto.errors import Failure
+from linckia.proto.grants import Grant
 
 PROTOCOL = 3
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""

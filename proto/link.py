@@ -43,7 +43,7 @@ class Link(ABC):
     """Whether messages that are sent together cost less."""
 
     async def send_together(self, messages: Sequence[bytes]) -> None:
-        """Send several, waiting for room; all of them or, if cancelled, those before one of them.  Raises LinkClosed."""
+        """Send several in order, waiting for room; a cancellation leaves the rest unsent.  Raises LinkClosed."""
         for message in messages:
             await self.send(message)
 

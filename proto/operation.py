@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from proto.errors import Executed, Kind, LinckiaError
-from proto.grants import Grant
-from proto.validation import JsonSchema, json_schema, respelled, validate
+from linckia.proto.errors import Executed, Kind, LinckiaError
+from linckia.proto.grants import Grant
+from linckia.proto.validation import JsonSchema, json_schema, respelled, validate
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proto.frames import TARGET_CHARS
+from linckia.proto.frames import TARGET_CHARS
 
 VALUE_CHARS = 200
 """Of one name; a longer one ends in `…`."""

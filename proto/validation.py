@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from proto.errors import InvalidParams
-from proto.lenient import mended
+from linckia.proto.errors import InvalidParams
+from linckia.proto.lenient import mended
 
 JsonSchema: TypeAlias = dict[str, Any]
 """A JSON Schema 2020-12: its values are of any form that JSON has."""

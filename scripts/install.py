@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+IMPORT_ROOT = ROOT / "scripts" / "import_root"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / "linckia-unfinished"
@@ -256,7 +257,7 @@ def set_up(extra: str) -> None:
             pip_install("--upgrade", "pip")
         install_missing(missing, alone)
     # The checkout itself, without a build step: an edit is in force at the next start.
-    (site / "linckia-checkout.pth").write_text(f"{ROOT}\n")
+    (site / "linckia-checkout.pth").write_text(f"{IMPORT_ROOT}\n")
     check(wanted, site)
     compile_checkout()
     for stamp in {stamp_path(""), stamp_path(extra)}:

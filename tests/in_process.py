@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 
 import trio
 
-from proto import frames, ops, results
-from proto.birth import Birth
-from proto.channel import Channel
-from proto.errors import LinckiaError, Unavailable
-from proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return, Unfinished
-from proto.link import LinkClosed
-from proto.operation import Params, operation_of
-from services.runtime.calls import Outgoing
-from services.runtime.handlers import OpenService
-from services.runtime.loop import ServiceLoop
-from services.runtime.roots import Roots
+from linckia.proto import frames, ops, results
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel
+from linckia.proto.errors import LinckiaError, Unavailable
+from linckia.proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return, Unfinished
+from linckia.proto.link import LinkClosed
+from linckia.proto.operation import Params, operation_of
+from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.handlers import OpenService
+from linckia.services.runtime.loop import ServiceLoop
+from linckia.services.runtime.roots import Roots
 from tests.memory_link import memory_link
 
 R = TypeVar("R")

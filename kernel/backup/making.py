@@ -12,9 +12,19 @@ from pathlib import Path
 
 import msgspec
 
-from kernel import VERSION, data_format, outcomes
-from kernel.backup.moment import Moment, Piece
-from kernel.backup.target import CHUNK_BYTES, FORMAT, BackupFailed, Damaged, File, Folder, Manifest, Target, opened
+from linckia.kernel import VERSION, data_format, outcomes
+from linckia.kernel.backup.moment import Moment, Piece
+from linckia.kernel.backup.target import (
+    CHUNK_BYTES,
+    FORMAT,
+    BackupFailed,
+    Damaged,
+    File,
+    Folder,
+    Manifest,
+    Target,
+    opened,
+)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import apsw
 
-from kernel.backup.stores import LOGS, Keep, is_database, walk
-from kernel.backup.target import BackupFailed
+from linckia.kernel.backup.stores import LOGS, Keep, is_database, walk
+from linckia.kernel.backup.target import BackupFailed
 
 HOLD_S = 0.5
 """How long writers are held at most, for all of it to be taken."""

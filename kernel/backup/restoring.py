@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel import VERSION, data_format
-from kernel.backup.stores import Keep, keep_of
-from kernel.backup.target import BackupFailed, Damaged, File, Manifest, Target, opened
-from kernel.control.address import AlreadyHeld, CannotHold, locked
-from proto.durable import sync_folder
+from linckia.kernel import VERSION, data_format
+from linckia.kernel.backup.stores import Keep, keep_of
+from linckia.kernel.backup.target import BackupFailed, Damaged, File, Manifest, Target, opened
+from linckia.kernel.control.address import AlreadyHeld, CannotHold, locked
+from linckia.proto.durable import sync_folder
 
 
 def restore(

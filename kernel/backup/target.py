@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import zstandard
 
-from proto.durable import replace_file, sync_folder
+from linckia.proto.durable import replace_file, sync_folder
 
 FORMAT: Final = 1
 """Of manifests and chunks; a program reads those up to its own."""

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
-from kernel.cli.parser import build_parser
-from kernel.control.address import find_data_dir
-from kernel.control.client import CallFailed, ControlError
+from linckia.kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
+from linckia.kernel.cli.parser import build_parser
+from linckia.kernel.control.address import find_data_dir
+from linckia.kernel.control.client import CallFailed, ControlError
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     arguments.data_dir = find_data_dir(arguments.data, os.environ)
     try:
-        command: Command = getattr(import_module(f"kernel.cli.{arguments.module}"), arguments.function)
+        command: Command = getattr(import_module(f"linckia.kernel.cli.{arguments.module}"), arguments.function)
         code = command(arguments)
         print(end="", flush=True)
     except BrokenPipeError:

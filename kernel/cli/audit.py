@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.audit import Entry, entries, files_of, now, path_of
-from kernel.cli import Failed, Usage
-from kernel.cli.logs import POLL_S, follow
-from kernel.settings import seconds
+from linckia.kernel.audit import Entry, entries, files_of, now, path_of
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.logs import POLL_S, follow
+from linckia.kernel.settings import seconds
 
 DEFAULT_COUNT = 50
 

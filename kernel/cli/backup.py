@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.backup import making, restoring
-from kernel.backup.target import BackupFailed, Manifest, listed, opened
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import complain, duration, show_answer, show_json, size
-from kernel.config import load
-from kernel.control.client import Client, ControlError
-from kernel.settings import BackupSettings, ConfigError, Flags
+from linckia.kernel.backup import making, restoring
+from linckia.kernel.backup.target import BackupFailed, Manifest, listed, opened
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.terminal import complain, duration, show_answer, show_json, size
+from linckia.kernel.config import load
+from linckia.kernel.control.client import Client, ControlError
+from linckia.kernel.settings import BackupSettings, ConfigError, Flags
 
 
 def backup(arguments: argparse.Namespace) -> int:

@@ -9,9 +9,9 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kernel.cli.parser import build_parser
-from proto.operation import OPERATOR, SURFACES
-from proto.ops import load
+from linckia.kernel.cli.parser import build_parser
+from linckia.proto.operation import OPERATOR, SURFACES
+from linckia.proto.ops import load
 
 
 class CommandWords(NamedTuple):

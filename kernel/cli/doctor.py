@@ -22,17 +22,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel import VERSION, tokens, users
-from kernel.cli.status import backup
-from kernel.cli.terminal import show_answer
-from kernel.config import load
-from kernel.control.address import socket_path
-from kernel.control.client import Client, ControlError, NoKernel
-from kernel.settings import ConfigError, Flags
-from proto import models
-from proto.frames import DAMAGE
-from proto.front import OFF
-from proto.json_types import JsonObject
+from linckia.kernel import VERSION, tokens, users
+from linckia.kernel.cli.status import backup
+from linckia.kernel.cli.terminal import show_answer
+from linckia.kernel.config import load
+from linckia.kernel.control.address import socket_path
+from linckia.kernel.control.client import Client, ControlError, NoKernel
+from linckia.kernel.settings import ConfigError, Flags
+from linckia.proto import models
+from linckia.proto.frames import DAMAGE
+from linckia.proto.front import OFF
+from linckia.proto.json_types import JsonObject
 
 LOW_SPACE_BYTES = 1 * 2**30
 """Below this an index that is being rebuilt beside the old one may fill the disk."""
@@ -84,7 +84,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.verify:
         findings += verified(data_dir)
     if arguments.repair:
-        from kernel.cli.repair import repaired  # with SQLite, which no other look needs
+        from linckia.kernel.cli.repair import repaired  # with SQLite, which no other look needs
 
         findings += repaired(data_dir)
     rows = [

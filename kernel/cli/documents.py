@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_answer, show_json, size
-from kernel.control.client import CallFailed, Client
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_answer, show_json, size
+from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     from rich.console import Console

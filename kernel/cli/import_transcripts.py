@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel.cli import Failed
-from kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently
-from kernel.control.client import Client
-from proto.json_types import JsonObject
-from proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
+from linckia.kernel.cli import Failed
+from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently
+from linckia.kernel.control.client import Client
+from linckia.proto.json_types import JsonObject
+from linckia.proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from kernel.cli import Failed, Usage
-from kernel.control.address import last_lines, log_dir
-from proto.near import nearest
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.control.address import last_lines, log_dir
+from linckia.proto.near import nearest
 
 POLL_S = 0.2
 """How often a followed file is looked at; inotify would need a dependency for the sake of eyes."""

@@ -18,15 +18,15 @@ from pathlib import Path
 
 import msgspec
 
-from kernel.catalog import ENTRIES
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import show_answer, size
-from kernel.config import load
-from kernel.control.client import CallFailed, Client, NoKernel
-from kernel.settings import ConfigError, Flags
-from proto.durable import replace_file
-from proto.json_types import JsonObject
-from proto.models import CROSS_ENCODER, EMBEDDER, KNOWN, PACKAGED, KnownModel, cached, known
+from linckia.kernel.catalog import ENTRIES
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.terminal import show_answer, size
+from linckia.kernel.config import load
+from linckia.kernel.control.client import CallFailed, Client, NoKernel
+from linckia.kernel.settings import ConfigError, Flags
+from linckia.proto.durable import replace_file
+from linckia.proto.json_types import JsonObject
+from linckia.proto.models import CROSS_ENCODER, EMBEDDER, KNOWN, PACKAGED, KnownModel, cached, known
 
 WANTED = ("*.json", "*.safetensors")
 UNWANTED = ("onnx/*", "openvino/*", "*/*.safetensors")

@@ -6,9 +6,9 @@ import argparse
 import time
 from pathlib import Path
 
-from kernel.cli import Usage
-from kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_json, show_table
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Usage
+from linckia.kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_json, show_table
+from linckia.proto.json_types import JsonObject
 
 SNIPPET_CHARS = 160
 

@@ -7,10 +7,10 @@ import json
 import sys
 import time
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Bars, connect, params_of, show_json
-from kernel.control.client import NoKernel
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.terminal import Bars, connect, params_of, show_json
+from linckia.kernel.control.client import NoKernel
+from linckia.proto.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0
 """Services are given their shutdown time-outs, one after the other where they depend on each other."""

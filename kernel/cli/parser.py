@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
-from kernel import VERSION
-from kernel.cli import EXIT_USAGE
-from kernel.cli.stored import FAMILIES, AddCommand, add_json, seconds_option
-from kernel.control.address import default_data_dir
-from proto.near import nearest
+from linckia.kernel import VERSION
+from linckia.kernel.cli import EXIT_USAGE
+from linckia.kernel.cli.stored import FAMILIES, AddCommand, add_json, seconds_option
+from linckia.kernel.control.address import default_data_dir
+from linckia.proto.near import nearest
 
 EPILOG = """\
 a first session:

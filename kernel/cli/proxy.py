@@ -13,9 +13,9 @@ from pathlib import Path
 
 import trio
 
-from kernel.cli import Failed, Usage
-from kernel.proxy.passage import Passage, Upstream
-from kernel.proxy.recorder import Recorder, Spool
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.proxy.passage import Passage, Upstream
+from linckia.kernel.proxy.recorder import Recorder, Spool
 
 SPOOL = Path("proxy") / "spool"
 """Below the data directory."""

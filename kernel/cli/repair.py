@@ -14,11 +14,11 @@ from pathlib import Path
 
 import apsw
 
-from kernel import outcomes
-from kernel.backup.moment import remove
-from kernel.backup.stores import LOGS, Keep, keep_of
-from kernel.cli.doctor import Finding, Verdict
-from kernel.control.address import CannotHold, locked
+from linckia.kernel import outcomes
+from linckia.kernel.backup.moment import remove
+from linckia.kernel.backup.stores import LOGS, Keep, keep_of
+from linckia.kernel.cli.doctor import Finding, Verdict
+from linckia.kernel.control.address import CannotHold, locked
 
 SECRET = ("token", "tokens.json", "session.key", "services/transcripts/transcripts.db*", "audit/*", "proxy/spool/*")
 """For their owner alone."""

@@ -16,15 +16,15 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from kernel import VERSION, data_format
-from kernel.cli import EXIT_HELD, Failed, Usage
-from kernel.cli.kernel_log import open_log
-from kernel.config import Config, load
-from kernel.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
-from kernel.control.client import CallFailed, Client, ControlError
-from kernel.settings import ConfigError, Flags
-from kernel.supervisor.spawn import Ahead
-from proto.front import OFF
+from linckia.kernel import VERSION, data_format
+from linckia.kernel.cli import EXIT_HELD, Failed, Usage
+from linckia.kernel.cli.kernel_log import open_log
+from linckia.kernel.config import Config, load
+from linckia.kernel.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
+from linckia.kernel.control.client import CallFailed, Client, ControlError
+from linckia.kernel.settings import ConfigError, Flags
+from linckia.kernel.supervisor.spawn import Ahead
+from linckia.proto.front import OFF
 
 MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536
 """Open files of the kernel: at rest it has 180."""
@@ -131,12 +131,12 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace,
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
     import trio
 
-    from proto.machine import limit_heaps
+    from linckia.proto.machine import limit_heaps
 
     # Before any thread: the few that there are need no heaps of their own, whose free ends never go back.
     limit_heaps(1)
 
-    from kernel.app import leaves, run
+    from linckia.kernel.app import leaves, run
 
     serving = partial(
         run, config, listener, ephemeral=arguments.ephemeral, packages=arguments.packages or (), ahead=ahead,

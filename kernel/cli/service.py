@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
-from kernel.cli.stdio import real_root
+from linckia.kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
+from linckia.kernel.cli.stdio import real_root
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 
@@ -70,7 +70,7 @@ def service(arguments: argparse.Namespace) -> int:
 
 def unit(arguments: argparse.Namespace) -> str:
     """The text of the unit."""
-    command = [sys.executable, "-P", "-m", "kernel.cli", "serve", *map(real_root, arguments.paths)]
+    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "serve", *map(real_root, arguments.paths)]
     command += ["--data", str(arguments.data_dir)]
     command += ["--no-http"] if arguments.no_http else ["--http", arguments.http] if arguments.http else []
     return _UNIT.format(

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table, size
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table, size
+from linckia.proto.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
 

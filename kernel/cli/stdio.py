@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel.cli import EXIT_HELD, Failed, Usage
-from kernel.control.address import last_lines, log_dir
-from kernel.control.client import CallFailed, Client, KernelGone, NoKernel
-from proto.json_types import JsonObject
+from linckia.kernel.cli import EXIT_HELD, Failed, Usage
+from linckia.kernel.control.address import last_lines, log_dir
+from linckia.kernel.control.client import CallFailed, Client, KernelGone, NoKernel
+from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     import subprocess
     from types import FrameType
 
-SERVE = (sys.executable, "-P", "-m", "kernel.cli", "serve")
+SERVE = (sys.executable, "-P", "-m", "linckia.kernel.cli", "serve")
 """What starts a kernel where none runs."""
 
 START_TIMEOUT_S = 20.0

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kernel.control.client import CallFailed, Client
-from proto.json_types import JsonObject
+from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import msgspec
 
-from kernel import tokens
-from kernel.catalog import ENTRIES
-from kernel.cli import Failed, Usage
-from kernel.cli.terminal import Cell, complain, show_answer, show_json
-from kernel.config import load
-from kernel.control.client import Client, ControlError, NoKernel
-from kernel.router.record import HTTP, STDIO
-from kernel.settings import ConfigError, Flags, seconds
-from proto.grants import MAX_ROOTS, Token, parse_rate
-from proto.near import nearest
-from proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
+from linckia.kernel import tokens
+from linckia.kernel.catalog import ENTRIES
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.terminal import Cell, complain, show_answer, show_json
+from linckia.kernel.config import load
+from linckia.kernel.control.client import Client, ControlError, NoKernel
+from linckia.kernel.router.record import HTTP, STDIO
+from linckia.kernel.settings import ConfigError, Flags, seconds
+from linckia.proto.grants import MAX_ROOTS, Token, parse_rate
+from linckia.proto.near import nearest
+from linckia.proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
 
 RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
 """Who else the audit log names."""

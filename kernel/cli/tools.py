@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from kernel.cli import Usage
-from kernel.cli.terminal import show_answer
-from proto.near import nearest
-from proto.operation import CLIENT, OPERATOR, SURFACES, Access, Role
-from proto.ops import Table, load
-from proto.surfaces.surface import Surface
+from linckia.kernel.cli import Usage
+from linckia.kernel.cli.terminal import show_answer
+from linckia.proto.near import nearest
+from linckia.proto.operation import CLIENT, OPERATOR, SURFACES, Access, Role
+from linckia.proto.ops import Table, load
+from linckia.proto.surfaces.surface import Surface
 
 _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}
 

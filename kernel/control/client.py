@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel.control.address import connect, socket_path
-from proto.json_types import JsonObject
+from linckia.kernel.control.address import connect, socket_path
+from linckia.proto.json_types import JsonObject
 
 READ_BYTES = 256 * 1024
 """About what the socket holds: a long answer is taken in few pieces."""

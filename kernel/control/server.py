@@ -18,15 +18,15 @@ from functools import partial
 import msgspec
 import trio
 
-from kernel.control.peers import is_admitted
-from kernel.edge import contained
-from proto.bounds import exceeded
-from proto.dispatch import Dispatcher
-from proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
-from proto.json_types import JsonObject
-from proto.link import passed
-from proto.operation import OPERATOR, SURFACES
-from proto.ops import Table
+from linckia.kernel.control.peers import is_admitted
+from linckia.kernel.edge import contained
+from linckia.proto.bounds import exceeded
+from linckia.proto.dispatch import Dispatcher
+from linckia.proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
+from linckia.proto.json_types import JsonObject
+from linckia.proto.link import passed
+from linckia.proto.operation import OPERATOR, SURFACES
+from linckia.proto.ops import Table
 
 log = logging.getLogger("linckia.control")
 

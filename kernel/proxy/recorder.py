@@ -16,10 +16,10 @@ from pathlib import Path
 
 import trio
 
-from kernel.control.client import CallFailed, Client, ControlError
-from kernel.proxy.passage import Exchange
-from proto.durable import replace_file
-from proto.json_types import JsonObject
+from linckia.kernel.control.client import CallFailed, Client, ControlError
+from linckia.kernel.proxy.passage import Exchange
+from linckia.proto.durable import replace_file
+from linckia.proto.json_types import JsonObject
 
 log = logging.getLogger("linckia.proxy")
 

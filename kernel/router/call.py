@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from kernel.ports import ServiceState
-from proto import frames
-from proto.channel import Channel
-from proto.dispatch import ClientRequests
-from proto.errors import LinckiaError
-from proto.frames import MAX_MESSAGE_BYTES, Progress
-from proto.grants import Grant
-from proto.operation import Operation
+from linckia.kernel.ports import ServiceState
+from linckia.proto import frames
+from linckia.proto.channel import Channel
+from linckia.proto.dispatch import ClientRequests
+from linckia.proto.errors import LinckiaError
+from linckia.proto.frames import MAX_MESSAGE_BYTES, Progress
+from linckia.proto.grants import Grant
+from linckia.proto.operation import Operation
 
 _given: Callable[[bytes], dict[str, object]] = frames.reader(dict[str, object])
 

@@ -20,15 +20,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 from msgspec.structs import replace
 
-from kernel.edge import edge
-from kernel.ports import Cause, ServiceState
-from kernel.router.call import QUARANTINE_S, Instance, Limits, Quarantine, RoutedCall
-from proto import errors
-from proto.channel import Channel, ProtocolViolation
-from proto.errors import Executed, Failure, LinckiaError
-from proto.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
-from proto.link import LinkClosed
-from proto.operation import Access
+from linckia.kernel.edge import edge
+from linckia.kernel.ports import Cause, ServiceState
+from linckia.kernel.router.call import QUARANTINE_S, Instance, Limits, Quarantine, RoutedCall
+from linckia.proto import errors
+from linckia.proto.channel import Channel, ProtocolViolation
+from linckia.proto.errors import Executed, Failure, LinckiaError
+from linckia.proto.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
+from linckia.proto.link import LinkClosed
+from linckia.proto.operation import Access
 
 REPLAYS_AFTER_CRASH = 1
 """A call whose own generation crashed under it is sent once more; a second crash, alone, convicts it."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from kernel.router.call import RoutedCall, Waiting
-from kernel.router.lane import Lane
-from proto import errors, frames
-from proto.channel import Channel
-from proto.errors import Executed, LinckiaError
-from proto.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
-from proto.json_types import JsonObject
-from proto.link import LinkClosed
-from proto.operation import CLIENT, Operation
+from linckia.kernel.router.call import RoutedCall, Waiting
+from linckia.kernel.router.lane import Lane
+from linckia.proto import errors, frames
+from linckia.proto.channel import Channel
+from linckia.proto.errors import Executed, LinckiaError
+from linckia.proto.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
+from linckia.proto.json_types import JsonObject
+from linckia.proto.link import LinkClosed
+from linckia.proto.operation import CLIENT, Operation
 
 CALLS_AT_ONCE = 1024
 """Calls that one process of a service may wait for at the same time."""

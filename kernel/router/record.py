@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import trio
 
-from kernel.audit import Entry, now
-from kernel.router.call import RoutedCall
-from proto.errors import Executed, Kind, LinckiaError
-from proto.operation import CLIENT, OPERATOR, Access, Operation
+from linckia.kernel.audit import Entry, now
+from linckia.kernel.router.call import RoutedCall
+from linckia.proto.errors import Executed, Kind, LinckiaError
+from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation
 
 KERNEL = "kernel"
 """The service name of operations that the kernel itself answers."""

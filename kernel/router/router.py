@@ -13,22 +13,22 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.edge import contained, edge
-from kernel.ports import Cause, ServiceState
-from kernel.router.call import Limits, RoutedCall, Waiting
-from kernel.router.lane import Lane
-from kernel.router.living import FrontClient, Living
-from kernel.router.record import KERNEL, AuditLog, record
-from proto import errors, frames, grants, mcp, results
-from proto.channel import Channel, ProtocolViolation
-from proto.dispatch import ClientRequests
-from proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
-from proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
-from proto.front import TO_FRONTS
-from proto.grants import Grant
-from proto.operation import CLIENT, OPERATOR, Access, Operation, Params
-from proto.ops import Table
-from proto.target import described
+from linckia.kernel.edge import contained, edge
+from linckia.kernel.ports import Cause, ServiceState
+from linckia.kernel.router.call import Limits, RoutedCall, Waiting
+from linckia.kernel.router.lane import Lane
+from linckia.kernel.router.living import FrontClient, Living
+from linckia.kernel.router.record import KERNEL, AuditLog, record
+from linckia.proto import errors, frames, grants, mcp, results
+from linckia.proto.channel import Channel, ProtocolViolation
+from linckia.proto.dispatch import ClientRequests
+from linckia.proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
+from linckia.proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
+from linckia.proto.front import TO_FRONTS
+from linckia.proto.grants import Grant
+from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params
+from linckia.proto.ops import Table
+from linckia.proto.target import described
 
 MAX_QUESTION_BYTES = 1024 * 1024
 """Of a service to a client; the kernel reads them."""

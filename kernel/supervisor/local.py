@@ -19,9 +19,9 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.edge import contained, kept
-from kernel.supervisor.placement import Exit, Running
-from kernel.supervisor.processes import (
+from linckia.kernel.edge import contained, kept
+from linckia.kernel.supervisor.placement import Exit, Running
+from linckia.kernel.supervisor.processes import (
     STOPPED,
     Activity,
     OomCounter,
@@ -31,16 +31,16 @@ from kernel.supervisor.processes import (
     memory_bytes,
     progress_of,
 )
-from kernel.supervisor.service_log import ServiceLog
-from kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
-from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from kernel.supervisor.standby import Standby
-from kernel.supervisor.turns import Turns
-from kernel.supervisor.zygote import Zygote, ZygoteDown
-from proto import frames
-from proto.birth import Birth
-from proto.link import Link, SocketLink, socket_pair
-from proto.nng_link import NngLink, stream_pair
+from linckia.kernel.supervisor.service_log import ServiceLog
+from linckia.kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
+from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from linckia.kernel.supervisor.standby import Standby
+from linckia.kernel.supervisor.turns import Turns
+from linckia.kernel.supervisor.zygote import Zygote, ZygoteDown
+from linckia.proto import frames
+from linckia.proto.birth import Birth
+from linckia.proto.link import Link, SocketLink, socket_pair
+from linckia.proto.nng_link import NngLink, stream_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""

@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 import trio
 
-from kernel.ports import Cause, CauseKind
-from kernel.supervisor.processes import Activity
-from kernel.supervisor.spec import ServiceSpec
-from proto.birth import EXIT_OUT_OF_MEMORY, Birth
-from proto.link import Link
+from linckia.kernel.ports import Cause, CauseKind
+from linckia.kernel.supervisor.processes import Activity
+from linckia.kernel.supervisor.spec import ServiceSpec
+from linckia.proto.birth import EXIT_OUT_OF_MEMORY, Birth
+from linckia.proto.link import Link
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

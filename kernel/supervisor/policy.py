@@ -20,8 +20,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.supervisor.spec import Backoff, Restart, ServiceSpec, check, shutdown_waves
+from linckia.kernel.ports import Cause, CauseKind, ServiceState
+from linckia.kernel.supervisor.spec import Backoff, Restart, ServiceSpec, check, shutdown_waves
 
 MAX_CLIMB_DOUBLINGS = 7
 """A better mode that keeps failing is tried ever less often, down to once in 128 times `climb_after_s`."""

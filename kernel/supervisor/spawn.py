@@ -17,19 +17,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import proto
-from proto.birth import HEAPS
+from linckia import proto
+from linckia.proto.birth import HEAPS
 
-SERVICE = "services.runtime.main"
+SERVICE = "linckia.services.runtime.main"
 """What becomes a service."""
 
 FRONT_LIBRARIES = (
-    "services.front.transport.sdk_session",
-    "services.front.web.serving",
+    "linckia.services.front.transport.sdk_session",
+    "linckia.services.front.web.serving",
 )
 """What a front needs for all but the greeting of a local client: with the protocol's SDK, and the HTTP server."""
 
-AHEAD = "services.front.main"
+AHEAD = "linckia.services.front.main"
 """What the first front loads ahead."""
 
 MALLOC = {
@@ -58,7 +58,8 @@ see comes with its birth certificate."""
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child process."""
     base = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
-    code = str(Path(proto.__file__).resolve().parents[1])
+    # Not resolved: in a checkout it is the folder of links by which the package has its name.
+    code = str(Path(proto.__file__).parents[2])
     others = [os.path.abspath(path) for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
     return {
         **base,

@@ -15,20 +15,20 @@ from collections.abc import Callable, Collection
 import msgspec
 import trio
 
-from kernel.edge import contained, edge
-from kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
-from kernel.supervisor import policy, processes
-from kernel.supervisor.local import LocalPlacement
-from kernel.supervisor.placement import Placement
-from kernel.supervisor.policy import Decision, Happening, Plan
-from kernel.supervisor.process import Ended, Generation, channel_to
-from kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
-from kernel.supervisor.zygote import ZygoteReport
-from proto.birth import Birth
-from proto.channel import Channel
-from proto.errors import InvalidParams
-from proto.link import Link
-from proto.ops.kernel import ServiceFigures
+from linckia.kernel.edge import contained, edge
+from linckia.kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
+from linckia.kernel.supervisor import policy, processes
+from linckia.kernel.supervisor.local import LocalPlacement
+from linckia.kernel.supervisor.placement import Placement
+from linckia.kernel.supervisor.policy import Decision, Happening, Plan
+from linckia.kernel.supervisor.process import Ended, Generation, channel_to
+from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
+from linckia.kernel.supervisor.zygote import ZygoteReport
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel
+from linckia.proto.errors import InvalidParams
+from linckia.proto.link import Link
+from linckia.proto.ops.kernel import ServiceFigures
 
 Births = Callable[[ServiceSpec, int, str], Birth]
 """The birth certificate of a generation, from spec, number and mode."""

@@ -21,16 +21,16 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kernel.ports import ROUTINE
-from kernel.supervisor.policy import delay_s
-from kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_bytes
-from kernel.supervisor.service_log import ServiceLog
-from kernel.supervisor.spawn import SpawnError, spawn
-from kernel.supervisor.spec import Backoff, ZygoteSpec
-from kernel.supervisor.turns import Turns
-from proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
-from proto.link import rights, socket_pair
-from proto.ops.kernel import ZygoteStatus
+from linckia.kernel.ports import ROUTINE
+from linckia.kernel.supervisor.policy import delay_s
+from linckia.kernel.supervisor.processes import STOPPED, Reaper, progress_of, resident_bytes
+from linckia.kernel.supervisor.service_log import ServiceLog
+from linckia.kernel.supervisor.spawn import SpawnError, spawn
+from linckia.kernel.supervisor.spec import Backoff, ZygoteSpec
+from linckia.kernel.supervisor.turns import Turns
+from linckia.proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
+from linckia.proto.link import rights, socket_pair
+from linckia.proto.ops.kernel import ZygoteStatus
 
 OOM_SCORE_ADJ = 300
 """After the services, whose memory it shares, and before the kernel."""
@@ -215,7 +215,7 @@ class Zygote:
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
                 process = spawn(
-                    "services.runtime.zygote", (theirs.fileno(),), msgspec.json.encode(birth),
+                    "linckia.services.runtime.zygote", (theirs.fileno(),), msgspec.json.encode(birth),
                     env=ENV, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
                 )  # fmt: skip
             self._reaper.own.add(process.pid)

@@ -10,10 +10,10 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 
-from proto.errors import UnknownOperation
-from proto.http import Endpoint
-from proto.near import did_you_mean
-from proto.operation import Operation, Params
+from linckia.proto.errors import UnknownOperation
+from linckia.proto.http import Endpoint
+from linckia.proto.near import did_you_mean
+from linckia.proto.operation import Operation, Params
 
 
 class Table(Mapping[str, Operation[object]]):

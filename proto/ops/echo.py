@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Family, Params
+from linckia.proto.operation import Family, Params
 
 tool = Family("echo", surfaces=("documents", "compact"), within_roots=True)
 

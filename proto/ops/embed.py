@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.errors import InvalidParams
-from proto.operation import CLIENT, Family, Params, Role
+from linckia.proto.errors import InvalidParams
+from linckia.proto.operation import CLIENT, Family, Params, Role
 
 internal = Family("embed", role=Role.INTERNAL, callers=("retrieve", CLIENT), within_roots=True)
 

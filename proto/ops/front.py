@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from proto.front import SERVICE
-from proto.mcp import Content, PromptResult
-from proto.operation import Family, Params, Role
+from linckia.proto.front import SERVICE
+from linckia.proto.mcp import Content, PromptResult
+from linckia.proto.operation import Family, Params, Role
 
 SURFACES = ("documents", "compact", "core")
 SCRATCHPAD_SURFACES = ("knowledge",)

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.frames import Backlog
-from proto.front import SERVICE as FRONT
-from proto.grants import TokenTable
-from proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
+from linckia.proto.frames import Backlog
+from linckia.proto.front import SERVICE as FRONT
+from linckia.proto.grants import TokenTable
+from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "kernel"
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Family, Params, Role
+from linckia.proto.operation import OPERATOR, Family, Params, Role
 
 internal = Family("watch", role=Role.INTERNAL, callers=("documents", "files", "knowledge", "transcripts", OPERATOR))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from proto.json_types import JsonObject
-from proto.near import did_you_mean
-from proto.operation import REFERENCES, Access, Operation
-from proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
+from linckia.proto.json_types import JsonObject
+from linckia.proto.near import did_you_mean
+from linckia.proto.operation import REFERENCES, Access, Operation
+from linckia.proto.surfaces.steps import DESCRIBE, DOCUMENTS, QUERY, Steps
 
 FOUND = 12
 """Ops that a search by words answers at most."""

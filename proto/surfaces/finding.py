@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
-from proto.operation import Operation
+from linckia.proto.operation import Operation
 
 _K1, _B = 1.2, 0.75
 _NAMED = 2

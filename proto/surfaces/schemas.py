@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from proto.json_types import JsonObject
-from proto.operation import DETAIL
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import DETAIL
 
 DRAWN = 450
 """Characters of a parameter beyond which its form is drawn in a line."""

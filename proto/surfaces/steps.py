@@ -9,12 +9,12 @@ from __future__ import annotations
 import enum
 from functools import cached_property
 
-from proto.errors import InvalidParams
-from proto.front import SERVICE
-from proto.near import did_you_mean
-from proto.operation import CLIENT, Access, Operation, Role
-from proto.ops import Table
-from proto.surfaces.finding import Index
+from linckia.proto.errors import InvalidParams
+from linckia.proto.front import SERVICE
+from linckia.proto.near import did_you_mean
+from linckia.proto.operation import CLIENT, Access, Operation, Role
+from linckia.proto.ops import Table
+from linckia.proto.surfaces.finding import Index
 
 QUERY, EXECUTE, SESSION, DESCRIBE = "query", "execute", "session", "describe"
 

@@ -14,13 +14,13 @@ from functools import cached_property
 
 import msgspec
 
-from proto.front import SERVICE
-from proto.json_types import JsonObject
-from proto.operation import ALL, CLIENT, COMPACT, CORE, REFERENCES, Access, Operation, Resource, Role
-from proto.ops import Table, front
-from proto.surfaces import schemas
-from proto.surfaces.describe import shown
-from proto.surfaces.steps import Steps
+from linckia.proto.front import SERVICE
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import ALL, CLIENT, COMPACT, CORE, REFERENCES, Access, Operation, Resource, Role
+from linckia.proto.ops import Table, front
+from linckia.proto.surfaces import schemas
+from linckia.proto.surfaces.describe import shown
+from linckia.proto.surfaces.steps import Steps
 
 _VARIABLE = re.compile(r"\{(\+?[A-Za-z_][A-Za-z0-9_]*)\}")
 

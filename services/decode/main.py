@@ -16,15 +16,15 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import Unavailable
-from proto.ops import decode as ops
-from proto.ops.media import MediaBytes, MediaKind
-from services.decode.images import FORMATS, image, pdf
-from services.decode.results import TOO_LARGE, NotDecoded, Result, Source
-from services.decode.symbols import parse_all
-from services.decode.text.reading import text_of
-from services.decode.video import CONTAINERS, audio, video
-from services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.proto.errors import Unavailable
+from linckia.proto.ops import decode as ops
+from linckia.proto.ops.media import MediaBytes, MediaKind
+from linckia.services.decode.images import FORMATS, image, pdf
+from linckia.services.decode.results import TOO_LARGE, NotDecoded, Result, Source
+from linckia.services.decode.symbols import parse_all
+from linckia.services.decode.text.reading import text_of
+from linckia.services.decode.video import CONTAINERS, audio, video
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 
 T = TypeVar("T")
 

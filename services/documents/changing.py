@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 import apsw
 import trio
 
-from proto.errors import InvalidParams, OperationError
-from proto.ops.documents import change as ops
-from proto.ops.documents.reading import Document, Scalar, pairs
-from services.documents import restore
-from services.documents.add import folders
-from services.documents.add.add import add_directory
-from services.documents.parts import Family
-from services.documents.store import globs, rows, snapshots
-from services.documents.store.rows import Given
-from services.documents.store.store import Store
-from services.runtime.handlers import Context, handles
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.ops.documents import change as ops
+from linckia.proto.ops.documents.reading import Document, Scalar, pairs
+from linckia.services.documents import restore
+from linckia.services.documents.add import folders
+from linckia.services.documents.add.add import add_directory
+from linckia.services.documents.parts import Family
+from linckia.services.documents.store import globs, rows, snapshots
+from linckia.services.documents.store.rows import Given
+from linckia.services.documents.store.store import Store
+from linckia.services.runtime.handlers import Context, handles
 
 MAX_CONTENT_BYTES = 64 * 1024 * 1024
 MAX_NAMED = 1000

@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from services.documents.carrying import Carrying
-from services.documents.changing import Changing
-from services.documents.parts import Parts
-from services.documents.reading import Reading
-from services.documents.sessions import Sessions
-from services.documents.store.store import Store
-from services.documents.uploads import Uploads
-from services.runtime.handlers import Environment, Handlers
-from services.runtime.storage import patiently
+from linckia.services.documents.carrying import Carrying
+from linckia.services.documents.changing import Changing
+from linckia.services.documents.parts import Parts
+from linckia.services.documents.reading import Reading
+from linckia.services.documents.sessions import Sessions
+from linckia.services.documents.store.store import Store
+from linckia.services.documents.uploads import Uploads
+from linckia.services.runtime.handlers import Environment, Handlers
+from linckia.services.runtime.storage import patiently
 
 
 @contextlib.asynccontextmanager

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import msgspec
 
-from proto.durable import replace_file
-from proto.errors import OperationError
-from services.embed.encoder import Encoder
-from services.embed.weights import ModelFiles, fingerprint, supports
-from services.runtime.models.checkpoint import Ids
-from services.runtime.models.device import Precision, processor, require_device
+from linckia.proto.durable import replace_file
+from linckia.proto.errors import OperationError
+from linckia.services.embed.encoder import Encoder
+from linckia.services.embed.weights import ModelFiles, fingerprint, supports
+from linckia.services.runtime.models.checkpoint import Ids
+from linckia.services.runtime.models.device import Precision, processor, require_device
 
 WORTH = 1.2
 """Times as fast, from which torch is worth the seconds and the memory that it takes to load."""
@@ -74,7 +74,7 @@ def open_encoder(
     if chosen(files, backend, device=device, precision=precision, folder=folder) is Backend.TORCH:
         import torch
 
-        from services.embed.torch_encoder import TorchEncoder
+        from linckia.services.embed.torch_encoder import TorchEncoder
 
         require_device(device)
         torch.set_num_threads(threads)
@@ -86,7 +86,7 @@ def open_encoder(
         )
     if precision is Precision.BF16:
         raise OperationError("the precision bf16 is torch's; with the backend onnx it is auto, int8 or fp32")
-    from services.embed.onnx_encoder import OnnxEncoder
+    from linckia.services.embed.onnx_encoder import OnnxEncoder
 
     return OnnxEncoder(files, folder, precision=precision, threads=threads)
 
@@ -130,7 +130,7 @@ def try_torch(files: ModelFiles, encoder: Encoder, texts: Sequence[Ids], folder:
     """
     import torch
 
-    from services.embed.torch_encoder import TorchEncoder
+    from linckia.services.embed.torch_encoder import TorchEncoder
 
     torch.set_num_threads(1)
     other = TorchEncoder(files)

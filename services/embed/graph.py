@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from services.embed.weights import MASK, STATES, WORDS, first_position
+from linckia.services.embed.weights import MASK, STATES, WORDS, first_position
 
 Floats = npt.NDArray[np.float32]
 Take = Callable[[str], Floats]

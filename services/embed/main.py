@@ -16,16 +16,24 @@ from typing import Any
 import msgspec
 import trio
 
-from proto.durable import replace_file
-from proto.errors import InvalidParams, OperationError
-from proto.ops.embed import EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult, TextKind
-from services.embed.backends import Backend, onnx_is_here, open_encoder, remembered, try_torch
-from services.embed.samples import COMPARED
-from services.embed.serving import Loaded, Serving, Settings
-from services.embed.weights import AUTO, resolve, supports
-from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.models.checkpoint import ModelMissing
-from services.runtime.models.device import Precision
+from linckia.proto.durable import replace_file
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.ops.embed import (
+    EmbedMaxSim,
+    EmbedModel,
+    EmbedModelParams,
+    EmbedResult,
+    EmbedTexts,
+    MaxSimResult,
+    TextKind,
+)
+from linckia.services.embed.backends import Backend, onnx_is_here, open_encoder, remembered, try_torch
+from linckia.services.embed.samples import COMPARED
+from linckia.services.embed.serving import Loaded, Serving, Settings
+from linckia.services.embed.weights import AUTO, resolve, supports
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.services.runtime.models.checkpoint import ModelMissing
+from linckia.services.runtime.models.device import Precision
 
 TRIAL_AFTER_S = 90.0
 """Idle time after which torch is tried, where it never was: nobody is to wait for that."""
@@ -94,7 +102,7 @@ def prepare(settings: Mapping[str, Any]) -> None:
         if not supports(files.config):
             importlib.import_module("transformers")
         elif Backend(settings.get("backend", Backend.AUTO)) is not Backend.TORCH and onnx_is_here():
-            importlib.import_module("services.embed.onnx_encoder")
+            importlib.import_module("linckia.services.embed.onnx_encoder")
 
 
 @contextlib.asynccontextmanager

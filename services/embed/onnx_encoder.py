@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime  # type: ignore[import-untyped]  # it has no types
 
-from proto.durable import replace_file
-from proto.ops.embed import TextKind
-from services.embed.encoder import Encoder, Vectors, pool, unit
-from services.embed.samples import COMPARED, SEEN
-from services.embed.tokens import TextTokenizer
-from services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint, prefix_of
-from services.runtime.models.checkpoint import Ids, ModelMissing
-from services.runtime.models.device import Precision, processor
+from linckia.proto.durable import replace_file
+from linckia.proto.ops.embed import TextKind
+from linckia.services.embed.encoder import Encoder, Vectors, pool, unit
+from linckia.services.embed.samples import COMPARED, SEEN
+from linckia.services.embed.tokens import TextTokenizer
+from linckia.services.embed.weights import MASK, STATES, WORDS, ModelFiles, fingerprint, prefix_of
+from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
+from linckia.services.runtime.models.device import Precision, processor
 
 _TOKENS_AT_ONCE = 512
 """What a layer makes of so many stays in the cache of a core; more are slower."""
@@ -151,7 +151,7 @@ class Graphs:
 
     def make(self, path: Path, precision: Precision) -> tuple[Record, bytes]:
         """Write the graph of this precision and what was found of it; `auto` takes the faster that agrees."""
-        from services.embed import graph
+        from linckia.services.embed import graph
 
         _log.info("%s is made ready for this processor, once", self._files.name)
         tokenizer = TextTokenizer(self._files)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import httpx2
 import trio
 
-from proto.errors import OperationError
-from services.fetch.client import Client
-from services.fetch.partial import BLOCK_BYTES, Partial, Source
+from linckia.proto.errors import OperationError
+from linckia.services.fetch.client import Client
+from linckia.services.fetch.partial import BLOCK_BYTES, Partial, Source
 
 ATTEMPTS = 5
 """In a row that bring nothing new; one that does is no failure to be counted."""

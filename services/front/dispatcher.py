@@ -8,16 +8,16 @@ from typing import Any, Protocol, TypeVar, Unpack
 import msgspec
 import trio
 
-from proto import frames, grants, results
-from proto.dispatch import CallOptions, Dispatcher
-from proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
-from proto.frames import Event
-from proto.front import SERVICE
-from proto.operation import CLIENT, Access, Operation, Params
-from proto.target import described
-from services.front import rate, refusals
-from services.front.session import current_peer, current_session
-from services.runtime.calls import Outgoing
+from linckia.proto import frames, grants, results
+from linckia.proto.dispatch import CallOptions, Dispatcher
+from linckia.proto.errors import Executed, Forbidden, Kind, LinckiaError, Timeout, UnknownOperation
+from linckia.proto.frames import Event
+from linckia.proto.front import SERVICE
+from linckia.proto.operation import CLIENT, Access, Operation, Params
+from linckia.proto.target import described
+from linckia.services.front import rate, refusals
+from linckia.services.front.session import current_peer, current_session
+from linckia.services.runtime.calls import Outgoing
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from proto.json_types import JsonObject
-from proto.operation import Operation, Params
-from services.front import scratchpad
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import Operation, Params
+from linckia.services.front import scratchpad
 
 DEFAULT_TOKENS = 2000
 """Of one call or one step."""

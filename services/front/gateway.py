@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from proto.dispatch import Dispatcher
-from proto.errors import InvalidParams
-from proto.operation import SURFACES
-from proto.ops import Table
-from proto.surfaces.surface import Surface
-from services.front.composite.run import Composites
-from services.front.dispatcher import Events
-from services.front.prompts import FilePrompts, Folder
-from services.front.scratchpad import Scratchpads
-from services.front.transport.session_memory import SessionMemory
-from services.front.transport.stdio import DRAIN_S, StdioSession
+from linckia.proto.dispatch import Dispatcher
+from linckia.proto.errors import InvalidParams
+from linckia.proto.operation import SURFACES
+from linckia.proto.ops import Table
+from linckia.proto.surfaces.surface import Surface
+from linckia.services.front.composite.run import Composites
+from linckia.services.front.dispatcher import Events
+from linckia.services.front.prompts import FilePrompts, Folder
+from linckia.services.front.scratchpad import Scratchpads
+from linckia.services.front.transport.session_memory import SessionMemory
+from linckia.services.front.transport.stdio import DRAIN_S, StdioSession
 
 if TYPE_CHECKING:
-    from services.front.protocol.server import SurfaceServer
+    from linckia.services.front.protocol.server import SurfaceServer
 
-SDK = "services.front.transport.sdk_session"
+SDK = "linckia.services.front.transport.sdk_session"
 """What loads it; a front that was forked has it already."""
 
 FIRST_MESSAGE_S = 0.25
@@ -78,8 +78,8 @@ class Gateway:
             await trio.to_thread.run_sync(importlib.import_module, SDK)
         from mcp.server.subscriptions import PromptsListChanged
 
-        from services.front.protocol.connections import News
-        from services.front.protocol.server import SurfaceServer
+        from linckia.services.front.protocol.connections import News
+        from linckia.services.front.protocol.server import SurfaceServer
 
         news = News(self._nursery)
         for name, surface in self._surfaces.items():

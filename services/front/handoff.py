@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from proto.front import (
+from linckia.proto.front import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
     Attach,
@@ -27,7 +27,7 @@ from proto.front import (
 )
 
 if TYPE_CHECKING:
-    from services.front.transport.http_server import Relay
+    from linckia.services.front.transport.http_server import Relay
 
 Serve = Callable[[int, int, str, int | None], Awaitable[bool]]
 """Serve MCP on a client's input and output, with the tools of a surface; the last is its session's memory.  Answers

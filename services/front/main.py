@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import trio
 
-from proto import ops
-from proto.errors import Unavailable
-from proto.frames import Level
-from proto.front import SERVICE, FrontSettings
-from proto.json_types import JsonObject
-from proto.operation import ALL, SURFACES, Params, operation_of
-from proto.ops import Table
-from services.front import prompts, refusals, scratchpad
-from services.front.composite.run import Composites
-from services.front.dispatcher import LinkDispatcher
-from services.front.gateway import Gateway, open_gateway
-from services.front.handoff import Handoff
-from services.front.prompts import Folder
-from services.front.refusals import Refusals
-from services.runtime.handlers import Context, Environment, Handlers
+from linckia.proto import ops
+from linckia.proto.errors import Unavailable
+from linckia.proto.frames import Level
+from linckia.proto.front import SERVICE, FrontSettings
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import ALL, SURFACES, Params, operation_of
+from linckia.proto.ops import Table
+from linckia.services.front import prompts, refusals, scratchpad
+from linckia.services.front.composite.run import Composites
+from linckia.services.front.dispatcher import LinkDispatcher
+from linckia.services.front.gateway import Gateway, open_gateway
+from linckia.services.front.handoff import Handoff
+from linckia.services.front.prompts import Folder
+from linckia.services.front.refusals import Refusals
+from linckia.services.runtime.handlers import Context, Environment, Handlers
 
 if TYPE_CHECKING:
-    from services.front.transport.http_server import Relay
+    from linckia.services.front.transport.http_server import Relay
 
 _PLAYED_S = 10.0
 
@@ -69,7 +69,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
         async def listen(listening: socket.socket, relay: Relay) -> None:
             await gateway.server(ALL)
-            from services.front.web.serving import serve
+            from linckia.services.front.web.serving import serve
 
             assert settings.http is not None
             await serve(gateway, dispatcher, every, settings, listening, env.ending, relay, front=env.service)

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 import trio
 
-from proto.errors import InvalidParams, OperationError
-from proto.operation import Operation
-from proto.ops.front import (
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.operation import Operation
+from linckia.proto.ops.front import (
     ScratchpadContent,
     ScratchpadEntry,
     ScratchpadList,
@@ -31,8 +31,8 @@ from proto.ops.front import (
     ScratchpadRead,
     ScratchpadStats,
 )
-from proto.surfaces.surface import caches
-from services.front.session import SessionState, current_session
+from linckia.proto.surfaces.surface import caches
+from linckia.services.front.session import SessionState, current_session
 
 MIN_BYTES = 4096
 """Shorter answers are sent as they are."""

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import msgspec
 
-from services.front.protocol.client_requests import DEFAULT_LEVEL
+from linckia.services.front.protocol.client_requests import DEFAULT_LEVEL
 
 STDIO = "stdio"
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import apsw
 import trio
 
-from proto.errors import OperationError, Unavailable
-from proto.ops import graph as ops
-from services.graph import answers, store, walk
-from services.runtime.database import Database
-from services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.proto.errors import OperationError, Unavailable
+from linckia.proto.ops import graph as ops
+from linckia.services.graph import answers, store, walk
+from linckia.services.runtime.database import Database
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 
 
 @contextlib.asynccontextmanager

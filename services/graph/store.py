@@ -14,8 +14,8 @@ from pathlib import Path
 
 import apsw
 
-from proto.ops.graph import FeedResult, NodeState
-from services.runtime.database import Database, Kind, Schema
+from linckia.proto.ops.graph import FeedResult, NodeState
+from linckia.services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import apsw
 
-from services.knowledge.notes.files import Place
-from services.knowledge.notes.links import Reference, name_key, path_key
-from services.knowledge.notes.markdown import stem
+from linckia.services.knowledge.notes.files import Place
+from linckia.services.knowledge.notes.links import Reference, name_key, path_key
+from linckia.services.knowledge.notes.markdown import stem
 
 MAX_EDGES = 10_000
 """One answer holds no more; past this a neighbourhood is the whole base."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from services.runtime.database import Database, Kind, Schema
+from linckia.services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

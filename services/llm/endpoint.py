@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import InvalidParams, Timeout, Unavailable
+from linckia.proto.errors import InvalidParams, Timeout, Unavailable
 
 MAX_ANSWER_BYTES = 1024 * 1024
 """Of the body: many times what any prompt of ours asks for."""

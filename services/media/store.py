@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-from proto.ops.decode import Decoded
-from proto.ops.media import THUMBNAIL, MediaArtifact
-from services.runtime.database import Schema
+from linckia.proto.ops.decode import Decoded
+from linckia.proto.ops.media import THUMBNAIL, MediaArtifact
+from linckia.services.runtime.database import Schema
 
 VERSION: Final = 1
 """Of the results: with another version, each is made again."""

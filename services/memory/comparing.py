@@ -14,7 +14,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from services.memory.vocabulary import ANTONYMS, DIRECTIONS, NEGATIONS, NUMBERS, SMALL, UNITS
+from linckia.services.memory.vocabulary import ANTONYMS, DIRECTIONS, NEGATIONS, NUMBERS, SMALL, UNITS
 
 CLOSE_COSINE = 0.7
 CLOSE_WORDS = 0.5

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 import apsw
 from msgspec.structs import asdict
 
-from proto.ops import memory as ops
-from proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
-from services.memory import scopes, store
-from services.memory.comparing import fold
-from services.memory.store import Place, Row
-from services.runtime.database import Database
-from services.runtime.forgetting import ForgettingFeed
-from services.runtime.handlers import Context, handles
-from services.runtime.times import NS, between
+from linckia.proto.ops import memory as ops
+from linckia.proto.ops.retrieve import UNLIKELY, Filter, RetrieveSearch
+from linckia.services.memory import scopes, store
+from linckia.services.memory.comparing import fold
+from linckia.services.memory.store import Place, Row
+from linckia.services.runtime.database import Database
+from linckia.services.runtime.forgetting import ForgettingFeed
+from linckia.services.runtime.handlers import Context, handles
+from linckia.services.runtime.times import NS, between
 
 CANDIDATES = 50
 FOUND_S = 2.0

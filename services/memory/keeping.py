@@ -12,16 +12,16 @@ from collections.abc import Mapping
 import apsw
 from msgspec.structs import replace
 
-from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops import memory as ops
-from proto.ops.retrieve import Filter, RetrieveSearch
-from services.memory import scopes, store
-from services.memory.comparing import Relation, closeness, fold, matched_by, relation
-from services.memory.store import Place, Row
-from services.runtime import times
-from services.runtime.database import Database
-from services.runtime.forgetting import ForgettingFeed, owe_scrub
-from services.runtime.handlers import Context, handles
+from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
+from linckia.proto.ops import memory as ops
+from linckia.proto.ops.retrieve import Filter, RetrieveSearch
+from linckia.services.memory import scopes, store
+from linckia.services.memory.comparing import Relation, closeness, fold, matched_by, relation
+from linckia.services.memory.store import Place, Row
+from linckia.services.runtime import times
+from linckia.services.runtime.database import Database
+from linckia.services.runtime.forgetting import ForgettingFeed, owe_scrub
+from linckia.services.runtime.handlers import Context, handles
 
 COMPARED = 20
 """Nearest memories that a new one is compared with; as many of the last ones, which the search may not know yet."""

@@ -11,18 +11,18 @@ import apsw
 import msgspec
 from msgspec import Meta
 
-from proto.errors import LinckiaError
-from proto.ops.memory import COLLECTION, SESSION
-from proto.ops.retrieve import Group, Item
-from services.memory import store
-from services.memory.finding import Finding
-from services.memory.keeping import Keeping
-from services.memory.store import Row
-from services.runtime.database import Database, Kind
-from services.runtime.forgetting import ForgettingFeed
-from services.runtime.handlers import Environment, Handlers
-from services.runtime.search_feed import Due
-from services.runtime.times import DAY_NS, NS
+from linckia.proto.errors import LinckiaError
+from linckia.proto.ops.memory import COLLECTION, SESSION
+from linckia.proto.ops.retrieve import Group, Item
+from linckia.services.memory import store
+from linckia.services.memory.finding import Finding
+from linckia.services.memory.keeping import Keeping
+from linckia.services.memory.store import Row
+from linckia.services.runtime.database import Database, Kind
+from linckia.services.runtime.forgetting import ForgettingFeed
+from linckia.services.runtime.handlers import Environment, Handlers
+from linckia.services.runtime.search_feed import Due
+from linckia.services.runtime.times import DAY_NS, NS
 
 BATCH = 500
 

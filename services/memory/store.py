@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import apsw
 from msgspec.structs import astuple
 
-from proto.ops import memory as ops
-from proto.ops.memory import CarriedSaid as Said
-from services.memory.comparing import fold
-from services.runtime import times
-from services.runtime.database import Schema
+from linckia.proto.ops import memory as ops
+from linckia.proto.ops.memory import CarriedSaid as Said
+from linckia.services.memory.comparing import fold
+from linckia.services.runtime import times
+from linckia.services.runtime.database import Schema
 
 SHOWN_SAYINGS = 20
 SHOWN_LINKS = 100

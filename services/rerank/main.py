@@ -16,17 +16,17 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import Unavailable
-from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, resolve
-from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing
-from services.runtime.models.device import ModelSettings, batches_at_once, require_device
+from linckia.proto.errors import Unavailable
+from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from linckia.services.rerank.checkpoint import AUTO, NONE, Pair, PairTokenizer, resolve
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.services.runtime.models.batcher import Batcher, BatchLimits, Lane, Rows, watch_health
+from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing
+from linckia.services.runtime.models.device import ModelSettings, batches_at_once, require_device
 
 if TYPE_CHECKING:
     # It loads torch, which is not needed without a model.
-    from services.rerank.model import CrossEncoder
+    from linckia.services.rerank.model import CrossEncoder
 
 _CANARY = ("What do sea stars grow back?", "A sea star can grow back an arm that it has lost.")
 
@@ -71,7 +71,7 @@ def load(settings: Settings, device: str) -> Loaded | None:
         return None
     import torch
 
-    from services.rerank.model import CrossEncoder
+    from linckia.services.rerank.model import CrossEncoder
 
     require_device(device)
     torch.set_num_threads(settings.threads)

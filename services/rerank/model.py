@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from services.rerank.checkpoint import Pair
-from services.runtime.models.batcher import Rows
-from services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer
-from services.runtime.models.device import Precision, resolve_precision, survives
+from linckia.services.rerank.checkpoint import Pair
+from linckia.services.runtime.models.batcher import Rows
+from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing, load_transformer
+from linckia.services.runtime.models.device import Precision, resolve_precision, survives
 
 _PADDED_BATCH = 16
 """Pairs that go through the model at once: sorted by length, so that little of it is padding."""

@@ -15,20 +15,20 @@ from typing import Any, TypeVar
 import apsw
 import trio
 
-from proto.errors import OperationError, Unavailable
-from proto.frames import Backlog
-from proto.ops.retrieve import CollectionStatus, Group, Scrubbed
-from services.retrieve import lexical, schema, store, vector_store
-from services.retrieve.filters import Where
-from services.retrieve.lexical import WordsDamaged
-from services.retrieve.live_vectors import LiveVectors
-from services.retrieve.rate import Rate
-from services.retrieve.segment import DEFAULT_LIMITS, Limits
-from services.retrieve.store import Change, Found
-from services.retrieve.vector_store import Model, Waiting
-from services.retrieve.word_index import FoundWords, WordIndex
-from services.runtime.database import Database, Kind, beside
-from services.runtime.outbox import Outbox
+from linckia.proto.errors import OperationError, Unavailable
+from linckia.proto.frames import Backlog
+from linckia.proto.ops.retrieve import CollectionStatus, Group, Scrubbed
+from linckia.services.retrieve import lexical, schema, store, vector_store
+from linckia.services.retrieve.filters import Where
+from linckia.services.retrieve.lexical import WordsDamaged
+from linckia.services.retrieve.live_vectors import LiveVectors
+from linckia.services.retrieve.rate import Rate
+from linckia.services.retrieve.segment import DEFAULT_LIMITS, Limits
+from linckia.services.retrieve.store import Change, Found
+from linckia.services.retrieve.vector_store import Model, Waiting
+from linckia.services.retrieve.word_index import FoundWords, WordIndex
+from linckia.services.runtime.database import Database, Kind, beside
+from linckia.services.runtime.outbox import Outbox
 
 T = TypeVar("T")
 

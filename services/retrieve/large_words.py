@@ -22,9 +22,9 @@ import apsw
 import numpy as np
 import tantivy
 
-from services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
-from services.retrieve.terms import spellings
-from services.retrieve.vectors import ItemIds, Scored, best_first
+from linckia.services.retrieve.lexical import TITLE_WEIGHT, TOKENIZER, Row
+from linckia.services.retrieve.terms import spellings
+from linckia.services.retrieve.vectors import ItemIds, Scored, best_first
 
 VERSION = 1
 """Of the fields below and of their content; part of the folder's name."""

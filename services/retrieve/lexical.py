@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import apsw
 
-from services.retrieve.filters import Where
-from services.retrieve.terms import indexed, query_terms, spellings
+from linckia.services.retrieve.filters import Where
+from linckia.services.retrieve.terms import indexed, query_terms, spellings
 
 VERSION = "2"
 """Of `terms` and of the table below together; a database with another one has its index rebuilt."""

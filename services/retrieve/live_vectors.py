@@ -20,16 +20,16 @@ import msgspec
 import numpy as np
 import trio
 
-from proto.errors import LinckiaError, Unavailable
-from services.retrieve import segment, vector_store
-from services.retrieve.filters import select_ids
-from services.retrieve.segment import DEFAULT_LIMITS, Damaged, Limits, Record, Segment
-from services.retrieve.store import Change, meta
-from services.retrieve.vector_store import Model, Stored
-from services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
+from linckia.proto.errors import LinckiaError, Unavailable
+from linckia.services.retrieve import segment, vector_store
+from linckia.services.retrieve.filters import select_ids
+from linckia.services.retrieve.segment import DEFAULT_LIMITS, Damaged, Limits, Record, Segment
+from linckia.services.retrieve.store import Change, meta
+from linckia.services.retrieve.vector_store import Model, Stored
+from linckia.services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
 if TYPE_CHECKING:
-    from services.retrieve.collection import Collection
+    from linckia.services.retrieve.collection import Collection
 
 FORMAT = 2
 """Of the record in `meta` and of the segment's files; others are rebuilt."""

@@ -8,19 +8,19 @@ from functools import partial
 
 import trio
 
-from proto.ops import retrieve as ops
-from proto.ops.embed import EmbedResult, EmbedTexts
-from services.retrieve import own, store
-from services.retrieve.collection import Collection
-from services.retrieve.neighbours import GroupNeighbours
-from services.retrieve.opened import Collections, Settings
-from services.retrieve.queries import Patience, QueryCall, QueryVectors
-from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import search
-from services.retrieve.store import Change
-from services.runtime.database import Kind
-from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.runtime.models.measure import measure
+from linckia.proto.ops import retrieve as ops
+from linckia.proto.ops.embed import EmbedResult, EmbedTexts
+from linckia.services.retrieve import own, store
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.neighbours import GroupNeighbours
+from linckia.services.retrieve.opened import Collections, Settings
+from linckia.services.retrieve.queries import Patience, QueryCall, QueryVectors
+from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
+from linckia.services.retrieve.search import search
+from linckia.services.retrieve.store import Change
+from linckia.services.runtime.database import Kind
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.services.runtime.models.measure import measure
 
 
 class RetrieveService:

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
-from services.retrieve import vector_store
-from services.retrieve.collection import Collection
-from services.retrieve.vectors import Matrix
+from linckia.proto.ops.retrieve import Clustering, Grouping, Neighbour, Neighbours, Pair, Pairs, RetrieveClusters
+from linckia.services.retrieve import vector_store
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.vectors import Matrix
 
 BLOCK = 2048
 """Rows of a block: 16 MB of cosines at a time."""

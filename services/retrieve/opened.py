@@ -20,14 +20,14 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.durable import sync_folder
-from proto.errors import LinckiaError, Unavailable
-from services.retrieve.collection import Collection
-from services.retrieve.outbox import VectorFeed, run_outbox
-from services.retrieve.segment import Limits
-from services.runtime.database import Kind
-from services.runtime.handlers import Environment
-from services.runtime.storage import patiently
+from linckia.proto.durable import sync_folder
+from linckia.proto.errors import LinckiaError, Unavailable
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.outbox import VectorFeed, run_outbox
+from linckia.services.retrieve.segment import Limits
+from linckia.services.runtime.database import Kind
+from linckia.services.runtime.handlers import Environment
+from linckia.services.runtime.storage import patiently
 
 _log = logging.getLogger("linckia.retrieve")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")

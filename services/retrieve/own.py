@@ -20,17 +20,17 @@ import msgspec
 import numpy as np
 import trio
 
-from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops import collections as ops
-from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from services.retrieve import store, vector_store
-from services.retrieve.collection import GIVEN, Collection
-from services.retrieve.filters import compile_filters
-from services.retrieve.opened import Collections, Settings
-from services.retrieve.own_documents import given_query, groups_of, size_of, takes
-from services.retrieve.queries import QueryCall
-from services.runtime.handlers import Context, handles
-from services.runtime.models.measure import Measure
+from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
+from linckia.proto.ops import collections as ops
+from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
+from linckia.services.retrieve import store, vector_store
+from linckia.services.retrieve.collection import GIVEN, Collection
+from linckia.services.retrieve.filters import compile_filters
+from linckia.services.retrieve.opened import Collections, Settings
+from linckia.services.retrieve.own_documents import given_query, groups_of, size_of, takes
+from linckia.services.retrieve.queries import QueryCall
+from linckia.services.runtime.handlers import Context, handles
+from linckia.services.runtime.models.measure import Measure
 
 T = TypeVar("T")
 Arguments: TypeAlias = tuple[str | int | float, ...]

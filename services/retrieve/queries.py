@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from proto.ops.embed import EmbedResult, EmbedTexts
+from linckia.proto.ops.embed import EmbedResult, EmbedTexts
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
 """Embeds a query within so many seconds."""

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from proto.frames import Backlog
+from linckia.proto.frames import Backlog
 
 _OVER_S = 30.0
 """What came earlier says little of now; where nothing came for so long, there is no rate."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import apsw
 
-from services.retrieve import lexical
-from services.runtime.database import Schema, beside
+from linckia.services.retrieve import lexical
+from linckia.services.runtime.database import Schema, beside
 
 PRAGMAS = {
     # What is deleted is overwritten, not only forgotten.

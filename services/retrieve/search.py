@@ -14,20 +14,20 @@ import apsw
 import numpy as np
 import trio
 
-from proto.errors import Kind, LinckiaError, Unavailable
-from proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
-from services.retrieve import fusion, store
-from services.retrieve.collection import Collection
-from services.retrieve.filters import allowed_items, compile_filters
-from services.retrieve.lexical import Fts5, WordsDamaged
-from services.retrieve.live_vectors import NO_VECTORS, VectorIndex, VectorsLoading
-from services.retrieve.queries import Patience, QueryCall
-from services.retrieve.relevance import PACKAGED, falling, relevance
-from services.retrieve.reranking import RERANK, LateReranker, Reranker
-from services.retrieve.store import Found
-from services.retrieve.vectors import Matrix
-from services.retrieve.word_index import FoundWords
+from linckia.proto.errors import Kind, LinckiaError, Unavailable
+from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
+from linckia.proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
+from linckia.services.retrieve import fusion, store
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.filters import allowed_items, compile_filters
+from linckia.services.retrieve.lexical import Fts5, WordsDamaged
+from linckia.services.retrieve.live_vectors import NO_VECTORS, VectorIndex, VectorsLoading
+from linckia.services.retrieve.queries import Patience, QueryCall
+from linckia.services.retrieve.relevance import PACKAGED, falling, relevance
+from linckia.services.retrieve.reranking import RERANK, LateReranker, Reranker
+from linckia.services.retrieve.store import Found
+from linckia.services.retrieve.vectors import Matrix
+from linckia.services.retrieve.word_index import FoundWords
 
 LEXICAL, VECTOR = "lexical", "vector"
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from services.retrieve.schema import of_vectors
-from services.runtime.text.cutting import reading
+from linckia.services.retrieve.schema import of_vectors
+from linckia.services.runtime.text.cutting import reading
 
 VECTORS, COMING = "vectors", "coming"
 """The tables of vectors; `meta` has the coming model under the name of its table."""

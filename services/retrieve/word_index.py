@@ -18,15 +18,15 @@ import apsw
 import numpy as np
 import trio
 
-from proto.errors import LinckiaError
-from services.retrieve import filters, large_words, lexical, store
-from services.retrieve.filters import Where
-from services.retrieve.large_words import LargeWords, Lost
-from services.retrieve.lexical import Row, WordsDamaged
-from services.retrieve.terms import query_terms
+from linckia.proto.errors import LinckiaError
+from linckia.services.retrieve import filters, large_words, lexical, store
+from linckia.services.retrieve.filters import Where
+from linckia.services.retrieve.large_words import LargeWords, Lost
+from linckia.services.retrieve.lexical import Row, WordsDamaged
+from linckia.services.retrieve.terms import query_terms
 
 if TYPE_CHECKING:
-    from services.retrieve.collection import Collection
+    from linckia.services.retrieve.collection import Collection
 
 COMMIT_EVERY_S = 0.5
 """Of tantivy: a commit makes a segment, and many small ones are merged again and again."""

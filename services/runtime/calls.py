@@ -12,14 +12,23 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from proto import frames, results
-from proto.channel import Channel
-from proto.dispatch import ClientRequests
-from proto.errors import Executed, InvalidParams, Kind, LinckiaError, OperationError, Timeout, Unavailable, from_failure
-from proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
-from proto.grants import Grant
-from proto.link import LinkClosed
-from proto.operation import Params, operation_of
+from linckia.proto import frames, results
+from linckia.proto.channel import Channel
+from linckia.proto.dispatch import ClientRequests
+from linckia.proto.errors import (
+    Executed,
+    InvalidParams,
+    Kind,
+    LinckiaError,
+    OperationError,
+    Timeout,
+    Unavailable,
+    from_failure,
+)
+from linckia.proto.frames import Call, Cancel, Fault, Log, Progress, Question, Return
+from linckia.proto.grants import Grant
+from linckia.proto.link import LinkClosed
+from linckia.proto.operation import Params, operation_of
 
 R = TypeVar("R")
 

@@ -12,10 +12,10 @@ from functools import partial
 import apsw
 import trio
 
-from proto.ops.retrieve import RetrieveScrub
-from services.runtime.database import Database
-from services.runtime.handlers import Environment
-from services.runtime.search_feed import Due, SearchFeed
+from linckia.proto.ops.retrieve import RetrieveScrub
+from linckia.services.runtime.database import Database
+from linckia.services.runtime.handlers import Environment
+from linckia.services.runtime.search_feed import Due, SearchFeed
 
 _SCRUB, _SCRUBBED = "scrub", "scrubbed"
 """Names of the settings that count deletions for good, and those of them that no file of the search holds any more."""

@@ -25,13 +25,13 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 import trio
 
-from proto import frames
-from proto.birth import Birth
-from proto.errors import InvalidParams
-from proto.frames import Call, Event, Log, Progress
-from proto.operation import Params, operation_of
-from services.runtime.calls import Outgoing
-from services.runtime.roots import Roots
+from linckia.proto import frames
+from linckia.proto.birth import Birth
+from linckia.proto.errors import InvalidParams
+from linckia.proto.frames import Call, Event, Log, Progress
+from linckia.proto.operation import Params, operation_of
+from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.roots import Roots
 
 P = TypeVar("P", bound=Params[Any])
 R = TypeVar("R")

@@ -14,8 +14,8 @@ import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from pathspec import GitIgnoreSpec
 from pathspec._backends.re2._base import RE2_OPTIONS  # no public name; the release is pinned
 
-from services.runtime.linear import BadPattern, searching
-from services.runtime.roots import OutsideRoots, Roots, printable
+from linckia.services.runtime.linear import BadPattern, searching
+from linckia.services.runtime.roots import OutsideRoots, Roots, printable
 
 IGNORE_FILES = (".gitignore", ".ignore", ".linckiaignore")
 """In rising order of precedence."""

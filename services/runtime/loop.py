@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from proto import errors, frames, grants
-from proto.birth import Birth
-from proto.channel import Channel, ProtocolViolation
-from proto.errors import LinckiaError
-from proto.link import Link, LinkClosed
-from proto.operation import Operation, Params, operation_of
-from services.runtime import storage
-from services.runtime.calls import Outgoing
-from services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
-from services.runtime.sandbox import end_out_of_memory
+from linckia.proto import errors, frames, grants
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel, ProtocolViolation
+from linckia.proto.errors import LinckiaError
+from linckia.proto.link import Link, LinkClosed
+from linckia.proto.operation import Operation, Params, operation_of
+from linckia.services.runtime import storage
+from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
+from linckia.services.runtime.sandbox import end_out_of_memory
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
 """No message on the link is longer than a part and its frame; anything longer is not ours."""

@@ -27,15 +27,15 @@ from types import ModuleType
 import msgspec
 import trio
 
-from proto import ops
-from proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, Birth, Wake, read_birth
-from proto.link import LinkClosed, SocketLink
-from proto.machine import give_back_at_rest
-from proto.nng_link import NngLink
-from services.runtime.handlers import Prepare
-from services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
-from services.runtime.privileges import KernelGone, die_with, require_parent
-from services.runtime.sandbox import bound_files, bound_memory, confine, end_out_of_memory
+from linckia.proto import ops
+from linckia.proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, Birth, Wake, read_birth
+from linckia.proto.link import LinkClosed, SocketLink
+from linckia.proto.machine import give_back_at_rest
+from linckia.proto.nng_link import NngLink
+from linckia.services.runtime.handlers import Prepare
+from linckia.services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
+from linckia.services.runtime.privileges import KernelGone, die_with, require_parent
+from linckia.services.runtime.sandbox import bound_files, bound_memory, confine, end_out_of_memory
 
 EXIT_OK = 0
 EXIT_FAILED = 1

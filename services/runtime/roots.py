@@ -22,9 +22,9 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
-from proto import grants
-from proto.birth import Birth
-from proto.errors import Forbidden
+from linckia.proto import grants
+from linckia.proto.birth import Birth
+from linckia.proto.errors import Forbidden
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -235,7 +235,7 @@ def _all_in(real: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=8)
 def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
     # Not at the start: few have patterns, and every service would pay for the import.
-    from services.runtime.ignore_files import gitignore
+    from linckia.services.runtime.ignore_files import gitignore
 
     return gitignore(patterns)
 

@@ -25,9 +25,9 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from proto.birth import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Birth, Confinement
-from services.runtime import privileges, syscalls
-from services.runtime.privileges import checked, libc, prctl
+from linckia.proto.birth import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Birth, Confinement
+from linckia.services.runtime import privileges, syscalls
+from linckia.services.runtime.privileges import checked, libc, prctl
 
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _SECCOMP_MODE_FILTER = 2

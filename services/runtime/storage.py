@@ -15,8 +15,8 @@ from pathlib import Path
 import apsw
 import trio
 
-from proto.errors import Executed, OperationError
-from services.runtime.handlers import Environment
+from linckia.proto.errors import Executed, OperationError
+from linckia.services.runtime.handlers import Environment
 
 _FULL = "the disk is full"
 _READ_ONLY = "the disk is read-only"

@@ -23,11 +23,11 @@ from typing import NoReturn
 
 import msgspec
 
-from proto import ops
-from proto.birth import HEAPS, MAX_DESCRIPTORS, MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
-from proto.machine import limit_heaps
-from services.runtime import main as service_main
-from services.runtime.privileges import KernelGone, die_with
+from linckia.proto import ops
+from linckia.proto.birth import HEAPS, MAX_DESCRIPTORS, MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
+from linckia.proto.machine import limit_heaps
+from linckia.services.runtime import main as service_main
+from linckia.services.runtime.privileges import KernelGone, die_with
 
 EXIT_FAILED = 1
 EXIT_KERNEL_GONE = 3

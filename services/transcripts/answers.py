@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from proto.errors import InvalidParams
-from proto.frames import Written
-from proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json
-from services.transcripts.forest import Node, lineage, prompt_text, read_blocks
-from services.transcripts.messages import IMAGE, call_text
-from services.transcripts.providers import anthropic, openai
+from linckia.proto.errors import InvalidParams
+from linckia.proto.frames import Written
+from linckia.proto.ops.transcripts import Block, Checkout, Form, History, HistoryMessage, Json
+from linckia.services.transcripts.forest import Node, lineage, prompt_text, read_blocks
+from linckia.services.transcripts.messages import IMAGE, call_text
+from linckia.services.transcripts.providers import anthropic, openai
 
 PAGE_CHARS = 8000
 """Of a page of text: about 2,000 tokens."""

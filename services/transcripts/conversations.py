@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from proto.ops.transcripts import Block
-from services.transcripts import forest
-from services.transcripts.forest import Place, Placed, Prepared, Strip
-from services.transcripts.messages import IMAGE, Stripper, Turn
-from services.transcripts.providers.wire import count
+from linckia.proto.ops.transcripts import Block
+from linckia.services.transcripts import forest
+from linckia.services.transcripts.forest import Place, Placed, Prepared, Strip
+from linckia.services.transcripts.messages import IMAGE, Stripper, Turn
+from linckia.services.transcripts.providers.wire import count
 
 TABLES = """
 CREATE TABLE conversation(

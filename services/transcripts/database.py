@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import apsw
 
-from services.runtime.database import Database, Kind, Schema
-from services.transcripts import conversations
-from services.transcripts.messages import Turn
+from linckia.services.runtime.database import Database, Kind, Schema
+from linckia.services.transcripts import conversations
+from linckia.services.transcripts.messages import Turn
 
 _TABLES = """
 -- A message. One that is gone has lost its content and keeps its place, because others follow it.

@@ -19,8 +19,16 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from proto.ops.transcripts import Block, Bucket
-from services.transcripts.messages import ASSISTANT, Message, Turn, canonical, content_json, node_hash, projection
+from linckia.proto.ops.transcripts import Block, Bucket
+from linckia.services.transcripts.messages import (
+    ASSISTANT,
+    Message,
+    Turn,
+    canonical,
+    content_json,
+    node_hash,
+    projection,
+)
 
 read_blocks = msgspec.json.Decoder(list[Block]).decode
 """Decodes the content of a node."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from services.watch.inotify import Watches
-from services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, is_at, join
-from services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Row, Store
-from services.watch.trees import Tree, load
+from linckia.services.watch.inotify import Watches
+from linckia.services.watch.snapshot import FILE, FOLDER, Folder, Identity, Seen, Snapshot, is_at, join
+from linckia.services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Row, Store
+from linckia.services.watch.trees import Tree, load
 
 RACY_NS: Final = 12_000_000
 """Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from services.runtime.birth import AT_FDCWD, born_ns
-from services.watch.store import Row, select
+from linckia.services.runtime.birth import AT_FDCWD, born_ns
+from linckia.services.watch.store import Row, select
 
 FILE, FOLDER, LINK, OTHER = range(4)
 

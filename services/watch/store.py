@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from proto.errors import Unavailable
-from proto.ops.watch import Change, ChangeKind, EntryKind
-from services.runtime.database import Database, Kind, Schema
+from linckia.proto.errors import Unavailable
+from linckia.proto.ops.watch import Change, ChangeKind, EntryKind
+from linckia.services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;

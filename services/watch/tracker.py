@@ -20,13 +20,13 @@ from typing import Final
 
 import apsw
 
-from services.runtime.roots import Roots
-from services.watch import snapshot
-from services.watch.differences import Batch, Differences, Names, Opened, folder_row, merge
-from services.watch.inotify import Watches
-from services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
-from services.watch.store import CREATED, DELETED, Row, Store, select
-from services.watch.trees import Tree
+from linckia.services.runtime.roots import Roots
+from linckia.services.watch import snapshot
+from linckia.services.watch.differences import Batch, Differences, Names, Opened, folder_row, merge
+from linckia.services.watch.inotify import Watches
+from linckia.services.watch.snapshot import FOLDER, ROOT, Folder, Identity, Seen
+from linckia.services.watch.store import CREATED, DELETED, Row, Store, select
+from linckia.services.watch.trees import Tree
 
 CHUNK: Final = 1000
 MAX_WAITING: Final = 5000

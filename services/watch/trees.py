@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from services.runtime.ignore_files import Patterns, gitignore
-from services.runtime.roots import is_below
-from services.watch.store import select
+from linckia.services.runtime.ignore_files import Patterns, gitignore
+from linckia.services.runtime.roots import is_below
+from linckia.services.watch.store import select
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ right. An operation that raises it has changed nothing.
 
 from enum import IntEnum
 
-from proto.errors import OperationError
+from linckia.proto.errors import OperationError
 
 
 class Code(IntEnum):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from services.yaml.errors import SyntaxFault
-from services.yaml.syntax.events import MAPPING, SEQUENCE, Document
-from services.yaml.syntax.tokens import BREAK, read_properties
-from services.yaml.tree import Place, Tree
+from linckia.services.yaml.errors import SyntaxFault
+from linckia.services.yaml.syntax.events import MAPPING, SEQUENCE, Document
+from linckia.services.yaml.syntax.tokens import BREAK, read_properties
+from linckia.services.yaml.tree import Place, Tree
 
 _SAMPLE: Final = 4000  # events looked at: a file that changes its style after that many is read by its beginning
 

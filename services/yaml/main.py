@@ -10,7 +10,7 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.ops.yaml import (
+from linckia.proto.ops.yaml import (
     AppendEdit,
     CommentEdit,
     CommentsResult,
@@ -33,11 +33,11 @@ from proto.ops.yaml import (
     YamlSetComments,
     YamlValidate,
 )
-from services.runtime.handlers import Context, Environment, Handlers, handles
-from services.yaml.files import DEFAULT_MAX_BYTES
-from services.yaml.merging import merge
-from services.yaml.operations import YamlFiles
-from services.yaml.values import get_at, read_tree, set_at
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.services.yaml.files import DEFAULT_MAX_BYTES
+from linckia.services.yaml.merging import merge
+from linckia.services.yaml.operations import YamlFiles
+from linckia.services.yaml.values import get_at, read_tree, set_at
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -14,14 +14,14 @@ from collections.abc import Container, Mapping
 import yaml
 from yaml.resolver import Resolver
 
-from services.yaml import restructure
-from services.yaml.create import key_source
-from services.yaml.errors import Code
-from services.yaml.path import Key
-from services.yaml.schema import data_of, resolve_scalar
-from services.yaml.syntax.events import MAPPING, SCALAR, Document
-from services.yaml.tree import NotThere, Tree
-from services.yaml.values import pick_document, read_tree, set_at
+from linckia.services.yaml import restructure
+from linckia.services.yaml.create import key_source
+from linckia.services.yaml.errors import Code
+from linckia.services.yaml.path import Key
+from linckia.services.yaml.schema import data_of, resolve_scalar
+from linckia.services.yaml.syntax.events import MAPPING, SCALAR, Document
+from linckia.services.yaml.tree import NotThere, Tree
+from linckia.services.yaml.values import pick_document, read_tree, set_at
 
 _BOOLEAN_TO_FEW = frozenset(["y", "n"])
 _WITHOUT_POINT = re.compile(r"^(-?\d+)(e)")

@@ -19,9 +19,9 @@ from pathlib import Path
 import apsw
 import trio
 
-from proto.ops.graph import Direction, NodeState, Outgoing
-from services.graph import answers, store, walk
-from services.runtime.database import Database
+from linckia.proto.ops.graph import Direction, NodeState, Outgoing
+from linckia.services.graph import answers, store, walk
+from linckia.services.runtime.database import Database
 
 ROUNDS = 300
 KINDS = ("CITES", "LINKS_TO", "REFERENCES", "FOLLOWS")

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import apsw
 
-from services.retrieve import store
-from services.retrieve.large_words import LargeWords
-from services.retrieve.lexical import Fts5, row_of, rows
-from services.retrieve.terms import query_terms
+from linckia.services.retrieve import store
+from linckia.services.retrieve.large_words import LargeWords
+from linckia.services.retrieve.lexical import Fts5, row_of, rows
+from linckia.services.retrieve.terms import query_terms
 from tests.bench._collections import Corpus, fill_retrieve, notes_of, open_database, word
 
 LIMIT = 50

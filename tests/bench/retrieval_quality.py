@@ -27,21 +27,21 @@ import msgspec
 import numpy as np
 import trio
 
-from proto.ops.embed import EmbedModel, EmbedModelParams
-from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
-from services.documents.text.passages import passages
-from services.embed.backends import Backend
-from services.knowledge.ingest.index import PATH_SEPARATOR, group_of
-from services.knowledge.notes.files import Place
-from services.knowledge.notes.markdown import parse
-from services.retrieve.collection import Collection
-from services.retrieve.opened import Settings as RetrieveSettings
-from services.retrieve.outbox import VectorFeed
-from services.retrieve.queries import Patience
-from services.retrieve.reranking import LateReranker, Pace, Reranker
-from services.retrieve.search import search
-from services.runtime.models.device import Precision
-from services.runtime.models.measure import measure as measure_of
+from linckia.proto.ops.embed import EmbedModel, EmbedModelParams
+from linckia.proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
+from linckia.services.documents.text.passages import passages
+from linckia.services.embed.backends import Backend
+from linckia.services.knowledge.ingest.index import PATH_SEPARATOR, group_of
+from linckia.services.knowledge.notes.files import Place
+from linckia.services.knowledge.notes.markdown import parse
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.opened import Settings as RetrieveSettings
+from linckia.services.retrieve.outbox import VectorFeed
+from linckia.services.retrieve.queries import Patience
+from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
+from linckia.services.retrieve.search import search
+from linckia.services.runtime.models.device import Precision
+from linckia.services.runtime.models.measure import measure as measure_of
 from tests.bench import _code_set
 from tests.bench._models import InProcessEmbedder, InProcessRerankers
 from tests.bench._trials import RARE_WORDS, TWICE_WORDS, Calibration, words_of

@@ -36,7 +36,7 @@ def peer() -> float:
 
 def first_answers(data_dir: Path) -> tuple[float, float]:
     """Seconds from the start of the process to the answers of `initialize` and of `tools/list` sent right after it."""
-    command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(data_dir)]
+    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(data_dir)]
     start = time.perf_counter()
     process = subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

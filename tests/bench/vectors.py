@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 import trio
 
-from services.retrieve import vector_store
-from services.retrieve.collection import Collection
-from services.retrieve.vectors import Matrix
+from linckia.services.retrieve import vector_store
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.vectors import Matrix
 from tests.bench._collections import open_database
 
 _CHUNK = 50_000

@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from kernel.control.client import CallFailed, Client
+from linckia.kernel.control.client import CallFailed, Client
 from tests.chaos.load import Worker, turns_of
 from tests.chaos.record import Record
 from tests.chaos.system import System, kept_by
@@ -99,5 +99,13 @@ def _has(client: Client, sha: str) -> bool:
 
 
 def _linckia(*arguments: str | Path, data: Path) -> subprocess.CompletedProcess[str]:
-    command: Sequence[str] = [sys.executable, "-P", "-m", "kernel.cli", *map(str, arguments), "--data", str(data)]
+    command: Sequence[str] = [
+        sys.executable,
+        "-P",
+        "-m",
+        "linckia.kernel.cli",
+        *map(str, arguments),
+        "--data",
+        str(data),
+    ]
     return subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)

@@ -89,7 +89,7 @@ class StdioClient:
     async def start(
         cls, nursery: trio.Nursery, name: str, data: Path, roots: Sequence[Path], environment: Mapping[str, str]
     ) -> StdioClient:
-        command = [sys.executable, "-P", "-m", "kernel.cli", "stdio", "--data", str(data), *map(str, roots)]
+        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "stdio", "--data", str(data), *map(str, roots)]
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from kernel.control.client import CallFailed, Client, ControlError
+from linckia.kernel.control.client import CallFailed, Client, ControlError
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm, send
 from tests.chaos.system import System
@@ -125,7 +125,7 @@ def _looked(system: System, documents: Mapping[str, str], record: Record) -> Ite
             record.wrong.append(f"status does not say what to do about the damage of {name}: {said}")
     if known - told.keys():
         record.wrong.append(f"status does not say that data of {sorted(known - told.keys())} is damaged")
-    command = [sys.executable, "-P", "-m", "kernel.cli", "doctor", "--json", "--data", str(system.data)]
+    command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "doctor", "--json", "--data", str(system.data)]
     found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False)
     missed = [name for name, said in told.items() if json.dumps(said)[1:-1] not in found.stdout.decode()]
     if missed or (told and found.returncode != 1):

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import trio
 
-from kernel.cli.carry.export import memories, set_names
-from kernel.control.client import Client, ControlError
+from linckia.kernel.cli.carry.export import memories, set_names
+from linckia.kernel.control.client import Client, ControlError
 from tests.chaos.clock import Clock
 from tests.system.running import REPOSITORY
 
@@ -56,7 +56,7 @@ class System:
         return {**os.environ, "LINCKIA_TOKEN": "off", "LINCKIA_CHAOS": "true", **clock}
 
     def start(self) -> None:
-        command = [sys.executable, "-P", "-m", "kernel.cli", "serve", str(self.root), "--data", str(self.data)]
+        command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "serve", str(self.root), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--http", f"127.0.0.1:{self.port}"],
             cwd=REPOSITORY,

@@ -14,29 +14,29 @@ from pathlib import Path
 import msgspec
 from PIL import Image
 
-from proto.errors import LinckiaError, OperationError
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.reading import DocumentsGet, DocumentsList
-from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
-from proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
-from proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
-from proto.ops.media import MediaInspect
-from proto.ops.memory import ListMemories, Remember
-from proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
-from proto.ops.transcripts import TranscriptHistories
-from proto.ops.transcripts_intake import TranscriptIngest
-from proto.ops.watch import WatchStatus, WatchSubscribe
-from services.decode.main import open_service as open_decode
-from services.documents.main import open_service as open_documents
-from services.files.main import open_service as open_files
-from services.graph.main import open_service as open_graph
-from services.knowledge.main import open_service as open_knowledge
-from services.media.main import open_service as open_media
-from services.memory.main import open_service as open_memory
-from services.retrieve.main import open_service as open_retrieve
-from services.runtime.handlers import OpenService
-from services.transcripts.main import open_service as open_transcripts
-from services.watch.main import open_service as open_watch
+from linckia.proto.errors import LinckiaError, OperationError
+from linckia.proto.ops.documents.change import DocumentsAdd
+from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
+from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
+from linckia.proto.ops.graph import GraphNeighbors, GraphNodes, GraphPut, NodeState, Outgoing
+from linckia.proto.ops.knowledge import KnowledgeIngest, ListDirectoryStructure
+from linckia.proto.ops.media import MediaInspect
+from linckia.proto.ops.memory import ListMemories, Remember
+from linckia.proto.ops.retrieve import Group, Item, RetrieveGroups, RetrievePut, RetrieveSearch
+from linckia.proto.ops.transcripts import TranscriptHistories
+from linckia.proto.ops.transcripts_intake import TranscriptIngest
+from linckia.proto.ops.watch import WatchStatus, WatchSubscribe
+from linckia.services.decode.main import open_service as open_decode
+from linckia.services.documents.main import open_service as open_documents
+from linckia.services.files.main import open_service as open_files
+from linckia.services.graph.main import open_service as open_graph
+from linckia.services.knowledge.main import open_service as open_knowledge
+from linckia.services.media.main import open_service as open_media
+from linckia.services.memory.main import open_service as open_memory
+from linckia.services.retrieve.main import open_service as open_retrieve
+from linckia.services.runtime.handlers import OpenService
+from linckia.services.transcripts.main import open_service as open_transcripts
+from linckia.services.watch.main import open_service as open_watch
 from tests.in_process import Bench
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Family, Params, Role
+from linckia.proto.operation import OPERATOR, Family, Params, Role
 
 hostile = Family("hostile", role=Role.INTERNAL, callers=(OPERATOR,))
 

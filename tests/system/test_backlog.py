@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import status
-from services.embed import weights
+from linckia.kernel.cli import status
+from linckia.services.embed import weights
 from tests.system.running import HTTP, RunningKernel, running, wait_until
 
 pytest.importorskip(weights.PACKAGED[0], reason="the package with the model's weights is not installed")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernel.cli.__main__ import main
-from kernel.control.client import CallFailed
+from linckia.kernel.cli.__main__ import main
+from linckia.kernel.control.client import CallFailed
 from tests.chaos.clock import Clock
 from tests.system.running import RunningKernel, running, wait_until
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.backup.stores import Keep, walk
-from kernel.control.client import CallFailed
+from linckia.kernel.backup.stores import Keep, walk
+from linckia.kernel.control.client import CallFailed
 from tests.chaos.load import turns_of
 from tests.system.kills import assail
 from tests.system.running import Connection, RunningKernel, connection, running, wait_until

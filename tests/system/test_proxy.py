@@ -138,7 +138,7 @@ def model() -> Iterator[str]:
 @contextlib.contextmanager
 def proxy(data_dir: Path, upstream: str) -> Iterator[openai.OpenAI]:
     """A client of the proxy; at the end the proxy is told to end, as by Ctrl-C."""
-    command = [sys.executable, "-m", "kernel.cli", "proxy", "--data", str(data_dir), "--upstream", upstream]
+    command = [sys.executable, "-m", "linckia.kernel.cli", "proxy", "--data", str(data_dir), "--upstream", upstream]
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"],
         cwd=REPOSITORY,

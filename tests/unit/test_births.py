@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernel.births import Births, RootFolders
-from kernel.catalog import ENTRIES, pools
-from kernel.config import Config
-from proto import ops
+from linckia.kernel.births import Births, RootFolders
+from linckia.kernel.catalog import ENTRIES, pools
+from linckia.kernel.config import Config
+from linckia.proto import ops
 
 
 def test_roots_that_are_only_read_are_not_written_whatever_the_service(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kernel import catalog, users
-from kernel.births import Births, RootFolders
-from kernel.config import Flags, load
-from proto import ops
-from proto.birth import Birth
+from linckia.kernel import catalog, users
+from linckia.kernel.births import Births, RootFolders
+from linckia.kernel.config import Flags, load
+from linckia.proto import ops
+from linckia.proto.birth import Birth
 
 BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
 

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel.cli import Failed
-from kernel.cli.carry.files import batched, by_next, by_offset, line, listed, write
-from kernel.cli.terminal import complain, connect, patiently
-from kernel.control.client import CallFailed, Client
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Failed
+from linckia.kernel.cli.carry.files import batched, by_next, by_offset, line, listed, write
+from linckia.kernel.cli.terminal import complain, connect, patiently
+from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.json_types import JsonObject
 
 FORMAT = 1
 

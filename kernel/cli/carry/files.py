@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernel.cli import Failed
-from kernel.cli.terminal import patiently
-from kernel.control.client import Client
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Failed
+from linckia.kernel.cli.terminal import patiently
+from linckia.kernel.control.client import Client
+from linckia.proto.json_types import JsonObject
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH = 500

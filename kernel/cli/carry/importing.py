@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel.cli import Failed, Usage
-from kernel.cli.carry.export import FORMAT, content_folder, set_names
-from kernel.cli.carry.files import BATCH_BYTES, batched, lines
-from kernel.cli.terminal import complain, connect, patiently
-from kernel.control.client import CallFailed, Client
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.carry.export import FORMAT, content_folder, set_names
+from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, lines
+from linckia.kernel.cli.terminal import complain, connect, patiently
+from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.json_types import JsonObject
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
 """Of contents: up to this they come with their rows, longer ones in pieces of it."""
@@ -32,7 +32,7 @@ def take_in(arguments: argparse.Namespace) -> int:
     source = Path(arguments.source).expanduser().resolve()
     with connect(arguments) as client:
         if arguments.origin is not None:
-            from kernel.cli.carry.originals import take_original
+            from linckia.kernel.cli.carry.originals import take_original
 
             return take_original(client, arguments.origin, source)
         try:

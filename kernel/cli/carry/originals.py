@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel.cli import Failed
-from kernel.cli.carry.files import batched, write
-from kernel.cli.carry.importing import take_files
-from kernel.cli.terminal import complain, patiently
-from kernel.control.client import Client
-from proto.json_types import JsonObject
+from linckia.kernel.cli import Failed
+from linckia.kernel.cli.carry.files import batched, write
+from linckia.kernel.cli.carry.importing import take_files
+from linckia.kernel.cli.terminal import complain, patiently
+from linckia.kernel.control.client import Client
+from linckia.proto.json_types import JsonObject
 
 
 def take_original(client: Client, origin: str, file: Path) -> int:

@@ -7,9 +7,20 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from proto.errors import InvalidParams
-from proto.operation import OPERATOR, Family, Params, Role
-from proto.ops.documents.reading import SERVICE, Collection, Glob, Hash, Metadata, Name, Pattern, Tag, pairs, step
+from linckia.proto.errors import InvalidParams
+from linckia.proto.operation import OPERATOR, Family, Params, Role
+from linckia.proto.ops.documents.reading import (
+    SERVICE,
+    Collection,
+    Glob,
+    Hash,
+    Metadata,
+    Name,
+    Pattern,
+    Tag,
+    pairs,
+    step,
+)
 
 internal = Family(SERVICE, role=Role.INTERNAL, callers=("fetch", OPERATOR))
 

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import Params, detail
-from proto.ops.files.shared import Path, tool, within
-from proto.ops.pages import Paged
+from linckia.proto.operation import Params, detail
+from linckia.proto.ops.files.shared import Path, tool, within
+from linckia.proto.ops.pages import Paged
 
 MAX_ITEMS = 10_000
 

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from proto.operation import OPERATOR, Family, Params, Role
-from proto.ops.files.shared import Path, tool, within
+from linckia.proto.operation import OPERATOR, Family, Params, Role
+from linckia.proto.ops.files.shared import Path, tool, within
 
 COMPARE = "compare"
 """The service that looks at folders beside a scan: looking at a million files takes longer than all else that a rescan

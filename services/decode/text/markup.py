@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
 
-from services.decode.results import NotDecoded, Writer
+from linckia.services.decode.results import NotDecoded, Writer
 
 MAX_DEPTH: Final = 2000
 

@@ -11,10 +11,10 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from services.decode.results import NotDecoded, Writer
-from services.decode.text.markup import Attributes, Dialect, Reader, elements
-from services.runtime.text.charsets import charset_of
-from services.runtime.text.html import plain
+from linckia.services.decode.results import NotDecoded, Writer
+from linckia.services.decode.text.markup import Attributes, Dialect, Reader, elements
+from linckia.services.runtime.text.charsets import charset_of
+from linckia.services.runtime.text.html import plain
 
 MAX_UNFOLDED_BYTES: Final = 192 * 1024**2
 """Of all members together."""

@@ -13,14 +13,22 @@ from collections.abc import Sequence
 import apsw
 import trio
 
-from proto.errors import LinckiaError
-from proto.ops.decode import CODE_EXTENSIONS, CODES_AT_ONCE, MAX_CODE_BYTES, RENAMED, CodeText, DecodeCode, Parsed
-from services.documents.store import objects, texts
-from services.documents.store.compress import DamagedContent
-from services.documents.store.schema import TEXT_WAITING
-from services.documents.store.store import Store
-from services.runtime.calls import Undecodable, decoded
-from services.runtime.handlers import Environment
+from linckia.proto.errors import LinckiaError
+from linckia.proto.ops.decode import (
+    CODE_EXTENSIONS,
+    CODES_AT_ONCE,
+    MAX_CODE_BYTES,
+    RENAMED,
+    CodeText,
+    DecodeCode,
+    Parsed,
+)
+from linckia.services.documents.store import objects, texts
+from linckia.services.documents.store.compress import DamagedContent
+from linckia.services.documents.store.schema import TEXT_WAITING
+from linckia.services.documents.store.store import Store
+from linckia.services.runtime.calls import Undecodable, decoded
+from linckia.services.runtime.handlers import Environment
 
 LOOK_AHEAD = 2000
 NOTHING = Parsed("none", "none")

@@ -16,7 +16,7 @@ import trio
 import zstandard
 
 if TYPE_CHECKING:
-    from services.documents.store.store import Store
+    from linckia.services.documents.store.store import Store
 
 LEVEL = 3
 DICTIONARY_BYTES = 96 * 1024

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import apsw
 import msgspec
 
-from services.documents.store import schema
-from services.documents.store.compress import DamagedContent
-from services.documents.store.kinds import Nature
+from linckia.services.documents.store import schema
+from linckia.services.documents.store.compress import DamagedContent
+from linckia.services.documents.store.kinds import Nature
 
 CHUNKED_FROM_BYTES = 4 * 1024 * 1024
 """Below this, a content is compressed and stored whole."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import apsw
 
-from proto.errors import InvalidParams, OperationError
-from proto.near import did_you_mean
-from proto.ops.documents.reading import Document, Scalar
-from services.documents.store import globs, schema
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.near import did_you_mean
+from linckia.proto.ops.documents.reading import Document, Scalar
+from linckia.services.documents.store import globs, schema
 
 MIN_HASH_DIGITS = 8
 _HEX = re.compile(r"[0-9a-f]+")

@@ -17,8 +17,8 @@ from itertools import chain
 
 import apsw
 
-from proto.ops.decode import DOCUMENT_TYPES
-from services.runtime.database import Schema
+from linckia.proto.ops.decode import DOCUMENT_TYPES
+from linckia.services.runtime.database import Schema
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
 """Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""

@@ -14,11 +14,11 @@ import apsw
 import msgspec
 import zstandard
 
-from proto.errors import OperationError
-from proto.near import did_you_mean
-from proto.ops.documents.reading import Snapshot
-from services.documents.store import schema
-from services.documents.store.rows import instant
+from linckia.proto.errors import OperationError
+from linckia.proto.near import did_you_mean
+from linckia.proto.ops.documents.reading import Snapshot
+from linckia.services.documents.store import schema
+from linckia.services.documents.store.rows import instant
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):

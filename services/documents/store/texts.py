@@ -10,10 +10,10 @@ from typing import TypeGuard
 
 import apsw
 
-from services.documents.store import objects, schema
-from services.documents.store.compress import DamagedContent
-from services.documents.store.objects import Stored
-from services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
+from linckia.services.documents.store import objects, schema
+from linckia.services.documents.store.compress import DamagedContent
+from linckia.services.documents.store.objects import Stored
+from linckia.services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
 
 WHOLE_BYTES = 16 * 1024 * 1024
 """Longer texts are searched window by window, and are not indexed."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from proto.ops.decode import DOCUMENT_TYPES
-from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
-from services.runtime.text.html import plain
-from services.runtime.text.markdown import outline
+from linckia.proto.ops.decode import DOCUMENT_TYPES
+from linckia.services.runtime.models.measure import Measure
+from linckia.services.runtime.text.cutting import PREFIX_CHARS, Block, Section, cut, without_data
+from linckia.services.runtime.text.html import plain
+from linckia.services.runtime.text.markdown import outline
 
 VERSION = 3
 """Rises when the same text would have other passages, or the search is told more of a content; that of `cutting` does

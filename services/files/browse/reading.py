@@ -12,21 +12,21 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.http import CONTENT_PATH
-from proto.ops import media
-from proto.ops.files import reading as ops
-from proto.ops.kernel import KernelContentUrl
-from services.files import paths
-from services.files.core import Family, reads
-from services.files.index.tree import last_scan
-from services.files.query.entries import ENOUGH, MAX_BYTES, find_indexed, fitting, node_uri
-from services.files.query.matching import EXTENSIONS
-from services.files.store import schema
-from services.files.store.sql import fetch_all, fetch_one, fetch_value, key
-from services.runtime import times
-from services.runtime.birth import born_ns
-from services.runtime.handlers import Context, handles
+from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
+from linckia.proto.http import CONTENT_PATH
+from linckia.proto.ops import media
+from linckia.proto.ops.files import reading as ops
+from linckia.proto.ops.kernel import KernelContentUrl
+from linckia.services.files import paths
+from linckia.services.files.core import Family, reads
+from linckia.services.files.index.tree import last_scan
+from linckia.services.files.query.entries import ENOUGH, MAX_BYTES, find_indexed, fitting, node_uri
+from linckia.services.files.query.matching import EXTENSIONS
+from linckia.services.files.store import schema
+from linckia.services.files.store.sql import fetch_all, fetch_one, fetch_value, key
+from linckia.services.runtime import times
+from linckia.services.runtime.birth import born_ns
+from linckia.services.runtime.handlers import Context, handles
 
 STALE_S = 3600
 """What `index` takes for out of date unless it is told otherwise."""

@@ -13,21 +13,21 @@ from typing import NamedTuple
 import apsw
 import trio
 
-from proto.errors import InvalidParams
-from proto.mcp import Content, Image, Text
-from proto.ops.files import space as ops
-from services.files import paths
-from services.files.browse import treemap
-from services.files.changes.disk import Refused, open_at, opened
-from services.files.core import Family, reads
-from services.files.index.listing import holds_files, mounts
-from services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now, wholes
-from services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting
-from services.files.store import schema
-from services.files.store.sql import Row, fetch_all, fetch_value
-from services.runtime import times
-from services.runtime.handlers import Context, handles
-from services.runtime.times import instant
+from linckia.proto.errors import InvalidParams
+from linckia.proto.mcp import Content, Image, Text
+from linckia.proto.ops.files import space as ops
+from linckia.services.files import paths
+from linckia.services.files.browse import treemap
+from linckia.services.files.changes.disk import Refused, open_at, opened
+from linckia.services.files.core import Family, reads
+from linckia.services.files.index.listing import holds_files, mounts
+from linckia.services.files.index.tree import Sizes, Stored, below, scans_of, sizes_at, sizes_now, wholes
+from linckia.services.files.query.entries import ENOUGH, MAX_BYTES, SELECTED, entry_of, find_indexed, fitting
+from linckia.services.files.store import schema
+from linckia.services.files.store.sql import Row, fetch_all, fetch_value
+from linckia.services.runtime import times
+from linckia.services.runtime.handlers import Context, handles
+from linckia.services.runtime.times import instant
 
 SEQUENTIAL = 4
 """From such a part of the index on, all of it is read in its order."""

@@ -18,18 +18,18 @@ from pathlib import Path
 import apsw
 from msgspec.structs import astuple
 
-from proto.errors import LinckiaError
-from services.files import paths
-from services.files.changes import disk, following
-from services.files.changes.copying import PREFIX, Copy
-from services.files.changes.disk import Item, Opened, Place, Refused, opened, placed
-from services.files.changes.following import Follow
-from services.files.index.listing import MAX_INT, Found, look
-from services.files.index.tree import Tree, find
-from services.files.paths import FileRoots
-from services.files.store.database import Note, remove_note, write_note
-from services.files.store.sql import fetch_all
-from services.runtime.replace import rename
+from linckia.proto.errors import LinckiaError
+from linckia.services.files import paths
+from linckia.services.files.changes import disk, following
+from linckia.services.files.changes.copying import PREFIX, Copy
+from linckia.services.files.changes.disk import Item, Opened, Place, Refused, opened, placed
+from linckia.services.files.changes.following import Follow
+from linckia.services.files.index.listing import MAX_INT, Found, look
+from linckia.services.files.index.tree import Tree, find
+from linckia.services.files.paths import FileRoots
+from linckia.services.files.store.database import Note, remove_note, write_note
+from linckia.services.files.store.sql import fetch_all
+from linckia.services.runtime.replace import rename
 
 CHUNK_ITEMS = 100
 """Of which one transaction takes care; none of them has to do with another."""

@@ -15,9 +15,9 @@ import stat
 from collections.abc import Callable
 from typing import NamedTuple
 
-from services.files import paths
-from services.files.changes import disk
-from services.files.changes.disk import Place, Refused
+from linckia.services.files import paths
+from linckia.services.files.changes import disk
+from linckia.services.files.changes.disk import Place, Refused
 
 PREFIX = ".linckia-moving-"
 """Of names of copies under way, which a crash may leave."""

@@ -11,12 +11,12 @@ import time
 
 import apsw
 
-from services.files import paths
-from services.files.index.edit import Edit
-from services.files.index.listing import Found, look
-from services.files.index.tree import Stored, Tree, below, find, find_scanned, last_scan
-from services.files.store import schema
-from services.files.store.sql import fetch_all, fetch_value
+from linckia.services.files import paths
+from linckia.services.files.index.edit import Edit
+from linckia.services.files.index.listing import Found, look
+from linckia.services.files.index.tree import Stored, Tree, below, find, find_scanned, last_scan
+from linckia.services.files.store import schema
+from linckia.services.files.store.sql import fetch_all, fetch_value
 
 SALVAGED = 0
 """Stands for an item of the trash: what was in sets in a damaged database."""

@@ -18,18 +18,18 @@ import apsw
 import msgspec
 import trio
 
-from proto.errors import LinckiaError
-from proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
-from services.files.core import Core
-from services.files.index.listing import look
-from services.files.plans import finding, followers, outcomes
-from services.files.plans.finding import Batch, Entry
-from services.files.plans.followers import Deal, Followed, Followers
-from services.files.plans.outcomes import Doing, Tally
-from services.files.query import named, sets
-from services.files.store.database import steadily
-from services.files.store.sql import Row, fetch_all
-from services.runtime import times
+from linckia.proto.errors import LinckiaError
+from linckia.proto.ops.files.plans import Condition, ExecutionRecord, ExecutionStatus, Mode, Outcome, PlanSource
+from linckia.services.files.core import Core
+from linckia.services.files.index.listing import look
+from linckia.services.files.plans import finding, followers, outcomes
+from linckia.services.files.plans.finding import Batch, Entry
+from linckia.services.files.plans.followers import Deal, Followed, Followers
+from linckia.services.files.plans.outcomes import Doing, Tally
+from linckia.services.files.query import named, sets
+from linckia.services.files.store.database import steadily
+from linckia.services.files.store.sql import Row, fetch_all
+from linckia.services.runtime import times
 
 BATCH = 1_000
 

@@ -9,13 +9,13 @@ import apsw
 import msgspec
 from msgspec import structs
 
-from proto.errors import InvalidParams
-from proto.ops.files import resources as ops
-from proto.ops.files.shared import FileEntry
-from services.files import paths
-from services.files.core import Family, reads
-from services.files.query import sets
-from services.files.query.entries import (
+from linckia.proto.errors import InvalidParams
+from linckia.proto.ops.files import resources as ops
+from linckia.proto.ops.files.shared import FileEntry
+from linckia.services.files import paths
+from linckia.services.files.core import Family, reads
+from linckia.services.files.query import sets
+from linckia.services.files.query.entries import (
     BY_PATH,
     MAX_BYTES,
     SELECTED,
@@ -27,9 +27,9 @@ from services.files.query.entries import (
     has_extension,
     page,
 )
-from services.files.query.matching import COLUMNS, Condition, between, text_matches
-from services.files.store import schema
-from services.runtime.times import instant
+from linckia.services.files.query.matching import COLUMNS, Condition, between, text_matches
+from linckia.services.files.store import schema
+from linckia.services.runtime.times import instant
 
 T = TypeVar("T")
 

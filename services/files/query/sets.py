@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 import apsw
 import msgspec
 
-from proto.ops.files.resources import Metric
-from services.files.query import named
-from services.files.store.sql import fetch_all, fetch_value
+from linckia.proto.ops.files.resources import Metric
+from linckia.services.files.query import named
+from linckia.services.files.store.sql import fetch_all, fetch_value
 
 
 def find(db: apsw.Connection, name: str, field: str = "name") -> int:

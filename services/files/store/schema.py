@@ -9,7 +9,7 @@ negative): read the view `node`, never `entry` alone, to answer a client.
 
 from __future__ import annotations
 
-from proto.ops.files.shared import Kind
+from linckia.proto.ops.files.shared import Kind
 
 VERSION = 3
 

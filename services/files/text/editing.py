@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from proto.errors import InvalidParams, OperationError
-from proto.near import did_you_mean
-from proto.ops.files.text import FileEdit, FileText
-from services.files.text.texts import Text
-from services.runtime.rewrite import content_hash
-from services.runtime.text.lines import span
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.near import did_you_mean
+from linckia.proto.ops.files.text import FileEdit, FileText
+from linckia.services.files.text.texts import Text
+from linckia.services.runtime.rewrite import content_hash
+from linckia.services.runtime.text.lines import span
 
 MAX_LINES = 2_000
 """Lines that are answered where none are asked for."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 
-from proto.errors import InvalidParams, OperationError
-from proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES, DecodedText, DecodeText
-from proto.ops.files.text import FileSource, FileText
-from services.files import paths
-from services.files.text.texts import Text
-from services.runtime.calls import Undecodable, decoded
-from services.runtime.handlers import Context
-from services.runtime.rewrite import content_hash
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.ops.decode import DOCUMENT_TYPES, TEXTUAL_TYPES, DecodedText, DecodeText
+from linckia.proto.ops.files.text import FileSource, FileText
+from linckia.services.files import paths
+from linckia.services.files.text.texts import Text
+from linckia.services.runtime.calls import Undecodable, decoded
+from linckia.services.runtime.handlers import Context
+from linckia.services.runtime.rewrite import content_hash
 
 ORIGINAL_BYTES = 300_000
 """The most bytes in one answer."""

@@ -9,20 +9,20 @@ import msgspec
 import trio
 from msgspec import structs
 
-from proto.errors import InvalidParams, OperationError
-from proto.frames import Written
-from proto.ops.files import text as ops
-from services.files import paths
-from services.files.changes.writing import Writing
-from services.files.core import Core, Family
-from services.files.query import named
-from services.files.text.editing import edited, part
-from services.files.text.extracting import extracted, is_document, original
-from services.files.text.grep import Grep
-from services.files.text.texts import Text, decode
-from services.runtime.handlers import Context, handles
-from services.runtime.rewrite import Rewritten, check_match, content_hash, read_whole, told
-from services.runtime.text.lines import shortly
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.frames import Written
+from linckia.proto.ops.files import text as ops
+from linckia.services.files import paths
+from linckia.services.files.changes.writing import Writing
+from linckia.services.files.core import Core, Family
+from linckia.services.files.query import named
+from linckia.services.files.text.editing import edited, part
+from linckia.services.files.text.extracting import extracted, is_document, original
+from linckia.services.files.text.grep import Grep
+from linckia.services.files.text.texts import Text, decode
+from linckia.services.runtime.handlers import Context, handles
+from linckia.services.runtime.rewrite import Rewritten, check_match, content_hash, read_whole, told
+from linckia.services.runtime.text.lines import shortly
 
 
 class TextTools(Family):

@@ -7,8 +7,8 @@ import contextlib
 import mimetypes
 from dataclasses import dataclass
 
-from proto.errors import InvalidParams, OperationError
-from services.runtime.text.charsets import charset_of, marked_charset
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.services.runtime.text.charsets import charset_of, marked_charset
 
 _FALLBACKS = ("cp1252", "latin-1")
 """For a text in no other set; every byte is a character of the second."""

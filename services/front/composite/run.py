@@ -11,20 +11,20 @@ from typing import Unpack
 
 from msgspec import Raw
 
-from proto.dispatch import CallOptions, ClientRequests, Dispatcher
-from proto.errors import InvalidParams, LinckiaError
-from proto.frames import new_trace
-from proto.front import SERVICE
-from proto.json_types import JsonObject
-from proto.operation import CLIENT, Operation, Params
-from proto.ops.front import Describe, Execute, Query, Session
-from proto.surfaces.describe import describe
-from proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
-from services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
-from services.front.composite.plan import Planned, check, plan
-from services.front.dispatcher import answered_here
-from services.front.excerpt import excerpt
-from services.front.protocol.failures import as_failure
+from linckia.proto.dispatch import CallOptions, ClientRequests, Dispatcher
+from linckia.proto.errors import InvalidParams, LinckiaError
+from linckia.proto.frames import new_trace
+from linckia.proto.front import SERVICE
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import CLIENT, Operation, Params
+from linckia.proto.ops.front import Describe, Execute, Query, Session
+from linckia.proto.surfaces.describe import describe
+from linckia.proto.surfaces.steps import DOCUMENTS, NAMES, Category, Steps
+from linckia.services.front.composite.answer import Composed, as_json, composed, direct, failed, sized
+from linckia.services.front.composite.plan import Planned, check, plan
+from linckia.services.front.dispatcher import answered_here
+from linckia.services.front.excerpt import excerpt
+from linckia.services.front.protocol.failures import as_failure
 
 CallStep = Callable[[Operation[object], Params[object], ClientRequests | None], Awaitable[object]]
 """Calls the operation of one step for the caller of the tool."""

@@ -13,22 +13,22 @@ from typing import Any
 import msgspec
 from mcp.shared.exceptions import MCPError
 
-from proto.dispatch import Dispatcher
-from proto.errors import Failure, InvalidParams, LinckiaError
-from proto.front import SERVICE
-from proto.json_types import JsonObject
-from proto.mcp import MISSING_CAPABILITY
-from proto.near import did_you_mean
-from proto.operation import Operation, Params
-from proto.ops import Table
-from proto.surfaces.steps import PLACE, Category
-from proto.surfaces.surface import Surface, caches
-from services.front.composite.answer import Composed
-from services.front.excerpt import Excerpt, excerpt
-from services.front.protocol.client_requests import CallRequests
-from services.front.protocol.failures import as_data, code_of, message_of
-from services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
-from services.front.scratchpad import shortened
+from linckia.proto.dispatch import Dispatcher
+from linckia.proto.errors import Failure, InvalidParams, LinckiaError
+from linckia.proto.front import SERVICE
+from linckia.proto.json_types import JsonObject
+from linckia.proto.mcp import MISSING_CAPABILITY
+from linckia.proto.near import did_you_mean
+from linckia.proto.operation import Operation, Params
+from linckia.proto.ops import Table
+from linckia.proto.surfaces.steps import PLACE, Category
+from linckia.proto.surfaces.surface import Surface, caches
+from linckia.services.front.composite.answer import Composed
+from linckia.services.front.excerpt import Excerpt, excerpt
+from linckia.services.front.protocol.client_requests import CallRequests
+from linckia.services.front.protocol.failures import as_data, code_of, message_of
+from linckia.services.front.protocol.messages import INTERNAL_ERROR, INVALID_PARAMS
+from linckia.services.front.scratchpad import shortened
 
 MAX_VALUES = 100
 """The protocol's limit for one completion."""

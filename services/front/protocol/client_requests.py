@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
-from proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
-from proto.json_types import JsonObject
-from proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
+from linckia.proto.errors import Cancelled, Forbidden, InvalidParams, OperationError
+from linckia.proto.json_types import JsonObject
+from linckia.proto.mcp import CAPABILITIES, CAPABILITY_OF, INPUTS, MISSING_CAPABILITY
 
 PROGRESS_INTERVAL_S = 0.05
 """Between two progress notifications of one call: a person sees no more, and a client need not parse more."""

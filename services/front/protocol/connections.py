@@ -31,11 +31,11 @@ from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 
-from proto import frames, mcp
-from proto.errors import InvalidParams, OperationError
-from proto.frames import Event
-from proto.json_types import JsonObject
-from services.front.session import SessionState
+from linckia.proto import frames, mcp
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.frames import Event
+from linckia.proto.json_types import JsonObject
+from linckia.services.front.session import SessionState
 
 Context = ServerRequestContext[Any, Any]
 

@@ -19,15 +19,15 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from msgspec import UNSET, Raw, UnsetType
 from pydantic import ValidationError
 
-from proto.front import SERVICE
-from proto.json_types import JsonObject
-from proto.operation import Operation
-from proto.surfaces.steps import NAMES
-from services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
-from services.front.protocol.client_requests import CallRequests, Client
-from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
-from services.front.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
-from services.front.protocol.server import SurfaceServer
+from linckia.proto.front import SERVICE
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import Operation
+from linckia.proto.surfaces.steps import NAMES
+from linckia.services.front.protocol.calls import as_error, encoded_tool_result, may_be_written, perform
+from linckia.services.front.protocol.client_requests import CallRequests, Client
+from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from linckia.services.front.protocol.messages import TOOLS_CALL, Envelope, RequestId, error_message
+from linckia.services.front.protocol.server import SurfaceServer
 
 _PREFIX = "io.modelcontextprotocol/"
 

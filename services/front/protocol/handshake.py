@@ -13,9 +13,9 @@ from typing import TypedDict
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from proto.json_types import JsonObject
-from proto.surfaces.surface import Surface
-from services.front.protocol.messages import RequestId, result_message
+from linckia.proto.json_types import JsonObject
+from linckia.proto.surfaces.surface import Surface
+from linckia.services.front.protocol.messages import RequestId, result_message
 
 NAME = "linckia"
 TITLE = "Linckia"

@@ -12,7 +12,7 @@ import msgspec
 import trio
 from msgspec import UNSET, Raw, UnsetType
 
-from proto.bounds import counted, exceeded
+from linckia.proto.bounds import counted, exceeded
 
 TOOLS_CALL = "tools/call"
 
@@ -94,7 +94,7 @@ def _refused(data: bytes, text: str) -> NotJson:
     """Why `data` is refused, with its id: clients in JavaScript that cut a text within an emoji send half a surrogate
     pair, escaped, and would wait for ever for an answer without an id."""
     if len(data) > MAX_EXPLAINED_BYTES:
-        from services.front.transport.json_lines import readable_id
+        from linckia.services.front.transport.json_lines import readable_id
 
         return NotJson(text, readable_id(data))
     try:

@@ -22,16 +22,16 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp.shared.jsonrpc_dispatcher import progress_token_from_params
 from mcp_types import INVALID_PARAMS
 
-from proto import grants
-from proto.dispatch import Dispatcher
-from proto.json_types import JsonObject
-from proto.operation import Operation, Params, Role
-from proto.ops import Table
-from proto.surfaces.surface import Surface
-from services.front.prompts import SHOWN_ON, FilePrompts
-from services.front.protocol import calls
-from services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
-from services.front.protocol.connections import (
+from linckia.proto import grants
+from linckia.proto.dispatch import Dispatcher
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import Operation, Params, Role
+from linckia.proto.ops import Table
+from linckia.proto.surfaces.surface import Surface
+from linckia.services.front.prompts import SHOWN_ON, FilePrompts
+from linckia.services.front.protocol import calls
+from linckia.services.front.protocol.client_requests import LEVELS, CallRequests, InputRequired, merged_answers
+from linckia.services.front.protocol.connections import (
     Context,
     News,
     SdkClient,
@@ -42,9 +42,9 @@ from services.front.protocol.connections import (
     reporting_level,
     state_of,
 )
-from services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
-from services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
-from services.front.scratchpad import Scratchpads
+from linckia.services.front.protocol.failures import as_failure, as_tool_result, is_protocol_error
+from linckia.services.front.protocol.handshake import LIST_FRESH_MS, NAME, TITLE, Greeter, lists_of, offered
+from linckia.services.front.scratchpad import Scratchpads
 
 _LEGACY_RESOURCE_NOT_FOUND = -32002
 """Of the revisions before 2026-07-28, which has -32602."""

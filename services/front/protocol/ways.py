@@ -12,15 +12,15 @@ import enum
 
 from msgspec import UnsetType
 
-from services.front.protocol.messages import TOOLS_CALL, Envelope
+from linckia.services.front.protocol.messages import TOOLS_CALL, Envelope
 
 
 class Way(enum.Enum):
     """Who answers."""
 
-    CALL = "services.front.protocol.fast_path"
-    GREETING = "services.front.protocol.handshake"
-    SDK = "services.front.protocol.server"
+    CALL = "linckia.services.front.protocol.fast_path"
+    GREETING = "linckia.services.front.protocol.handshake"
+    SDK = "linckia.services.front.protocol.server"
 
 
 class Carrier(enum.Enum):

@@ -24,17 +24,17 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from proto import grants
-from proto.errors import MaybeExecuted, Unavailable
-from proto.json_types import JsonObject
-from proto.operation import Access
-from services.front import scratchpad
-from services.front.protocol import batch
-from services.front.protocol.batch import BATCH_VERSIONS, Part
-from services.front.protocol.client_requests import DEFAULT_LEVEL
-from services.front.protocol.fast_path import Answer, FastPath, ToolCall
-from services.front.protocol.handshake import agreed
-from services.front.protocol.messages import (
+from linckia.proto import grants
+from linckia.proto.errors import MaybeExecuted, Unavailable
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import Access
+from linckia.services.front import scratchpad
+from linckia.services.front.protocol import batch
+from linckia.services.front.protocol.batch import BATCH_VERSIONS, Part
+from linckia.services.front.protocol.client_requests import DEFAULT_LEVEL
+from linckia.services.front.protocol.fast_path import Answer, FastPath, ToolCall
+from linckia.services.front.protocol.handshake import agreed
+from linckia.services.front.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
     Envelope,
@@ -46,15 +46,15 @@ from services.front.protocol.messages import (
     read_long,
     request_key,
 )
-from services.front.protocol.server import SurfaceServer
-from services.front.protocol.ways import Carrier, Way, way_of
-from services.front.session import SessionState
-from services.front.transport.exchange import Exchange, send_whole
-from services.front.transport.http_batch import serve_batch
-from services.front.transport.http_sessions import HttpSession, Said, Sessions
-from services.front.transport.request import Body, McpRequest, Refused, answered_once, name_of, replay_of
-from services.front.transport.session_ids import Claims
-from services.front.transport.turns import LARGE_BYTES, Shared
+from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.protocol.ways import Carrier, Way, way_of
+from linckia.services.front.session import SessionState
+from linckia.services.front.transport.exchange import Exchange, send_whole
+from linckia.services.front.transport.http_batch import serve_batch
+from linckia.services.front.transport.http_sessions import HttpSession, Said, Sessions
+from linckia.services.front.transport.request import Body, McpRequest, Refused, answered_once, name_of, replay_of
+from linckia.services.front.transport.session_ids import Claims
+from linckia.services.front.transport.turns import LARGE_BYTES, Shared
 
 CALLS_S = 2.0
 """For calls in flight when this front is to end, before the server itself ends them."""

@@ -16,8 +16,8 @@ import trio
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from starlette.types import Receive, Send
 
-from proto.json_types import JsonObject
-from services.front.protocol.fast_path import Answer
+from linckia.proto.json_types import JsonObject
+from linckia.services.front.protocol.fast_path import Answer
 
 STREAM_AFTER_S = 10.0
 """A call this long is answered by a stream, which can be kept open behind proxies."""

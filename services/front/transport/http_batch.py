@@ -12,10 +12,10 @@ import msgspec
 import trio
 from starlette.types import Message, Receive, Send
 
-from services.front.protocol import batch
-from services.front.protocol.batch import Part
-from services.front.protocol.messages import INVALID_REQUEST, error_message
-from services.front.transport.exchange import Exchange, send_whole
+from linckia.services.front.protocol import batch
+from linckia.services.front.protocol.batch import Part
+from linckia.services.front.protocol.messages import INVALID_REQUEST, error_message
+from linckia.services.front.transport.exchange import Exchange, send_whole
 
 Serve = Callable[[Part, Receive, Send], Awaitable[None]]
 """Serves one message that stands for the body of a request."""

@@ -26,20 +26,20 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from mcp_types import InitializeRequestParams
 
-from proto import frames, grants
-from proto.dispatch import Dispatcher
-from proto.errors import LinckiaError
-from proto.frames import Event
-from proto.front import SERVICE
-from proto.front import TO_FRONTS as PREFIX
-from proto.operation import Params, operation_of
-from proto.ops.kernel import KernelKeepSession, KernelKeptSession
-from services.front.dispatcher import Events
-from services.front.protocol.connections import KEEP, STATE
-from services.front.protocol.server import SurfaceServer
-from services.front.scratchpad import LOOSE, Entry, Scratchpad, Scratchpads
-from services.front.session import SessionState, read_state
-from services.front.transport.session_ids import Claims, SessionIds
+from linckia.proto import frames, grants
+from linckia.proto.dispatch import Dispatcher
+from linckia.proto.errors import LinckiaError
+from linckia.proto.frames import Event
+from linckia.proto.front import SERVICE
+from linckia.proto.front import TO_FRONTS as PREFIX
+from linckia.proto.operation import Params, operation_of
+from linckia.proto.ops.kernel import KernelKeepSession, KernelKeptSession
+from linckia.services.front.dispatcher import Events
+from linckia.services.front.protocol.connections import KEEP, STATE
+from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.scratchpad import LOOSE, Entry, Scratchpad, Scratchpads
+from linckia.services.front.session import SessionState, read_state
+from linckia.services.front.transport.session_ids import Claims, SessionIds
 
 MAX_SESSIONS = 4096
 """That a front has in memory."""

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from services.front.protocol.messages import RequestId
-from services.front.transport.descriptors import Input
+from linckia.services.front.protocol.messages import RequestId
+from linckia.services.front.transport.descriptors import Input
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Longest line that is read."""

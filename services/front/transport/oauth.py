@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import trio
 
-from proto.errors import LinckiaError
-from proto.front import OAuth
-from proto.grants import MAX_NAME_CHARS, Grant, Rate
-from proto.operation import ALL, SURFACES
+from linckia.proto.errors import LinckiaError
+from linckia.proto.front import OAuth
+from linckia.proto.grants import MAX_NAME_CHARS, Grant, Rate
+from linckia.proto.operation import ALL, SURFACES
 
 if TYPE_CHECKING:
     from jwt import PyJWK

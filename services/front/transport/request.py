@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from mcp.shared.inbound import decode_header_value
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proto import grants
-from services.front.protocol.fast_path import ToolCall
-from services.front.protocol.messages import TOOLS_CALL
-from services.front.transport.http_sessions import HttpSession
-from services.front.transport.turns import LARGE_BYTES, Shared, Turns
+from linckia.proto import grants
+from linckia.services.front.protocol.fast_path import ToolCall
+from linckia.services.front.protocol.messages import TOOLS_CALL
+from linckia.services.front.transport.http_sessions import HttpSession
+from linckia.services.front.transport.turns import LARGE_BYTES, Shared, Turns
 
 
 class Refused(Exception):

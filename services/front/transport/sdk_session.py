@@ -25,10 +25,10 @@ from mcp_types import (
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from services.front.protocol.batch import NOT_A_MESSAGE
-from services.front.protocol.connections import on_connection, state_of
-from services.front.protocol.fast_path import FastPath, ToolCall
-from services.front.protocol.messages import (
+from linckia.services.front.protocol.batch import NOT_A_MESSAGE
+from linckia.services.front.protocol.connections import on_connection, state_of
+from linckia.services.front.protocol.fast_path import FastPath, ToolCall
+from linckia.services.front.protocol.messages import (
     INVALID_REQUEST,
     PARSE_ERROR,
     Envelope,
@@ -37,8 +37,8 @@ from services.front.protocol.messages import (
     error_message,
     is_call,
 )
-from services.front.protocol.server import SurfaceServer
-from services.front.transport.json_lines import readable_id
+from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.transport.json_lines import readable_id
 
 _LISTEN = "subscriptions/listen"
 

@@ -19,14 +19,14 @@ import msgspec
 import trio
 from msgspec import UnsetType
 
-from proto.errors import MaybeExecuted, Unavailable
-from proto.json_types import JsonObject
-from proto.operation import Access
-from services.front import scratchpad
-from services.front.protocol import batch
-from services.front.protocol.failures import message_of
-from services.front.protocol.handshake import Handshake
-from services.front.protocol.messages import (
+from linckia.proto.errors import MaybeExecuted, Unavailable
+from linckia.proto.json_types import JsonObject
+from linckia.proto.operation import Access
+from linckia.services.front import scratchpad
+from linckia.services.front.protocol import batch
+from linckia.services.front.protocol.failures import message_of
+from linckia.services.front.protocol.handshake import Handshake
+from linckia.services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -39,17 +39,17 @@ from services.front.protocol.messages import (
     read_envelope,
     request_key,
 )
-from services.front.protocol.ways import Carrier, Way, way_of
-from services.front.session import STDIO, current_peer
-from services.front.transport.descriptors import Input, Output, non_blocking
-from services.front.transport.json_lines import LOST, Excess, Line, lines, readable_id
-from services.front.transport.session_memory import Kept, SessionMemory, id_of
+from linckia.services.front.protocol.ways import Carrier, Way, way_of
+from linckia.services.front.session import STDIO, current_peer
+from linckia.services.front.transport.descriptors import Input, Output, non_blocking
+from linckia.services.front.transport.json_lines import LOST, Excess, Line, lines, readable_id
+from linckia.services.front.transport.session_memory import Kept, SessionMemory, id_of
 
 if TYPE_CHECKING:
     # They load the SDK, which is done beside the first messages.
-    from services.front.gateway import Gateway
-    from services.front.protocol.fast_path import ToolCall
-    from services.front.transport.sdk_session import SdkSession
+    from linckia.services.front.gateway import Gateway
+    from linckia.services.front.protocol.fast_path import ToolCall
+    from linckia.services.front.transport.sdk_session import SdkSession
 
 DRAIN_S = 30.0
 """For calls still in flight when the input has ended."""
@@ -187,7 +187,7 @@ class StdioSession:
         # Waited for, not asked for: the first message comes first.
         await self._gateway.loaded.wait()
         server = await self._gateway.server(self._surface)
-        from services.front.transport.sdk_session import SdkSession
+        from linckia.services.front.transport.sdk_session import SdkSession
 
         self._sdk = SdkSession(server, self._post, self._respond, self._handshake.answered)
         self._nursery.start_soon(self._sdk.run)

@@ -16,12 +16,12 @@ from starlette import routing
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proto.dispatch import Dispatcher
-from proto.errors import Forbidden, Kind, LinckiaError
-from proto.front import SERVICE
-from proto.operation import Route, operation_of
-from proto.ops.kernel import KernelPageRestart
-from services.front.web.routes import failed, json_response
+from linckia.proto.dispatch import Dispatcher
+from linckia.proto.errors import Forbidden, Kind, LinckiaError
+from linckia.proto.front import SERVICE
+from linckia.proto.operation import Route, operation_of
+from linckia.proto.ops.kernel import KernelPageRestart
+from linckia.services.front.web.routes import failed, json_response
 
 KEY_HEADER = "linckia-key"
 

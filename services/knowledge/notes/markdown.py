@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.knowledge.notes import frontmatter
-from services.knowledge.notes.files import Place
-from services.knowledge.notes.links import Reference, pointers
-from services.runtime.date_ranges import instant
-from services.runtime.models.measure import Measure
-from services.runtime.text.cutting import Part, Section, cut, without_data
-from services.runtime.text.markdown import Outline, outline
+from linckia.services.knowledge.notes import frontmatter
+from linckia.services.knowledge.notes.files import Place
+from linckia.services.knowledge.notes.links import Reference, pointers
+from linckia.services.runtime.date_ranges import instant
+from linckia.services.runtime.models.measure import Measure
+from linckia.services.runtime.text.cutting import Part, Section, cut, without_data
+from linckia.services.runtime.text.markdown import Outline, outline
 
 VERSION = 6
 """Rises when the same text would give another note: then all notes are read again."""

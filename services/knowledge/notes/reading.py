@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from proto.errors import InvalidParams, OperationError
-from proto.near import did_you_mean
-from proto.ops.knowledge import NodeContent
-from services.knowledge.notes import frontmatter, headings
-from services.knowledge.notes.headings import Heading
-from services.runtime.text.lines import span
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.near import did_you_mean
+from linckia.proto.ops.knowledge import NodeContent
+from linckia.services.knowledge.notes import frontmatter, headings
+from linckia.services.knowledge.notes.headings import Heading
+from linckia.services.runtime.text.lines import span
 
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """With its break, as the notes' line numbers count them."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 import trio
 
-from services.knowledge.ingest.walking import SKIPPED_FOLDERS
-from services.knowledge.notes.links import name_key
-from services.knowledge.notes.spelling import as_on_disk
-from services.runtime.roots import Roots
-from services.runtime.walking import Folder, walk
+from linckia.services.knowledge.ingest.walking import SKIPPED_FOLDERS
+from linckia.services.knowledge.notes.links import name_key
+from linckia.services.knowledge.notes.spelling import as_on_disk
+from linckia.services.runtime.roots import Roots
+from linckia.services.runtime.walking import Folder, walk
 
 PATIENCE_S = 5.0
 """For the walk through all roots: a status is asked for by people."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from services.knowledge.notes.files import digest
+from linckia.services.knowledge.notes.files import digest
 
 SAME = 0.8
 """Of the runs of words, from which on one note says what the other says: one word in fourteen may be another."""

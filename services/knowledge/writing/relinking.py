@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.knowledge.notes import frontmatter, links
-from services.knowledge.notes.files import Place
-from services.knowledge.notes.properties import DESTINATION, WIKILINK, encoded, property_links
-from services.knowledge.writing.editing import MARK, flat
-from services.runtime.text.markdown import outline
+from linckia.services.knowledge.notes import frontmatter, links
+from linckia.services.knowledge.notes.files import Place
+from linckia.services.knowledge.notes.properties import DESTINATION, WIKILINK, encoded, property_links
+from linckia.services.knowledge.writing.editing import MARK, flat
+from linckia.services.runtime.text.markdown import outline
 
 _PLAIN_YAML = re.compile(r"[^\W\d_][\w ./-]*(?<! )")
 _ENCODED = re.compile(r"[\s()<>%#?\\\[\]]")

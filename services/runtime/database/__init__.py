@@ -1,7 +1,7 @@
 """SQLite as every service uses it: see `database.Database`."""
 
-from proto.durable import sync_folder
-from services.runtime.database.database import Change, Database, Query
-from services.runtime.database.schema import Kind, Schema
+from linckia.proto.durable import sync_folder
+from linckia.services.runtime.database.database import Change, Database, Query
+from linckia.services.runtime.database.schema import Kind, Schema
 
 __all__ = ["Change", "Database", "Kind", "Query", "Schema", "sync_folder"]

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import apsw
 import trio
 
-from proto.errors import LinckiaError
-from services.runtime.database.file import BUSY_TIMEOUT_MS, DAMAGE, DISK, DatabaseFile
+from linckia.proto.errors import LinckiaError
+from linckia.services.runtime.database.file import BUSY_TIMEOUT_MS, DAMAGE, DISK, DatabaseFile
 
 T = TypeVar("T")
 Change = Callable[[apsw.Connection], T]

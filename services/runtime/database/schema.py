@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from proto.errors import OperationError
+from linckia.proto.errors import OperationError
 
 Migration = str | Callable[[apsw.Connection], object]
 """SQL, or a function that works inside the transaction of the migration."""

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from services.runtime.models.folders import ModelMissing as ModelMissing  # noqa: PLC0414 - raised by what stands here
-from services.runtime.models.folders import most_tokens, read_json
+from linckia.services.runtime.models.folders import ModelMissing as ModelMissing  # noqa: PLC0414 - raised by what stands here
+from linckia.services.runtime.models.folders import most_tokens, read_json
 
 Ids = npt.NDArray[np.int32]
 """Token ids of one text, special tokens included."""

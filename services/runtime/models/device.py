@@ -14,8 +14,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proto.errors import OperationError
-from proto.machine import usable_cores
+from linckia.proto.errors import OperationError
+from linckia.proto.machine import usable_cores
 
 
 class Precision(enum.StrEnum):

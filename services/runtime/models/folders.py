@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from proto import models
-from proto.errors import OperationError
-from proto.models import cached, hub, known
+from linckia.proto import models
+from linckia.proto.errors import OperationError
+from linckia.proto.models import cached, hub, known
 
 AUTO = "auto"
 PREFERRED = "BAAI/bge-small-en-v1.5"

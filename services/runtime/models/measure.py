@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from services.runtime.models.folders import AUTO, ModelMissing, locate_embedder, most_tokens, read_json
+from linckia.services.runtime.models.folders import AUTO, ModelMissing, locate_embedder, most_tokens, read_json
 
 SETTING = "embedder"
 """Under which a service that cuts texts finds the settings of `embed` among its own."""

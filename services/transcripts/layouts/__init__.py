@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.messages import Call, Message, Turn
-from services.transcripts.providers.wire import Json
+from linckia.services.transcripts.messages import Call, Message, Turn
+from linckia.services.transcripts.providers.wire import Json
 
 
 class Step(Turn, kw_only=True):

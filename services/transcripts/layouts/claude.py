@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.layouts import Layout, Step, passed, said, seconds
-from services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Call, Message
-from services.transcripts.providers import anthropic, wire
-from services.transcripts.providers.wire import Json, child, text
+from linckia.services.transcripts.layouts import Layout, Step, passed, said, seconds
+from linckia.services.transcripts.messages import ASSISTANT, TOOL_RESULT, TOOL_USE, Call, Message
+from linckia.services.transcripts.providers import anthropic, wire
+from linckia.services.transcripts.providers.wire import Json, child, text
 
 AGENT = "claude-code"
 

@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import msgspec
 
-from services.transcripts.layouts import Layout, Step, counted, said, seconds
-from services.transcripts.layouts.codex_usage import Meter
-from services.transcripts.messages import ASSISTANT, Call, Message
-from services.transcripts.providers import openai, responses
-from services.transcripts.providers.wire import Json, child, count, records, text
+from linckia.services.transcripts.layouts import Layout, Step, counted, said, seconds
+from linckia.services.transcripts.layouts.codex_usage import Meter
+from linckia.services.transcripts.messages import ASSISTANT, Call, Message
+from linckia.services.transcripts.providers import openai, responses
+from linckia.services.transcripts.providers.wire import Json, child, count, records, text
 
 AGENT = "codex"
 

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import msgspec
 
-from proto.ops.transcripts import Block
-from services.transcripts.layouts import Layout, Step, counted, said, seconds
-from services.transcripts.messages import ASSISTANT, TOOL_RESULT, Call, Message, tool_result, tool_use
-from services.transcripts.providers.gemini import NAME as PROVIDER
-from services.transcripts.providers.gemini import content, part_blocks
-from services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
+from linckia.proto.ops.transcripts import Block
+from linckia.services.transcripts.layouts import Layout, Step, counted, said, seconds
+from linckia.services.transcripts.messages import ASSISTANT, TOOL_RESULT, Call, Message, tool_result, tool_use
+from linckia.services.transcripts.providers.gemini import NAME as PROVIDER
+from linckia.services.transcripts.providers.gemini import content, part_blocks
+from linckia.services.transcripts.providers.wire import Json, child, compact, count, records, text, usage
 
 AGENT = "gemini-cli"
 

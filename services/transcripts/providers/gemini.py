@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import structs
 
-from proto.ops.transcripts import Block
-from services.transcripts.messages import (
+from linckia.proto.ops.transcripts import Block
+from linckia.services.transcripts.messages import (
     ASSISTANT,
     IMAGE,
     TOOL_RESULT,
@@ -23,8 +23,18 @@ from services.transcripts.messages import (
     tool_result,
     tool_use,
 )
-from services.transcripts.providers import wire
-from services.transcripts.providers.wire import Json, Unreadable, child, compact, count, items, records, text, usage
+from linckia.services.transcripts.providers import wire
+from linckia.services.transcripts.providers.wire import (
+    Json,
+    Unreadable,
+    child,
+    compact,
+    count,
+    items,
+    records,
+    text,
+    usage,
+)
 
 NAME = "gemini"
 

@@ -63,7 +63,15 @@ def import_(folder: Path) -> None:
     peer = size / (time.perf_counter() - began) / 1e6
     with running(folder / "data", all_ready=False) as kernel:
         kernel.wait_ready("transcripts")
-        command = [sys.executable, "-m", "kernel.cli", "import-transcripts", "--data", str(kernel.data_dir), str(files)]
+        command = [
+            sys.executable,
+            "-m",
+            "linckia.kernel.cli",
+            "import-transcripts",
+            "--data",
+            str(kernel.data_dir),
+            str(files),
+        ]
         began = time.perf_counter()
         first = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
         while _nodes(kernel) < 5000:

@@ -33,7 +33,16 @@ async def _delay(folder: Path) -> None:
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(trio.serve_tcp, _serve, 0)
         port = listeners[0].socket.getsockname()[1]
-        command = [sys.executable, "-m", "kernel.cli", "proxy", "--data", str(folder), "--listen", "127.0.0.1:0"]
+        command = [
+            sys.executable,
+            "-m",
+            "linckia.kernel.cli",
+            "proxy",
+            "--data",
+            str(folder),
+            "--listen",
+            "127.0.0.1:0",
+        ]
         process = await trio.to_thread.run_sync(_start, [*command, "--upstream", f"http://127.0.0.1:{port}"])
         assert process.stdout is not None
         line = await trio.to_thread.run_sync(process.stdout.readline)

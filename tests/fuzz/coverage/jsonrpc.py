@@ -9,19 +9,19 @@ from typing import cast
 
 import trio
 
-from proto import ops
-from proto.errors import InvalidParams
-from proto.surfaces.surface import Surface
-from services.front.composite.run import Composites
-from services.front.prompts import FilePrompts
-from services.front.protocol import batch
-from services.front.protocol.connections import News
-from services.front.protocol.fast_path import FastPath
-from services.front.protocol.handshake import Handshake
-from services.front.protocol.messages import NotJson, error_message, is_call, read_envelope, request_key
-from services.front.protocol.server import SurfaceServer
-from services.front.scratchpad import Scratchpads
-from services.front.transport.json_lines import readable_id
+from linckia.proto import ops
+from linckia.proto.errors import InvalidParams
+from linckia.proto.surfaces.surface import Surface
+from linckia.services.front.composite.run import Composites
+from linckia.services.front.prompts import FilePrompts
+from linckia.services.front.protocol import batch
+from linckia.services.front.protocol.connections import News
+from linckia.services.front.protocol.fast_path import FastPath
+from linckia.services.front.protocol.handshake import Handshake
+from linckia.services.front.protocol.messages import NotJson, error_message, is_call, read_envelope, request_key
+from linckia.services.front.protocol.server import SurfaceServer
+from linckia.services.front.scratchpad import Scratchpads
+from linckia.services.front.transport.json_lines import readable_id
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import META

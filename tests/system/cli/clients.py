@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel.cli.__main__ import main
-from kernel.control.client import Client, ControlError, NoKernel
+from linckia.kernel.cli.__main__ import main
+from linckia.kernel.control.client import Client, ControlError, NoKernel
 from tests.system.running import REPOSITORY
 
-LINCKIA = (sys.executable, "-P", "-m", "kernel.cli")
+LINCKIA = (sys.executable, "-P", "-m", "linckia.kernel.cli")
 
 SUBSET = (sys.executable, "-m", "tests.system.subset")
 

@@ -30,10 +30,10 @@ def checkout(tmp_path: Path) -> Path:
 
     The user stands in a folder that has a package of the same name, which must not be taken for ours.
     """
-    (tmp_path / "kernel").mkdir()
-    (tmp_path / "kernel" / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
+    (tmp_path / "linckia").mkdir()
+    (tmp_path / "linckia" / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
     root = tmp_path / "check out"
-    shutil.copytree(SCRIPTS, root / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SCRIPTS, root / "scripts", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "kernel" / "cli").mkdir(parents=True)
     for path, text in (("kernel/__init__.py", ""), ("kernel/cli/__init__.py", ""), ("kernel/cli/__main__.py", PROGRAM)):
@@ -78,7 +78,7 @@ def test_first_uses_set_up_once_and_nothing_of_that_reaches_stdout(checkout: Pat
     (checkout / "pyproject.toml").write_text(PYPROJECT + "# changed\n")
     assert run(checkout, "after a change")[:2] == (0, "ran ['after a change']\n")
 
-    link = checkout.parent / "linckia"
+    link = checkout.parent / "linked"
     link.symlink_to(checkout / "scripts" / "linckia")
     done = subprocess.run([link, "linked"], env=environment(), capture_output=True, text=True, check=False)
     assert done.stdout == "ran ['linked']\n"

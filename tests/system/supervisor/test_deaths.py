@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from kernel.ports import CauseKind, ServiceState
-from kernel.supervisor.processes import memory_bytes
-from kernel.supervisor.spec import Backoff
-from proto.birth import EXIT_OUT_OF_MEMORY
-from proto.frames import Return
+from linckia.kernel.ports import CauseKind, ServiceState
+from linckia.kernel.supervisor.processes import memory_bytes
+from linckia.kernel.supervisor.spec import Backoff
+from linckia.proto.birth import EXIT_OUT_OF_MEMORY
+from linckia.proto.frames import Return
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import exists, is_alive, supervised, trial, until
 

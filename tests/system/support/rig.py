@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.ports import Cause, ServiceState
-from kernel.supervisor.local import LocalPlacement
-from kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from kernel.supervisor.supervisor import ServiceReport, Supervisor
-from proto import frames
-from proto.birth import Birth
-from proto.channel import Channel
-from proto.frames import AnyFrame, Call, Fault, Hello, Return
-from proto.operation import Params, operation_of
+from linckia.kernel.ports import Cause, ServiceState
+from linckia.kernel.supervisor.local import LocalPlacement
+from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
+from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
+from linckia.proto import frames
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel
+from linckia.proto.frames import AnyFrame, Call, Fault, Hello, Return
+from linckia.proto.operation import Params, operation_of
 from tests.system.support.ops import Echo, Misbehave
 
 OPERATIONS = tuple(sorted(operation_of(params).name for params in (Echo, Misbehave)))

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kernel import data_format, outcomes
-from kernel.backup import restoring, target
-from kernel.backup.making import backup
-from kernel.backup.stores import Keep, keep_of
-from kernel.backup.target import BackupFailed, Folder, listed
-from kernel.control.address import hold
-from kernel.schedule import Schedule
-from proto import durable
+from linckia.kernel import data_format, outcomes
+from linckia.kernel.backup import restoring, target
+from linckia.kernel.backup.making import backup
+from linckia.kernel.backup.stores import Keep, keep_of
+from linckia.kernel.backup.target import BackupFailed, Folder, listed
+from linckia.kernel.control.address import hold
+from linckia.kernel.schedule import Schedule
+from linckia.proto import durable
 from tests.unit.backup import writing
 from tests.unit.backup.writing import TRASH
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kernel.backup.moment import STAGING, Moment
-from kernel.backup.target import BackupFailed
+from linckia.kernel.backup.moment import STAGING, Moment
+from linckia.kernel.backup.target import BackupFailed
 from tests.unit.backup import writing
 from tests.unit.backup.writing import DATABASES, TRASH, check_one_moment, counts
 
@@ -71,8 +71,8 @@ def test_what_is_written_and_moved_during_the_copy_is_not_in_it(data: Path, tmp_
 def test_a_store_that_is_not_free_holds_up_no_other(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel.backup.moment.PATIENCE_S", 0.2)
-    monkeypatch.setattr("kernel.backup.moment.HOLD_S", 0.05)
+    monkeypatch.setattr("linckia.kernel.backup.moment.PATIENCE_S", 0.2)
+    monkeypatch.setattr("linckia.kernel.backup.moment.HOLD_S", 0.05)
     with contextlib.closing(apsw.Connection(str(data / DATABASES[1]))) as db:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(BackupFailed, match=r"files\.db was written to for .* without a pause"), Moment(data):
@@ -86,7 +86,7 @@ def test_a_store_that_is_not_free_holds_up_no_other(
 STOPPED = """
 import os, signal, sys
 from pathlib import Path
-from kernel.backup import moment
+from linckia.kernel.backup import moment
 moment.OR_DIE_S = 0.3
 moment._Store.keep = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
 moment.Moment(Path(sys.argv[1])).__enter__()

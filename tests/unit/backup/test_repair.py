@@ -8,10 +8,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kernel.backup.making import backup
-from kernel.cli.doctor import Finding, Verdict
-from kernel.cli.repair import repaired
-from kernel.control.address import hold
+from linckia.kernel.backup.making import backup
+from linckia.kernel.cli.doctor import Finding, Verdict
+from linckia.kernel.cli.repair import repaired
+from linckia.kernel.control.address import hold
 from tests.unit.backup import writing
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import completion, status
-from kernel.cli.__main__ import describe, main
-from kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
-from kernel.cli.tools import markdown
-from kernel.control.address import last_lines
-from kernel.control.client import CallFailed
-from proto.operation import Role
-from proto.ops import load
+from linckia.kernel.cli import completion, status
+from linckia.kernel.cli.__main__ import describe, main
+from linckia.kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
+from linckia.kernel.cli.tools import markdown
+from linckia.kernel.control.address import last_lines
+from linckia.kernel.control.client import CallFailed
+from linckia.proto.operation import Role
+from linckia.proto.ops import load
 
 SERVICE: dict[str, Any] = {
     "name": "embed",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import kernel
-from kernel import outcomes
-from kernel.config import Config, load
-from kernel.settings import ConfigError, Flags
+from linckia import kernel
+from linckia.kernel import outcomes
+from linckia.kernel.config import Config, load
+from linckia.kernel.settings import ConfigError, Flags
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from kernel.cli.files import Line, absolute, drawn, printable
-from kernel.cli.terminal import size
+from linckia.kernel.cli.files import Line, absolute, drawn, printable
+from linckia.kernel.cli.terminal import size
 
 
 def test_a_line_fits_the_terminal() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-OURS = {"proto", "kernel", "services", "tests", "scripts"}
+OURS = {"linckia", "tests", "scripts"}
 
 BROUGHT_ALONG = {"mcp-types": "mcp"}
 """Distributions that are parts of a declared one, released together with it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proto.records import Part, parts
+from linckia.proto.records import Part, parts
 
 ITEMS: list[Any] = [
     {"a": 'quote " and brace ] } , \\'},

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kernel.cli import Failed, stdio
-from kernel.control.client import KernelGone
+from linckia.kernel.cli import Failed, stdio
+from linckia.kernel.control.client import KernelGone
 
 
 class PlayedKernels:

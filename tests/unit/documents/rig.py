@@ -9,11 +9,11 @@ from typing import Any
 
 import trio
 
-from proto.ops.documents.change import AddResult, DocumentsAdd
-from proto.ops.documents.reading import Document, DocumentsList
-from services.decode import main as decode
-from services.documents.main import open_service
-from services.runtime.handlers import OpenService
+from linckia.proto.ops.documents.change import AddResult, DocumentsAdd
+from linckia.proto.ops.documents.reading import Document, DocumentsList
+from linckia.services.decode import main as decode
+from linckia.services.documents.main import open_service
+from linckia.services.runtime.handlers import OpenService
 from tests.in_process import Bench, services_in_process
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.documents.change import DocumentsAdd
-from proto.ops.documents.find import DocumentsGrep, DocumentsSearch
-from proto.ops.documents.reading import DocumentsGet
-from services.decode.text.reading import text_of
-from services.documents.store.kinds import nature
-from services.documents.store.schema import TEXT_OWN
-from services.retrieve.main import open_service as open_retrieve
-from services.runtime.text.charsets import charset_of, codec_of
+from linckia.proto.ops.documents.change import DocumentsAdd
+from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
+from linckia.proto.ops.documents.reading import DocumentsGet
+from linckia.services.decode.text.reading import text_of
+from linckia.services.documents.store.kinds import nature
+from linckia.services.documents.store.schema import TEXT_OWN
+from linckia.services.retrieve.main import open_service as open_retrieve
+from linckia.services.runtime.text.charsets import charset_of, codec_of
 from tests.unit.documents.rig import documents, tree
 from tests.unit.documents.test_imports import calls
 

@@ -10,11 +10,11 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.documents.find import DocumentsGrep
-from proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
-from services.documents.store.store import Store
-from services.documents.text import pieces
-from services.documents.verify import unfindable
+from linckia.proto.ops.documents.find import DocumentsGrep
+from linckia.proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
+from linckia.services.documents.store.store import Store
+from linckia.services.documents.text import pieces
+from linckia.services.documents.verify import unfindable
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.embed.encoder import Vectors
+from linckia.services.embed.encoder import Vectors
 
 TEXTS = [
     "cat",

@@ -14,23 +14,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from proto.errors import OperationError
-from proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
-from services.embed import backends, onnx_encoder
-from services.embed import main as embed
-from services.embed.backends import Backend, Trial, chosen, open_encoder
-from services.embed.encoder import Vectors
-from services.embed.onnx_encoder import Graphs, OnnxEncoder, read_tensors
-from services.embed.samples import COMPARED
-from services.embed.tokens import TextTokenizer
-from services.embed.weights import ModelFiles, Pooling, fingerprint, resolve
-from services.runtime.models.checkpoint import Ids, ModelMissing
-from services.runtime.models.device import Precision, processor
+from linckia.proto.errors import OperationError
+from linckia.proto.ops.embed import EmbedMaxSim, EmbedModelParams, EmbedTexts, TextKind
+from linckia.services.embed import backends, onnx_encoder
+from linckia.services.embed import main as embed
+from linckia.services.embed.backends import Backend, Trial, chosen, open_encoder
+from linckia.services.embed.encoder import Vectors
+from linckia.services.embed.onnx_encoder import Graphs, OnnxEncoder, read_tensors
+from linckia.services.embed.samples import COMPARED
+from linckia.services.embed.tokens import TextTokenizer
+from linckia.services.embed.weights import ModelFiles, Pooling, fingerprint, resolve
+from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
+from linckia.services.runtime.models.device import Precision, processor
 from tests.in_process import services_in_process
 from tests.unit.embed.samples import TEXTS, worst_cosine
 
 if TYPE_CHECKING:
-    from services.embed.torch_encoder import TorchEncoder
+    from linckia.services.embed.torch_encoder import TorchEncoder
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def eight_bits(packaged: ModelFiles, graph: Path) -> OnnxEncoder:
 
 def by_torch(files: ModelFiles) -> TorchEncoder:
     # With torch, which takes seconds, and each process that runs tests reads all files of tests.
-    from services.embed.torch_encoder import TorchEncoder
+    from linckia.services.embed.torch_encoder import TorchEncoder
 
     return TorchEncoder(files, precision=Precision.FP32)
 
@@ -211,7 +211,7 @@ def test_eight_bits_that_disagree_are_not_used(
 _WITHOUT_TORCH = """
 import sys
 from pathlib import Path
-from services.embed.main import Settings, load
+from linckia.services.embed.main import Settings, load
 loaded = load(Settings(), "cpu", Path(sys.argv[1]))
 print(loaded.encoder.backend, "torch" in sys.modules, "transformers" in sys.modules)
 """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proto.ops.embed import EmbedMaxSim
-from services.embed import main as embed
+from linckia.proto.ops.embed import EmbedMaxSim
+from linckia.services.embed import main as embed
 from tests.in_process import services_in_process
 
 TEXTS = ["Sea stars regrow lost arms.", "The stock market fell on Monday.", "A lost limb of a starfish grows back."]

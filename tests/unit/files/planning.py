@@ -9,22 +9,22 @@ from pathlib import Path
 
 import trio
 
-from proto import ops
-from proto.errors import InvalidParams, OperationError
-from proto.operation import Params
-from proto.ops.files.plans import (
+from linckia.proto import ops
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.operation import Params
+from linckia.proto.ops.files.plans import (
     Execution,
     PlanGet,
     PlanSource,
     SourceConfig,
 )
-from proto.ops.files.sets import ResourceSetGet
-from proto.ops.kernel import KernelCall
-from services.files.main import open_service as open_files
-from services.files.plans.finding import Entry
-from services.files.store import schema
-from services.runtime.handlers import Context, Environment, Handlers
-from services.watch.main import open_service as open_watch
+from linckia.proto.ops.files.sets import ResourceSetGet
+from linckia.proto.ops.kernel import KernelCall
+from linckia.services.files.main import open_service as open_files
+from linckia.services.files.plans.finding import Entry
+from linckia.services.files.store import schema
+from linckia.services.runtime.handlers import Context, Environment, Handlers
+from linckia.services.watch.main import open_service as open_watch
 from tests.in_process import Bench, services_in_process
 
 PATIENCE_S = 20

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from proto.ops.files.plans import (
+from linckia.proto.ops.files.plans import (
     ChainedOutcome,
     MediaCondition,
     PlanCreate,
@@ -16,8 +16,8 @@ from proto.ops.files.plans import (
     SelectionOutcome,
     ToolOutcome,
 )
-from services.files.plans import executions as executing
-from services.files.plans import outcomes
+from linckia.services.files.plans import executions as executing
+from linckia.services.files.plans import outcomes
 from tests.unit.files.planning import (
     ENTRY,
     Kernel,

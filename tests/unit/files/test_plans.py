@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from proto.errors import InvalidParams, OperationError
-from proto.ops.files.plans import (
+from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.ops.files.plans import (
     All,
     ChainedOutcome,
     MediaCondition,
@@ -26,9 +26,9 @@ from proto.ops.files.plans import (
     SourceConfig,
     ToolOutcome,
 )
-from proto.ops.files.queries import QueryCreate
-from proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetModify
-from proto.ops.files.shared import Filter
+from linckia.proto.ops.files.queries import QueryCreate
+from linckia.proto.ops.files.sets import ResourceSetAddChild, ResourceSetCreate, ResourceSetModify
+from linckia.proto.ops.files.shared import Filter
 from tests.unit.files.planning import (
     Kernel,
     ended,

@@ -11,11 +11,11 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from proto.errors import InvalidParams, MaybeExecuted, OperationError
-from proto.mcp import Content, Image, Text
-from proto.operation import Access, Operation, Params, Role, operation
-from proto.ops import Table, front
-from services.runtime.handlers import Context, Environment, Handlers, handles
+from linckia.proto.errors import InvalidParams, MaybeExecuted, OperationError
+from linckia.proto.mcp import Content, Image, Text
+from linckia.proto.operation import Access, Operation, Params, Role, operation
+from linckia.proto.ops import Table, front
+from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from tests.unit.front import operations
 
 _step = partial(

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from services.front.protocol.client_requests import PROGRESS_INTERVAL_S, CallRequests
+from linckia.services.front.protocol.client_requests import PROGRESS_INTERVAL_S, CallRequests
 from tests.unit.front.httpwire import served
 from tests.unit.front.wire import META, connected, gateway_in_process
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from proto.surfaces.steps import Steps
-from services.front.composite import answer
-from services.front.protocol.failures import FAILURE_META
+from linckia.proto.surfaces.steps import Steps
+from linckia.services.front.composite import answer
+from linckia.services.front.protocol.failures import FAILURE_META
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.steps import TABLE, open_service
 from tests.unit.front.wire import META, Wire, connected, gateway_in_process

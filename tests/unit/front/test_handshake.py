@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from mcp_types import InitializeRequestParams, methods, version
 from mcp_types.jsonrpc import JSONRPCRequest, jsonrpc_message_adapter
 
-from kernel import VERSION
-from proto import mcp
-from proto.operation import SURFACES
-from proto.surfaces.surface import Surface
-from services.front.gateway import Gateway
-from services.front.prompts import FilePrompts
-from services.front.protocol import handshake
-from services.front.protocol.handshake import Handshake
+from linckia.kernel import VERSION
+from linckia.proto import mcp
+from linckia.proto.operation import SURFACES
+from linckia.proto.surfaces.surface import Surface
+from linckia.services.front.gateway import Gateway
+from linckia.services.front.prompts import FilePrompts
+from linckia.services.front.protocol import handshake
+from linckia.services.front.protocol.handshake import Handshake
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 from tests.unit.front.wire import META, connected, gateway_in_process
@@ -259,10 +259,10 @@ async def test_lines_that_are_no_message_are_refused_before_the_sdk_is_there() -
 ALONE = """
 import os, sys
 import trio
-from services.front import main as front
-from services.front.gateway import Gateway
-from services.front.prompts import FilePrompts
-from proto import ops
+from linckia.services.front import main as front
+from linckia.services.front.gateway import Gateway
+from linckia.services.front.prompts import FilePrompts
+from linckia.proto import ops
 
 async def main():
     server_in, client_out = os.pipe()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from services.front.transport.descriptors import READ_BYTES
-from services.front.transport.json_lines import BEGUN_BYTES
-from services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
-from services.runtime.handlers import Context
+from linckia.services.front.transport.descriptors import READ_BYTES
+from linckia.services.front.transport.json_lines import BEGUN_BYTES
+from linckia.services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
+from linckia.services.runtime.handlers import Context
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import ListOp, StringOp
 from tests.unit.front.wire import META, MODERN, Wire, gateway_in_process

@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from proto.errors import InvalidParams
-from services.front.transport.descriptors import Input
-from services.front.transport.json_lines import MAX_MESSAGE_BYTES, lines
+from linckia.proto.errors import InvalidParams
+from linckia.services.front.transport.descriptors import Input
+from linckia.services.front.transport.json_lines import MAX_MESSAGE_BYTES, lines
 from tests.unit.front.wire import META, connected, gateway_in_process
 
 

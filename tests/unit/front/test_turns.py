@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from services.front.transport import turns
-from services.front.transport.turns import Bodies, Turns
+from linckia.services.front.transport import turns
+from linckia.services.front.transport.turns import Bodies, Turns
 from tests.unit.front.httpwire import HttpWire, Reply, served
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from services.front.protocol import ways
-from services.front.protocol.messages import Envelope
-from services.front.protocol.ways import TABLE, Carrier, Way
-from services.front.transport import endpoint, stdio
+from linckia.services.front.protocol import ways
+from linckia.services.front.protocol.messages import Envelope
+from linckia.services.front.protocol.ways import TABLE, Carrier, Way
+from linckia.services.front.transport import endpoint, stdio
 from tests.unit.front.httpwire import served
 from tests.unit.front.wire import connected, gateway_in_process
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import trio
 
-from kernel import VERSION
-from proto.ops import Table
-from services.front.gateway import Gateway, open_gateway
-from services.runtime.handlers import OpenService
+from linckia.kernel import VERSION
+from linckia.proto.ops import Table
+from linckia.services.front.gateway import Gateway, open_gateway
+from linckia.services.runtime.handlers import OpenService
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import apsw
 
-from proto.ops.graph import NodeState, Outgoing
-from services.graph import store
+from linckia.proto.ops.graph import NodeState, Outgoing
+from linckia.services.graph import store
 
 Edges = set[tuple[str, str, str]]
 

@@ -15,7 +15,7 @@ from tests.unit.graph.rig import database, stored
 CHILD = """
 import sys, trio
 from pathlib import Path
-from services.graph import store
+from linckia.services.graph import store
 from tests.unit.graph.rig import state
 
 async def main():

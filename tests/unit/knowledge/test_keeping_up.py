@@ -12,14 +12,14 @@ import msgspec
 import pytest
 import trio
 
-from proto.errors import OperationError
-from proto.ops.knowledge import (
+from linckia.proto.errors import OperationError
+from linckia.proto.ops.knowledge import (
     ExploreLinks,
     ReadNodeContent,
     SearchDocuments,
 )
-from services.knowledge.main import open_service as open_knowledge
-from services.retrieve.main import open_service as open_retrieve
+from linckia.services.knowledge.main import open_service as open_knowledge
+from linckia.services.retrieve.main import open_service as open_retrieve
 from tests.in_process import services_in_process
 from tests.unit.knowledge.rig import Bench, MemorySearch, notes_service, settled, until, write
 

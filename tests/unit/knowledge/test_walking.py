@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from services.knowledge.ingest.walking import look
-from services.knowledge.notes.files import Place, Stamp
-from services.runtime.roots import Roots
+from linckia.services.knowledge.ingest.walking import look
+from linckia.services.knowledge.notes.files import Place, Stamp
+from linckia.services.runtime.roots import Roots
 from tests.unit.knowledge.rig import write
 
 

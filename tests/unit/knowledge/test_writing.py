@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from proto.errors import LinckiaError
-from proto.ops.knowledge import ReadNodeContent, SearchDocuments
-from proto.ops.knowledge_writing import EditNote, NoteWritten, Replacement, SectionText, WriteNote
-from services.runtime.roots import Roots
+from linckia.proto.errors import LinckiaError
+from linckia.proto.ops.knowledge import ReadNodeContent, SearchDocuments
+from linckia.proto.ops.knowledge_writing import EditNote, NoteWritten, Replacement, SectionText, WriteNote
+from linckia.services.runtime.roots import Roots
 from tests.unit.knowledge.rig import Bench, notes_service, settled, write
 
 

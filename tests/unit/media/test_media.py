@@ -17,8 +17,8 @@ import pypdfium2 as pdfium  # type: ignore[import-untyped]  # it has no types
 import pytest
 from PIL import Image
 
-from proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
-from proto.ops.decode import (
+from linckia.proto.errors import Forbidden, LinckiaError, OperationError, Quarantined, Unavailable
+from linckia.proto.ops.decode import (
     DecodeCode,
     Decoded,
     DecodedText,
@@ -28,7 +28,7 @@ from proto.ops.decode import (
     Formats,
     ParsedCode,
 )
-from proto.ops.media import (
+from linckia.proto.ops.media import (
     MediaArtifactParams,
     MediaBytes,
     MediaContent,
@@ -36,9 +36,9 @@ from proto.ops.media import (
     MediaInspection,
     MediaKind,
 )
-from services.decode.main import open_service as open_decode
-from services.media.main import open_service as open_media
-from services.runtime.handlers import Context, Environment, Handlers
+from linckia.services.decode.main import open_service as open_decode
+from linckia.services.media.main import open_service as open_media
+from linckia.services.runtime.handlers import Context, Environment, Handlers
 from tests.in_process import Bench, services_in_process
 
 SETTINGS: Mapping[str, dict[str, Any]] = {"decode": {"memory_limit_bytes": 0}}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from proto.errors import InvalidParams, LinckiaError
-from proto.ops import memory as ops
-from proto.ops.memory import Forget, MemoryExport, MemoryImport, UpdateMemory
-from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import SearchEverything
-from services.transcripts import main as transcripts
+from linckia.proto.errors import InvalidParams, LinckiaError
+from linckia.proto.ops import memory as ops
+from linckia.proto.ops.memory import Forget, MemoryExport, MemoryImport, UpdateMemory
+from linckia.proto.ops.retrieve import RetrieveStatus
+from linckia.proto.ops.transcripts import SearchEverything
+from linckia.services.transcripts import main as transcripts
 from tests.faults.scene import until
 from tests.in_process import Bench
 from tests.unit.memory.rig import listed, recalled, remembering, say, texts

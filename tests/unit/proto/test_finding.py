@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proto import ops
-from proto.surfaces.describe import describe
-from proto.surfaces.finding import _SAID, _terms
-from proto.surfaces.steps import Steps
+from linckia.proto import ops
+from linckia.proto.surfaces.describe import describe
+from linckia.proto.surfaces.finding import _SAID, _terms
+from linckia.proto.surfaces.steps import Steps
 
 TABLE = ops.load()
 STEPS = Steps("all", TABLE)

@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.proxy import passage
-from kernel.proxy.passage import Upstream
+from linckia.kernel.proxy import passage
+from linckia.kernel.proxy.passage import Upstream
 from tests.unit.proxy.rig import Between, proxied, read_all, read_until, reply_with
 
 BODY = b'{"model": "m", "messages": []}'

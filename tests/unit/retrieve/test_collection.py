@@ -9,12 +9,12 @@ import apsw
 import msgspec
 import pytest
 
-from proto.errors import InvalidParams
-from proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
-from services.retrieve import lexical, store
-from services.retrieve.collection import Collection
-from services.retrieve.lexical import WordsDamaged
-from services.runtime.database.beside import damaged_files
+from linckia.proto.errors import InvalidParams
+from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
+from linckia.services.retrieve import lexical, store
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.lexical import WordsDamaged
+from linckia.services.runtime.database.beside import damaged_files
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 
 

@@ -16,7 +16,7 @@ from tests.unit.retrieve.rig import opened
 CHILD = """
 import sys, trio
 from pathlib import Path
-from services.retrieve.collection import Collection
+from linckia.services.retrieve.collection import Collection
 from tests.unit.retrieve.rig import group
 
 async def main():

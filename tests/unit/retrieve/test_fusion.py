@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.fusion import CODE, PROSE, normalised, reciprocal_rank, standardised, vector_weight, weighted
+from linckia.services.retrieve.fusion import (
+    CODE,
+    PROSE,
+    normalised,
+    reciprocal_rank,
+    standardised,
+    vector_weight,
+    weighted,
+)
 
 scores = st.dictionaries(st.integers(0, 30), st.floats(-50, 50), max_size=20)
 

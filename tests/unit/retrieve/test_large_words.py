@@ -12,15 +12,15 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from services.retrieve import lexical
-from services.retrieve.collection import Collection
-from services.retrieve.filters import Where, compile_filters
-from services.retrieve.large_words import LargeWords
-from services.retrieve.lexical import Fts5
-from services.retrieve.queries import Patience
-from services.retrieve.search import search
-from services.retrieve.word_index import CHECK_WAIT_S
+from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
+from linckia.services.retrieve import lexical
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.filters import Where, compile_filters
+from linckia.services.retrieve.large_words import LargeWords
+from linckia.services.retrieve.lexical import Fts5
+from linckia.services.retrieve.queries import Patience
+from linckia.services.retrieve.search import search
+from linckia.services.retrieve.word_index import CHECK_WAIT_S
 from tests.unit.retrieve.rig import WordEmbedder, group
 
 VOCABULARY = [
@@ -156,7 +156,7 @@ async def test_the_switch_comes_with_the_size_and_nobody_notices(tmp_path: Path)
 async def test_a_filter_admits_all_that_it_should_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr("services.retrieve.large_words.FEW", few)
+    monkeypatch.setattr("linckia.services.retrieve.large_words.FEW", few)
     async with opened(tmp_path) as collection:
         await collection.put(
             [group(f"g{n}", f"zebra {'x ' * (n % 7)}", metadata={"colour": "red" if n % 10 == 0 else "blue"})

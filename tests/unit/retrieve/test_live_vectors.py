@@ -12,12 +12,12 @@ import apsw
 import pytest
 import trio
 
-from proto.ops.retrieve import Filter, Fusion, RetrieveSearch
-from services.retrieve import segment
-from services.retrieve.collection import Collection
-from services.retrieve.filters import compile_filters
-from services.retrieve.live_vectors import LiveVectors
-from services.retrieve.segment import Limits
+from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch
+from linckia.services.retrieve import segment
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.filters import compile_filters
+from linckia.services.retrieve.live_vectors import LiveVectors
+from linckia.services.retrieve.segment import Limits
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 

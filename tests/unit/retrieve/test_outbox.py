@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import trio
 
-from proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
-from proto.frames import Backlog
-from proto.ops.embed import EmbedResult, EmbedTexts
-from services.retrieve.collection import MOST_HURRIED, Collection
-from services.retrieve.outbox import BATCH
-from services.runtime.text.cutting import reading
+from linckia.proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
+from linckia.proto.frames import Backlog
+from linckia.proto.ops.embed import EmbedResult, EmbedTexts
+from linckia.services.retrieve.collection import MOST_HURRIED, Collection
+from linckia.services.retrieve.outbox import BATCH
+from linckia.services.runtime.text.cutting import reading
 from tests.unit.retrieve.rig import (
     WordEmbedder,
     drained,

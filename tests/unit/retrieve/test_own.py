@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import trio
 
-from proto.errors import InvalidParams, LinckiaError, OperationError
-from proto.ops.collections import (
+from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
+from linckia.proto.ops.collections import (
     CollectionCount,
     CollectionCreate,
     CollectionDelete,
@@ -24,8 +24,8 @@ from proto.ops.collections import (
     CollectionUpsert,
     Document,
 )
-from proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
-from services.retrieve.main import open_service
+from linckia.proto.ops.retrieve import Filter, Group, Item, RetrievePut, RetrieveSearch
+from linckia.services.retrieve.main import open_service
 from tests.in_process import Bench, services_in_process
 
 SETTINGS = {"rerank": "off", "collections": 3, "collection_documents": 5, "collection_bytes": 2000}

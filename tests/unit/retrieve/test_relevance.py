@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
-from services.retrieve.relevance import falling, relevance
+from linckia.proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
+from linckia.services.retrieve.relevance import falling, relevance
 
 MANY = 2000
 

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 import trio
 
-from proto.errors import Timeout, Unavailable
-from proto.ops.embed import EmbedResult, EmbedTexts
-from proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
-from services.retrieve.collection import Collection
-from services.retrieve.filters import Where
-from services.retrieve.lexical import Fts5, WordsDamaged
-from services.retrieve.queries import Patience
-from services.retrieve.search import search
-from services.retrieve.word_index import FoundWords
+from linckia.proto.errors import Timeout, Unavailable
+from linckia.proto.ops.embed import EmbedResult, EmbedTexts
+from linckia.proto.ops.retrieve import Fusion, Group, Item, RetrieveSearch
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.filters import Where
+from linckia.services.retrieve.lexical import Fts5, WordsDamaged
+from linckia.services.retrieve.queries import Patience
+from linckia.services.retrieve.search import search
+from linckia.services.retrieve.word_index import FoundWords
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, opened
 
 CORPUS = [
@@ -329,7 +329,7 @@ async def test_where_it_cannot_be_known_how_much_of_the_query_a_note_holds_that_
 async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.retrieve.search._LOAD_WAIT_S", 0.01)
+    monkeypatch.setattr("linckia.services.retrieve.search._LOAD_WAIT_S", 0.01)
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await filled(collection, embedder)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.retrieve import segment
-from services.retrieve.segment import Damaged, Limits, Record, Segment
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
+from linckia.services.retrieve import segment
+from linckia.services.retrieve.segment import Damaged, Limits, Record, Segment
+from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
 from tests.unit.retrieve.vectors_rig import assert_nearest, clustered, half, query
 
 ALL_BY_CODES = Limits(overfetch=10_000, exact_rows=0)

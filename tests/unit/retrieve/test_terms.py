@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.retrieve.terms import MAX_QUERY_TERMS, MAX_TERM, STOP_WORDS, indexed, query_terms, spellings, terms
+from linckia.services.retrieve.terms import (
+    MAX_QUERY_TERMS,
+    MAX_TERM,
+    STOP_WORDS,
+    indexed,
+    query_terms,
+    spellings,
+    terms,
+)
 
 
 @pytest.mark.parametrize(

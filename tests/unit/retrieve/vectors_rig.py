@@ -5,9 +5,9 @@ from __future__ import annotations
 import apsw
 import numpy as np
 
-from services.retrieve.collection import Collection
-from services.retrieve.segment import Limits
-from services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
+from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.segment import Limits
+from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
 from tests.unit.retrieve.rig import near, vector
 
 TINY = Limits(flat_vectors=8, overfetch=1000, exact_rows=0, struck_share=0.25)

@@ -9,21 +9,21 @@ from typing import Any
 import msgspec
 import trio
 
-from kernel.ports import Cause, CauseKind, ServiceState
-from kernel.router.call import Limits
-from kernel.router.record import AuditLog
-from kernel.router.router import Router
-from proto import frames, ops
-from proto.birth import Birth
-from proto.channel import Channel
-from proto.errors import OperationError
-from proto.frames import Hello, Written
-from proto.grants import Grant
-from proto.link import LinkClosed
-from proto.operation import Params, operation_of
-from services.runtime.calls import Outgoing
-from services.runtime.handlers import Context, Environment, Handlers, OpenService
-from services.runtime.loop import ServiceLoop
+from linckia.kernel.ports import Cause, CauseKind, ServiceState
+from linckia.kernel.router.call import Limits
+from linckia.kernel.router.record import AuditLog
+from linckia.kernel.router.router import Router
+from linckia.proto import frames, ops
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel
+from linckia.proto.errors import OperationError
+from linckia.proto.frames import Hello, Written
+from linckia.proto.grants import Grant
+from linckia.proto.link import LinkClosed
+from linckia.proto.operation import Params, operation_of
+from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.handlers import Context, Environment, Handlers, OpenService
+from linckia.services.runtime.loop import ServiceLoop
 from tests.memory_link import memory_link
 from tests.unit.router.ops import Put, Relay, Said, Say, Secret, Write
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from proto import frames
-from proto.errors import Forbidden
-from proto.grants import Grant
-from proto.operation import Params, operation_of
+from linckia.proto import frames
+from linckia.proto.errors import Forbidden
+from linckia.proto.grants import Grant
+from linckia.proto.operation import Params, operation_of
 from tests.unit.router.ops import Put, Relay, Said, Say
 from tests.unit.router.rig import Rig, rig
 

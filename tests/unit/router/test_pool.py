@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kernel.ports import Cause, CauseKind, ServiceState
-from proto.errors import MaybeExecuted, Quarantined, Unavailable
+from linckia.kernel.ports import Cause, CauseKind, ServiceState
+from linckia.proto.errors import MaybeExecuted, Quarantined, Unavailable
 from tests.unit.router.ops import Say, Write
 from tests.unit.router.rig import CRASHED, KILLED, call, rig
 

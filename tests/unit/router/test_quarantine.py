@@ -8,17 +8,17 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.ports import Cause
-from kernel.router import call as calls
-from kernel.router.call import QUARANTINE_S, RoutedCall
-from kernel.router.lane import ALONE_S
-from proto.errors import (
+from linckia.kernel.ports import Cause
+from linckia.kernel.router import call as calls
+from linckia.kernel.router.call import QUARANTINE_S, RoutedCall
+from linckia.kernel.router.lane import ALONE_S
+from linckia.proto.errors import (
     Executed,
     Kind,
     LinckiaError,
     Quarantined,
 )
-from proto.operation import Operation, operation_of
+from linckia.proto.operation import Operation, operation_of
 from tests.unit.router.ops import Say
 from tests.unit.router.rig import CRASHED, KILLED, STOPPED, call, rig
 

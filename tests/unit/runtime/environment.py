@@ -8,11 +8,11 @@ from typing import Any, TypeVar, cast
 
 import trio
 
-from proto.birth import Birth
-from proto.channel import Channel
-from proto.operation import Params
-from services.runtime.calls import Outgoing
-from services.runtime.handlers import Environment
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel
+from linckia.proto.operation import Params
+from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.handlers import Environment
 from tests.memory_link import memory_link
 
 R = TypeVar("R")

@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from services.runtime.storage import DiskFull, patiently
+from linckia.services.runtime.storage import DiskFull, patiently
 from tests.unit.runtime.environment import PlayedEnvironment
 
 

@@ -9,14 +9,14 @@ import pytest
 import trio
 import trio.testing
 
-from proto import frames
-from proto.birth import Birth
-from proto.channel import Channel
-from proto.errors import InvalidParams
-from proto.frames import Call, Cancel, Log, Pong, Progress
-from proto.link import Link
-from services.runtime.calls import Outgoing
-from services.runtime.handlers import Context, Environment
+from linckia.proto import frames
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel
+from linckia.proto.errors import InvalidParams
+from linckia.proto.frames import Call, Cancel, Log, Pong, Progress
+from linckia.proto.link import Link
+from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.handlers import Context, Environment
 from tests.memory_link import memory_link
 
 

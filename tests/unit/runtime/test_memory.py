@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from proto.machine import LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest
+from linckia.proto.machine import LOOK_EVERY_S, RESTS_S, WORTH_S, give_back_at_rest
 
 
 async def given_after(worked: list[float]) -> list[int]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from proto.errors import OperationError
-from services.runtime import replace
-from services.runtime.rewrite import Contended, TooLarge, content_hash, create, read_whole, rewrite, told
-from services.runtime.roots import Denied, OutsideRoots, Roots
-from services.runtime.text.lines import MAX_CHARACTERS, shortly, unified
+from linckia.proto.errors import OperationError
+from linckia.services.runtime import replace
+from linckia.services.runtime.rewrite import Contended, TooLarge, content_hash, create, read_whole, rewrite, told
+from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
+from linckia.services.runtime.text.lines import MAX_CHARACTERS, shortly, unified
 
 NO_NAMES = pytest.mark.parametrize("unnamed", [True, False], indirect=True, ids=["unnamed files", "named ones"])
 

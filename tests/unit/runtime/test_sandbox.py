@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime import sandbox
+from linckia.services.runtime import sandbox
 
 needs_landlock = pytest.mark.skipif(not sandbox.landlock_version(), reason="this kernel has no landlock")
 needs_seccomp = pytest.mark.skipif(not sandbox.has_seccomp(), reason="no seccomp for this processor")
@@ -24,8 +24,8 @@ def confined(tmp_path: Path, body: str, *, before: str = "", network: bool = Fal
     code = f"""
 import apsw, os, socket, sqlite3, subprocess, tempfile
 from pathlib import Path
-from proto.birth import Confinement
-from services.runtime.sandbox import confine
+from linckia.proto.birth import Confinement
+from linckia.services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 data, folder, root, outside = (base / n for n in ("data", "folder", "root", "outside"))
 {textwrap.dedent(before)}

@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kernel.ports import Cause, ServiceState
-from kernel.supervisor.placement import Exit, Running
-from kernel.supervisor.processes import Activity
-from kernel.supervisor.spawn import SpawnError
-from kernel.supervisor.spec import ServiceSpec
-from kernel.supervisor.supervisor import ServiceReport, Supervisor
-from proto import frames
-from proto.birth import Birth
-from proto.channel import Channel
-from proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
-from proto.link import Link, LinkClosed
+from linckia.kernel.ports import Cause, ServiceState
+from linckia.kernel.supervisor.placement import Exit, Running
+from linckia.kernel.supervisor.processes import Activity
+from linckia.kernel.supervisor.spawn import SpawnError
+from linckia.kernel.supervisor.spec import ServiceSpec
+from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
+from linckia.proto import frames
+from linckia.proto.birth import Birth
+from linckia.proto.channel import Channel
+from linckia.proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
+from linckia.proto.link import Link, LinkClosed
 from tests.memory_link import memory_link
 
 MIB = 2**20

@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.chaos import Faults
-from proto import frames
-from proto.channel import Channel
-from proto.frames import AnyFrame, Ping, Pong, Return
-from proto.ops.kernel import KernelChaos
+from linckia.kernel.chaos import Faults
+from linckia.proto import frames
+from linckia.proto.channel import Channel
+from linckia.proto.frames import AnyFrame, Ping, Pong, Return
+from linckia.proto.ops.kernel import KernelChaos
 from tests.memory_link import memory_link
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")

@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.ports import CauseKind, ServiceState
-from kernel.supervisor.process import Liveness
-from kernel.supervisor.spec import Backoff, ServiceSpec
-from proto import frames
-from proto.birth import Birth
-from proto.errors import InvalidParams, Kind, Unavailable
-from proto.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
+from linckia.kernel.ports import CauseKind, ServiceState
+from linckia.kernel.supervisor.process import Liveness
+from linckia.kernel.supervisor.spec import Backoff, ServiceSpec
+from linckia.proto import frames
+from linckia.proto.birth import Birth
+from linckia.proto.errors import InvalidParams, Kind, Unavailable
+from linckia.proto.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
 from tests.unit.supervisor.stage import MIB, Actor, behave, birth_of, serve, staged
 from tests.unit.supervisor.world import service
 

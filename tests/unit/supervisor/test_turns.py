@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from kernel.supervisor.turns import Turns
+from linckia.kernel.supervisor.turns import Turns
 
 NAMES = ("first", "second", "third")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 
-from proto.ops.retrieve import RetrieveStatus
-from proto.ops.transcripts import (
+from linckia.proto.ops.retrieve import RetrieveStatus
+from linckia.proto.ops.transcripts import (
     TranscriptCheckout,
     TranscriptDelete,
     TranscriptHistories,
@@ -19,9 +19,9 @@ from proto.ops.transcripts import (
     TranscriptNode,
     TranscriptsSearch,
 )
-from proto.ops.transcripts_intake import TranscriptImport
-from services.retrieve import main as retrieve
-from services.transcripts import main as transcripts
+from linckia.proto.ops.transcripts_intake import TranscriptImport
+from linckia.services.retrieve import main as retrieve
+from linckia.services.transcripts import main as transcripts
 from tests.in_process import services_in_process
 from tests.unit.transcripts.rig import Json, assistant, payload, post, serving, user
 from tests.unit.transcripts.test_redaction import SECRETS

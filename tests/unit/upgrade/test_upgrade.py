@@ -13,30 +13,30 @@ from pathlib import Path
 import apsw
 import pytest
 
-from kernel import VERSION, data_format
-from kernel.control.address import CannotHold
-from proto.ops.decode import DOCUMENT_TYPES
-from proto.ops.documents.change import DocumentsAdd, DocumentsDelete
-from proto.ops.documents.find import DocumentsGrep
-from proto.ops.documents.reading import DocumentsGet, DocumentsList
-from proto.ops.files.plans import PlanExecute, PlanList
-from proto.ops.files.queries import QueryList
-from proto.ops.files.sets import ResourceSetCreate, ResourceSetList
-from proto.ops.transcripts import TranscriptHistories, TranscriptList
-from proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
-from services.documents.store import schema as documents_schema
-from services.files.store import schema as files_schema
-from services.files.store.database import open_database as open_files
-from services.graph import store as graph
-from services.knowledge.schema import SCHEMA as NOTES
-from services.knowledge.schema import open_database as open_notes
-from services.media.store import SCHEMA as MEDIA
-from services.memory.store import SCHEMA as MEMORIES
-from services.retrieve.schema import SCHEMA as COLLECTIONS
-from services.runtime.database import Database, Kind, Schema, beside
-from services.runtime.database.schema import UnknownVersion
-from services.transcripts.database import SCHEMA as TRANSCRIPTS
-from services.watch.store import Store as Watched
+from linckia.kernel import VERSION, data_format
+from linckia.kernel.control.address import CannotHold
+from linckia.proto.ops.decode import DOCUMENT_TYPES
+from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
+from linckia.proto.ops.documents.find import DocumentsGrep
+from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsList
+from linckia.proto.ops.files.plans import PlanExecute, PlanList
+from linckia.proto.ops.files.queries import QueryList
+from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
+from linckia.proto.ops.transcripts import TranscriptHistories, TranscriptList
+from linckia.proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
+from linckia.services.documents.store import schema as documents_schema
+from linckia.services.files.store import schema as files_schema
+from linckia.services.files.store.database import open_database as open_files
+from linckia.services.graph import store as graph
+from linckia.services.knowledge.schema import SCHEMA as NOTES
+from linckia.services.knowledge.schema import open_database as open_notes
+from linckia.services.media.store import SCHEMA as MEDIA
+from linckia.services.memory.store import SCHEMA as MEMORIES
+from linckia.services.retrieve.schema import SCHEMA as COLLECTIONS
+from linckia.services.runtime.database import Database, Kind, Schema, beside
+from linckia.services.runtime.database.schema import UnknownVersion
+from linckia.services.transcripts.database import SCHEMA as TRANSCRIPTS
+from linckia.services.watch.store import Store as Watched
 from tests.unit.documents.pdfs import pdf_of
 from tests.unit.documents.rig import documents, until
 from tests.unit.files.rig import files_service, index

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from kernel.config import Http
-from proto.errors import (
+from linckia.kernel.config import Http
+from linckia.proto.errors import (
     Internal,
     InvalidParams,
     LinckiaError,
@@ -24,11 +24,19 @@ from proto.errors import (
     Timeout,
     Unavailable,
 )
-from proto.ops import load
-from proto.ops.embed import Array, EmbedMaxSim, EmbedModel, EmbedModelParams, EmbedResult, EmbedTexts, MaxSimResult
-from proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
-from services.front.web.routes import routes
-from services.runtime.handlers import Context, Environment, Handlers
+from linckia.proto.ops import load
+from linckia.proto.ops.embed import (
+    Array,
+    EmbedMaxSim,
+    EmbedModel,
+    EmbedModelParams,
+    EmbedResult,
+    EmbedTexts,
+    MaxSimResult,
+)
+from linckia.proto.ops.rerank import Ranked, RerankModel, RerankModelParams, RerankPairs, RerankResult
+from linckia.services.front.web.routes import routes
+from linckia.services.runtime.handlers import Context, Environment, Handlers
 from tests.unit.front.httpwire import HttpWire, Reply, served
 from tests.unit.front.inprocess import InProcess, in_process
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from proto.errors import Forbidden, InvalidParams
-from proto.front import SERVICE, Http
-from proto.ops import load
-from proto.ops.kernel import Done, KernelPageRestart, KernelStatusParams
-from services.front.web import page
-from services.front.web.routes import routes
+from linckia.proto.errors import Forbidden, InvalidParams
+from linckia.proto.front import SERVICE, Http
+from linckia.proto.ops import load
+from linckia.proto.ops.kernel import Done, KernelPageRestart, KernelStatusParams
+from linckia.services.front.web import page
+from linckia.services.front.web.routes import routes
 from tests.unit.front.httpwire import HttpWire, served
 
 KEY = "the-key-of-this-run"
