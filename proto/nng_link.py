@@ -3,6 +3,8 @@
 On one machine nng runs over one end of an inherited `stream_pair` (`socket://`): no path, no reconnect, identity by
 construction, one link for each generation of a service. Between machines both ends show a certificate, and a
 connection that breaks ends the link: nng must not connect again on its own, for the messages between would be lost.
+nng says nothing of an end that goes before both have shaken hands: the kernel then sees the process die, and a service
+dies with its kernel.
 
 nng is driven through its readiness descriptors under trio and never by pynng's `asend` and `arecv`: a cancelled
 `asend` leaks its message. Frames that are ready together travel in one nng message, each after its length, since every
@@ -126,8 +128,13 @@ class NngLink(Link):
     def listening(cls, url: str, certificates: Certificates, *, max_message_bytes: int) -> NngLink:
         """For the first that connects to `tls+tcp://HOST:PORT` with a certificate. Raises OSError, ValueError."""
         config = certificates.config(dials=False)
+
+        def attach(opened: Any) -> None:
+            opened.tls_config = config
+            opened.listen(url)
+
         with _as_os_errors(url):
-            return cls(lambda opened: opened.listen(url, tls_config=config), max_message_bytes=max_message_bytes)
+            return cls(attach, max_message_bytes=max_message_bytes)
 
     @classmethod
     def dialled(cls, url: str, certificates: Certificates, *, max_message_bytes: int) -> NngLink:
@@ -145,7 +152,7 @@ class NngLink(Link):
     @property
     def port(self) -> int:
         """Of the TCP socket on which it listens."""
-        return int(self._socket.listeners[0].local_address.port)
+        return socket.ntohs(int(self._socket.listeners[0].local_address.port))
 
     def _on_peer_gone(self) -> None:
         self._peer_gone = True
