@@ -8,6 +8,7 @@ decides, and those of the folders above the search count too. A glob comes befor
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +43,8 @@ class Globs:
 
     def __init__(self, globs: Sequence[str]) -> None:
         """Raises InvalidParams."""
-        given = [each for glob in globs if glob for each in _expanded(glob)]
+        each_of_them = (each for glob in globs if glob for each in _expanded(glob))
+        given = list(itertools.islice(each_of_them, MAX_GLOBS + 1))
         if len(given) > MAX_GLOBS:
             raise InvalidParams(f"`glob`: more than {MAX_GLOBS} patterns", field="glob")
         try:
@@ -63,13 +65,16 @@ class Globs:
         return not matched
 
 
-def _expanded(glob: str) -> list[str]:
-    """`*.{a,b}` as `*.a` and `*.b`."""
-    match = _BRACES.search(glob)
-    if match is None:
-        return [glob]
-    many = [glob[: match.start()] + each + glob[match.end() :] for each in match[1].split(",")]
-    return [each for one in many[:MAX_GLOBS] for each in _expanded(one)][: MAX_GLOBS + 1]
+def _expanded(glob: str) -> Iterator[str]:
+    """`*.{a,b}` as `*.a` and `*.b`. One after the other, so that a caller can stop at its bound."""
+    waiting = [glob]
+    while waiting:
+        one = waiting.pop()
+        match = _BRACES.search(one)
+        if match is None:
+            yield one
+        else:
+            waiting += [one[: match.start()] + each + one[match.end() :] for each in reversed(match[1].split(","))]
 
 
 class Walk:
