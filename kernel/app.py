@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from msgspec import structs
 from linckia.kernel import catalog, tokens
 from linckia.kernel.audit import Audit
 from linckia.kernel.births import Births, RootFolders
-from linckia.kernel.catalog import Entry, Roots
+from linckia.kernel.catalog import Entry
 from linckia.kernel.chaos import Faults
 from linckia.kernel.config import Config
 from linckia.kernel.control.address import log_dir
@@ -59,7 +59,6 @@ async def run(
     listener: socket.socket,
     *,
     ephemeral: bool = False,
-    packages: Iterable[str] = (),
     ahead: Ahead | None = None,
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
 ) -> None:
@@ -68,14 +67,13 @@ async def run(
     Args:
         listener: the control socket, bound and listening; it stays the caller's.
         ephemeral: end a while after the last attached client has left.
-        packages: serve the services of these Python packages as well (`catalog.from_package`).
         ahead: becomes the first front.
         on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
-    Raises ConfigError: a setting names no service or a pool of no possible size, HTTP cannot listen there, or a file
-    of tokens cannot be read.
+    Raises ConfigError: a package cannot be served, a setting names no service or a pool of no possible size, HTTP
+    cannot listen there, or a file of tokens cannot be read.
     """
-    entries = (*catalog.ENTRIES, *map(catalog.from_package, packages))
+    entries = catalog.served(config.flags.packages)
     kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, ahead)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, kernel, nursery.cancel_scope)
@@ -215,7 +213,7 @@ class _Kernel:
         # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
         living = (ServiceState.STARTING, ServiceState.READY)
         for entry in self.entries:
-            if (entry.roots is not Roots.NONE or entry.follows) and self.supervisor.state(entry.spec.name) in living:
+            if entry.uses_roots and self.supervisor.state(entry.spec.name) in living:
                 self.supervisor.restart(entry.spec.name)
 
     async def _control(self, *, task_status: trio.TaskStatus[None]) -> None:

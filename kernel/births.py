@@ -20,14 +20,15 @@ import msgspec
 import trio
 
 from linckia.kernel import VERSION, users
-from linckia.kernel.catalog import DISK_LIMIT, Entry, Roots
-from linckia.kernel.config import Config
+from linckia.kernel.catalog import DISK_LIMIT, Entry
+from linckia.kernel.config import Config, files_of
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.proto import models
 from linckia.proto.birth import Birth, Confinement
 from linckia.proto.durable import replace_file
 from linckia.proto.front import FrontSettings, PromptFolder
 from linckia.proto.json_types import Layer
+from linckia.proto.manifest import Manifest, Roots
 from linckia.proto.ops import Table
 
 SESSION_KEY: Final = "session.key"
@@ -106,28 +107,26 @@ class Births:
 
     def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> Birth:
         config, entry = self.config, self.entries[spec.name]
+        manifest = entry.manifest
         # The kernel's own to read.
         settings = {key: value for key, value in config.services.get(entry.service, {}).items() if key != DISK_LIMIT}
-        if entry.pooled:
+        if manifest.pool is not None:
             # How many it is one of, so that they share the cores out among themselves.
             workers = sum(other.service == entry.service for other in self.entries.values())
             settings = {**settings, "workers": workers}
         if spec.handoff:
             settings = {**settings, **self._of_front}
-        embedder = config.services.get("embed", {})
-        if entry.cuts_texts:
-            settings = {**settings, "embedder": embedder}
-        uses_roots = entry.roots is not Roots.NONE or bool(entry.follows)
-        roots = (*(tuple(map(str, config.roots)) if entry.roots is not Roots.NONE else ()), *entry.follows)
-        read_only = tuple(map(str, config.read_only_roots)) if entry.roots is Roots.WRITE else roots
+        told = {name: config.services.get(service, {}) for name, service in manifest.told_settings.items()}
+        settings = {**settings, **told}
+        roots = (*(tuple(map(str, config.roots)) if manifest.roots is not Roots.NONE else ()), *entry.follows)
+        read_only = tuple(map(str, config.read_only_roots)) if manifest.roots is Roots.WRITE else roots
         writable = tuple(root for root in roots if root not in read_only)
-        reads_weights = entry.reads_models or entry.cuts_texts
-        weights = _model_folders(embedder if entry.cuts_texts else settings) if reads_weights else ()
-        named = _named_files(entry, settings)
+        weights = _model_folders(config.services.get(manifest.models_of, {})) if manifest.models_of else ()
+        named = _named_files(manifest, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
         closed = self._enclosed or users.unreachable(filter(Path.exists, map(Path, weights))) is not None
-        reads = uses_roots or prompts or named or closed
-        resolver = (*RESOLVER_FOLDERS, *_certificates()) if entry.network else ()
+        reads = entry.uses_roots or prompts or named or closed
+        resolver = (*RESOLVER_FOLDERS, *_certificates()) if manifest.network else ()
         return Birth(
             service=spec.name,
             module=spec.module,
@@ -137,11 +136,11 @@ class Births:
             data_dir=str(config.data_dir / "services" / spec.name),
             roots=roots,
             read_only=read_only,
-            denied=config.denied if uses_roots or prompts else (),
-            denied_patterns=config.denied_patterns if uses_roots or prompts else (),
+            denied=config.denied if entry.uses_roots or prompts else (),
+            denied_patterns=config.denied_patterns if entry.uses_roots or prompts else (),
             mode=mode,
             settings=settings,
-            environment=_named_variables(entry, settings),
+            environment=_named_variables(manifest, settings),
             ops_modules=entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             disk_limit_bytes=spec.disk_limit_bytes,
@@ -150,15 +149,15 @@ class Births:
                 # landlock adds up the rights of a root and of one inside it; the code tells them apart.
                 read=(*read_only, *prompts, *weights, *resolver, *named),
                 write=writable,
-                network=entry.network,
-                connections=entry.connections,
+                network=manifest.network,
+                connections=manifest.connections,
                 gpu=mode == "cuda",
-                watches=entry.watches,
+                watches=manifest.watches,
                 # What it writes to the roots is to be root's, or of whom it was.
                 user=users.user_of(config.data_dir, spec.name) if self._own_users and not writable else None,
                 # A file with a key in it, and often a folder on the way to what all need, is for its owner alone.
                 files_of_others="write" if writable else "read" if reads else "",
-                folders=self.folders.identities if uses_roots else (),
+                folders=self.folders.identities if entry.uses_roots else (),
             ),
         )
 
@@ -200,16 +199,15 @@ class Births:
         return True
 
 
-def _named_files(entry: Entry, settings: Mapping[str, object]) -> tuple[str, ...]:
+def _named_files(manifest: Manifest, settings: Mapping[str, object]) -> tuple[str, ...]:
     """The files that the settings name for a service to read."""
-    given = (settings.get(name) for name in entry.reads_files)
-    return tuple(str(Path(path).expanduser().resolve()) for path in given if isinstance(path, str) and path)
+    return tuple(str(Path(path).expanduser().resolve()) for path in files_of(manifest, settings))
 
 
-def _named_variables(entry: Entry, settings: Mapping[str, object]) -> dict[str, str]:
+def _named_variables(manifest: Manifest, settings: Mapping[str, object]) -> dict[str, str]:
     """What of the kernel's environment this service alone gets."""
-    named = [settings.get(name) for name in entry.reads_environment]
-    wanted = (*named, *(CERTIFICATES if entry.network else ()))
+    named = [settings.get(name) for name in manifest.reads_environment]
+    wanted = (*named, *(CERTIFICATES if manifest.network else ()))
     return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}
 
 

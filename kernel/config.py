@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from linckia.kernel import outcomes, reach
+from linckia.kernel import manifests, reach
 from linckia.kernel.control.address import find_data_dir, given_data_dir
 from linckia.kernel.settings import (
     REST_AFTER_S,
@@ -28,7 +28,9 @@ from linckia.kernel.settings import (
     from_file,
     from_flags,
     from_other_names,
+    with_short_tables,
 )
+from linckia.proto import backup as backups
 from linckia.proto.front import (
     ASYMMETRIC,
     DEFAULT_HOST,
@@ -41,6 +43,7 @@ from linckia.proto.front import (
 )
 from linckia.proto.grants import parse_rate
 from linckia.proto.json_types import Layer
+from linckia.proto.manifest import Manifest
 from linckia.proto.near import nearest
 from linckia.proto.operation import ALL, SURFACES
 
@@ -89,7 +92,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     prompts: Layer = {}
     denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *reach.installation()]
     # Backups hold all that is stored, and its tokens.
-    denied += [each.to for each in outcomes.known(data_dir).values() if each.succeeded is not None]
+    denied += [each.to for each in backups.known(data_dir).values() if each.succeeded is not None]
     patterns: list[str] = []
     http: Layer = {}
     audit: Layer = {}
@@ -97,7 +100,8 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     chaos: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
-    for origin, folder, raw in _layers(data_dir, flags, environment):
+    found = tuple(each.manifest for each in manifests.served(flags.packages))
+    for origin, folder, raw in _layers(data_dir, flags, environment, found):
         settings = check(raw, origin)
         if "roots" in raw:
             roots = _roots(settings.roots, folder, origin)
@@ -114,17 +118,15 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         # A layer from a file has its path as origin.
         denied += [*paths, *filter(os.path.isabs, (origin, http.get("token_file", "")))]
         patterns += more
-        for name, table in _tables(settings, folder).items():
+        for name, table in _with_real_paths(settings.services, folder, found).items():
             services[name] = services.get(name, {}) | table
-    if key_file := services.get("llm", {}).get("key_file"):
-        denied.append(str(key_file))
+    denied += [path for each in found for path in files_of(each, services.get(each.name, {}))]
     served = _served(http)
     if served is not None and served.oauth is not None:
         oauth = _oauth(served.oauth, roots)
         served = structs.replace(served, oauth=oauth)
-        # It has the network; the front, which takes the tokens, has none.
         told = {"issuer": oauth.issuer, "jwks_url": oauth.jwks_url or ""}
-        services["fetch"] = services.get("fetch", {}) | told
+        services |= {each.name: services.get(each.name, {}) | told for each in found if each.told_issuer}
     places = reach.places(denied)
     reach.check_roots(roots, places)
     read_only = plain.get("read_only", False)
@@ -145,30 +147,37 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     )
 
 
-def _layers(data_dir: Path, flags: Flags, environment: Mapping[str, str]) -> Iterator[tuple[str, Path, Layer]]:
+def _layers(
+    data_dir: Path, flags: Flags, environment: Mapping[str, str], found: Iterable[Manifest]
+) -> Iterator[tuple[str, Path, Layer]]:
     """Where each layer is from, the folder that its relative paths start from, and the layer; the strongest last."""
+    tables = {each.name: each.table for each in found if each.table is not None}
     files = [path for name in FILE_NAMES if (path := data_dir / name).exists()]
     if named := flags.config_file or environment.get("LINCKIA_CONFIG"):
         files.append(Path(named).expanduser().absolute())
     for path in files:
-        yield str(path), path.parent, from_file(path)
+        yield str(path), path.parent, with_short_tables(from_file(path), tables, str(path))
     yield "the environment", Path.cwd(), from_other_names(environment)
-    yield "the environment", Path.cwd(), from_environment(environment)
+    raw = from_environment(environment, tables)
+    yield "the environment", Path.cwd(), with_short_tables(raw, tables, "the environment")
     yield "the command line", Path.cwd(), from_flags(flags)
 
 
-def _tables(settings: Settings, folder: Path) -> dict[str, Layer]:
-    """By service, what a layer says of it: in `[services.NAME]`, or in a table of the service's own."""
-    tables = dict(settings.services)
-    if settings.fetch.allow is not None:
-        tables["fetch"] = {"allow": settings.fetch.allow} | tables.get("fetch", {})
-    if settings.transcripts:
-        tables["transcripts"] = tables.get("transcripts", {}) | settings.transcripts
-    if settings.llm:
-        tables["llm"] = settings.llm | tables.get("llm", {})
-    if isinstance(key_file := tables.get("llm", {}).get("key_file"), str) and key_file:
-        tables["llm"] = tables["llm"] | {"key_file": str(folder / Path(key_file).expanduser())}
-    return tables
+def _with_real_paths(tables: Mapping[str, Layer], folder: Path, found: Iterable[Manifest]) -> dict[str, Layer]:
+    """The tables of services, in which settings that name files are relative to `folder`."""
+    given = dict(tables)
+    for each in found:
+        own = given.get(each.name, {})
+        named = [name for name in each.reads_files if isinstance(own.get(name), str) and own[name]]
+        if named:
+            given[each.name] = own | {name: str(folder / Path(own[name]).expanduser()) for name in named}
+    return given
+
+
+def files_of(manifest: Manifest, settings: Mapping[str, object]) -> list[str]:
+    """The files that its settings name for a service to read."""
+    given = (settings.get(name) for name in manifest.reads_files)
+    return [path for path in given if isinstance(path, str) and path]
 
 
 def _roots(given: Iterable[str | Root], folder: Path, origin: str) -> dict[Path, str]:

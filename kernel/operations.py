@@ -163,6 +163,7 @@ class KernelOperations:
             roots=[str(root) for root in self.config.roots],
             read_only_roots=[str(root) for root in self.config.read_only_roots],
             read_only=self.config.read_only,
+            packages=list(self.config.flags.packages),
             http_url=self.http_url,
             # With it one may restart services.
             page_url=self.page_url if caller == OPERATOR else None,

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.outcomes import Outcome, known
 from linckia.kernel.settings import BackupSettings
+from linckia.proto.backup import Outcome, known
 from linckia.proto.ops.kernel import BackupStatus
 
 AGAIN_S = 600.0

@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from linckia.proto.front import DEFAULT_PORT, Http
 from linckia.proto.json_types import Layer
+from linckia.proto.manifest import ShortTable
 from linckia.proto.near import nearest
 
 PREFIX = "LINCKIA_"
@@ -53,12 +54,6 @@ class Prompts(msgspec.Struct, frozen=True):
 
     dir: str | None = None
     from_roots: bool = True
-
-
-class Fetch(msgspec.Struct, frozen=True):
-    """`[fetch]`: hosts and networks on this side of the Internet; the same as in `[services.fetch]`."""
-
-    allow: list[str] | None = None
 
 
 class AuditSettings(msgspec.Struct, frozen=True):
@@ -115,12 +110,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chaos: ChaosSettings = ChaosSettings()
     http: Http = Http()
     prompts: Prompts = Prompts()
-    fetch: Fetch = Fetch()
     services: dict[str, Layer] = {}
-    llm: Layer = {}
-    """The language model; the same as `[services.llm]`."""
-    transcripts: Layer = {}
-    """The same as `[services.transcripts]`."""
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +123,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     http: str | None = None
     token_file: str | None = None
     log_level: str | None = None
+    packages: tuple[str, ...] = ()
+    """Python packages whose services are served too."""
 
 
 def _address(text: str) -> Layer:
@@ -193,7 +185,6 @@ ENVIRONMENT: Variables = {
     "LINCKIA_MAX_BODY_BYTES": (("http", "max_body_bytes"), partial(_number, what="a number of bytes", most=inf)),
     "LINCKIA_PROMPTS_DIR": (("prompts", "dir"), str),
     "LINCKIA_PROMPTS_FROM_ROOTS": (("prompts", "from_roots"), _toml),
-    "LINCKIA_FETCH_ALLOW": (("fetch", "allow"), _listed),
 }
 
 OTHER_NAMES: Variables = {
@@ -212,10 +203,38 @@ def from_other_names(environment: Mapping[str, str]) -> Layer:
     return layer
 
 
-def from_environment(environment: Mapping[str, str]) -> Layer:
+ShortTables: TypeAlias = Mapping[str, ShortTable]
+"""By service: its table beside `[services.NAME]`."""
+
+
+def with_short_tables(raw: Layer, tables: ShortTables, origin: str) -> Layer:
+    """The layer with everything that short tables say in `services`.  Raises ConfigError."""
+    services = raw.get("services", {})
+    for service, table in tables.items():
+        if table.name not in raw or not isinstance(services, dict):
+            continue
+        given = raw[table.name]
+        if not isinstance(given, dict):
+            raise ConfigError(f"{origin}: {table.name}: expected a table, such as [{table.name}], got {given!r}")
+        for name, value in given.items():
+            if table.lists and name not in table.lists:
+                raise ConfigError(f"{origin}: {table.name}.{name} is no setting{nearest(name, table.lists)}")
+            if table.lists and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+                raise ConfigError(f"{origin}: {table.name}.{name}: expected a list of strings, got {value!r}")
+        own = services.get(service, {})
+        services = {**services, service: {**given, **own} if isinstance(own, dict) else own}
+    short = {table.name for table in tables.values()}
+    rest = {name: value for name, value in raw.items() if name not in short}
+    return {**rest, "services": services} if services else rest
+
+
+def from_environment(environment: Mapping[str, str], tables: ShortTables) -> Layer:
     """The layer of our variables.  Raises ConfigError: a variable that starts with LINCKIA_ and sets nothing."""
     layer: Layer = {}
+    lists = {f"{PREFIX}{t.name}_{each}".upper(): (t.name, each) for t in tables.values() for each in t.lists}
+    open_tables = {f"{PREFIX}{t.name}__".upper(): t.name for t in tables.values() if not t.lists}
     for name, value in environment.items():
+        head, separator, key = name.partition("__")
         if not name.startswith(PREFIX) or name in NOT_SETTINGS:
             continue
         if name.startswith("LINCKIA_SERVICES__"):
@@ -223,13 +242,18 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
             if not service or not key:
                 raise ConfigError(f"{name}: write it as LINCKIA_SERVICES__NAME__KEY")
             _put(layer, ("services", service, key), name, _toml, value)
-        elif name.startswith("LINCKIA_LLM__"):
-            _put(layer, ("llm", name.removeprefix("LINCKIA_LLM__").lower()), name, _toml, value)
+        elif (short := open_tables.get(head + separator)) and key:
+            _put(layer, (short, key.lower()), name, _toml, value)
+        elif name in lists:
+            _put(layer, lists[name], name, _listed, value)
         elif name in ENVIRONMENT:
             where, read = ENVIRONMENT[name]
             _put(layer, where, name, read, value)
         else:
-            known = {*ENVIRONMENT, *NOT_SETTINGS, "LINCKIA_LLM__KEY", "LINCKIA_SERVICES__NAME__KEY"}
+            known = {
+                *ENVIRONMENT, *NOT_SETTINGS, *lists, *(f"{each}KEY" for each in open_tables),
+                "LINCKIA_SERVICES__NAME__KEY",
+            }  # fmt: skip
             raise ConfigError(f"the environment: {name} is no setting{nearest(name, known)}")
     return layer
 

@@ -16,6 +16,12 @@ from msgspec import Meta
 SERVICE = "front"
 """The service that fronts are instances of, and that owns what they answer themselves."""
 
+LIBRARIES = (
+    "linckia.services.front.transport.sdk_session",
+    "linckia.services.front.web.serving",
+)
+"""What a front needs for all but the greeting of a local client: with the protocol's SDK, and the HTTP server."""
+
 OFF = "off"
 """As a token: HTTP asks for none."""
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
-from linckia.kernel.backup import making, restoring
-from linckia.kernel.backup.target import BackupFailed, Manifest, listed, opened
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import complain, duration, show_answer, show_json, size
 from linckia.kernel.config import load
+from linckia.kernel.control.address import AlreadyHeld, CannotHold, locked
 from linckia.kernel.control.client import Client, ControlError
+from linckia.kernel.data_format import program
 from linckia.kernel.settings import BackupSettings, ConfigError, Flags
+from linckia.proto.backup import BackupFailed, Backups, Manifest, Program
+
+
+def _service() -> Backups:
+    """What makes backups.  By its name: the command line knows no code of services, which this process alone loads."""
+    return cast(Backups, importlib.import_module("linckia.services.backup"))
 
 
 def backup(arguments: argparse.Namespace) -> int:
@@ -31,10 +40,10 @@ def backup(arguments: argparse.Namespace) -> int:
     try:
         if arguments.list:
             return _list(to, arguments.json)
-        _require_out_of_reach(to.resolve(), arguments)
+        served = _require_out_of_reach(to.resolve(), arguments)
         # Where the settings say how many, they do so of their own folder alone.
         keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
-        made = making.backup(arguments.data_dir, to, keep, background=arguments.background)
+        made = _service().backup(arguments.data_dir, to, served, keep, background=arguments.background)
     except BackupFailed as error:
         raise Failed(str(error)) from None
     for problem in made.problems:
@@ -49,23 +58,34 @@ def backup(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> None:
-    """A backup holds the tokens and all that is stored, so no client may read it.  Raises Usage."""
+def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> Program:
+    """A backup holds the tokens and all that is stored, so no client may read it.  Raises Usage.
+
+    Returns what a running kernel says that the data are.
+    """
     try:
         config = load(Flags(data_dir=arguments.data), os.environ)
     except ConfigError:
         config = None
+    roots = set() if config is None else set(config.roots)
+    packages: list[str] = []
+    with contextlib.suppress(ControlError), Client(arguments.data_dir) as client:
+        status = client.call("kernel_status", {})
+        roots.update(map(Path, status["roots"]))
+        packages = status["packages"]
     if config is not None and any(to.is_relative_to(place) for place in config.denied):
         # `[backup] to`, or below what `deny` lists.
-        return
-    roots = set() if config is None else set(config.roots)
-    with contextlib.suppress(ControlError), Client(arguments.data_dir) as client:
-        roots.update(map(Path, client.call("kernel_status", {})["roots"]))
+        roots.clear()
     if root := next((root for root in sorted(roots) if to.is_relative_to(root)), None):
         raise Usage(
             f"{to} lies below the root {root}, where clients could read the backup and the tokens in it; name a folder "
             "below no root"
         )
+    try:
+        return program(packages)
+    except ConfigError as error:
+        complain(f"{error}: all its files are backed up")
+        return program()
 
 
 def restore_backup(arguments: argparse.Namespace) -> int:
@@ -73,7 +93,9 @@ def restore_backup(arguments: argparse.Namespace) -> int:
     data_dir: Path = arguments.data_dir
     source = Path(arguments.source).expanduser().absolute()
     try:
-        manifest, aside = restoring.restore(source, data_dir, at=arguments.at, replace=arguments.replace)
+        manifest, aside = _service().restore(
+            source, data_dir, program(), without_kernel, at=arguments.at, replace=arguments.replace
+        )
     except BackupFailed as error:
         raise Failed(f"{error}; nothing was changed") from None
     for problem in manifest.problems:
@@ -85,6 +107,17 @@ def restore_backup(arguments: argparse.Namespace) -> int:
         f"{size(manifest.size)}, verified. Indexes are rebuilt once Linckia is started"
     )
     return 0
+
+
+@contextlib.contextmanager
+def without_kernel(data_dir: Path) -> Iterator[None]:
+    try:
+        with locked(data_dir, wait_s=0):
+            yield
+    except AlreadyHeld as error:
+        raise BackupFailed(f"{error} Nothing is restored under a kernel") from None
+    except CannotHold as error:
+        raise BackupFailed(str(error)) from None
 
 
 def _settings(arguments: argparse.Namespace) -> BackupSettings | None:
@@ -103,8 +136,7 @@ def _at(manifest: Manifest) -> str:
 
 def _list(to: Path, as_json: bool) -> int:
     """Exit code 1 where a snapshot cannot be read."""
-    with opened(to) as target:
-        found = list(listed(target))
+    found = _service().snapshots(to)
     there = [each for each in found if isinstance(each, Manifest)]
     for problem in found:
         if isinstance(problem, str):

@@ -224,7 +224,7 @@ def _cut_anew(data_dir: Path) -> None:
     """Have those who cut texts for the embedder start again: another model reads more or less at once."""
     with contextlib.suppress(NoKernel), Client(data_dir) as client:
         for entry in ENTRIES:
-            if entry.cuts_texts:
+            if EMBEDDER in entry.manifest.told_settings.values():
                 with contextlib.suppress(CallFailed):
                     client.call("kernel_restart", {"service": entry.service}, timeout_s=_RESTARTS_S)
 

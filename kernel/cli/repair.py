@@ -7,6 +7,7 @@ touched.  All but the modes of files waits for a kernel to end: it may be about 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from pathlib import Path
 
 import apsw
 
-from linckia.kernel import outcomes
-from linckia.kernel.backup.moment import remove
-from linckia.kernel.backup.stores import LOGS, Keep, keep_of
+from linckia.kernel import data_format
 from linckia.kernel.cli.doctor import Finding, Verdict
 from linckia.kernel.control.address import CannotHold, locked
+from linckia.proto.backup import known
+from linckia.proto.manifest import Keep
+from linckia.proto.stores import LOGS
 
 SECRET = ("token", "tokens.json", "session.key", "services/transcripts/transcripts.db*", "audit/*", "proxy/spool/*")
 """For their owner alone."""
@@ -51,7 +53,7 @@ def repaired(data_dir: Path) -> Iterator[Finding]:
 def _left_behind(data_dir: Path) -> Iterator[Finding]:
     found = [each for pattern in LEFT_BEHIND for each in data_dir.glob(pattern)]
     for path in found:
-        remove(path)
+        _remove(path)
     if found:
         names = ", ".join(str(path.relative_to(data_dir)) for path in found[:5])
         more = f", and {len(found) - 5} more" if len(found) > 5 else ""
@@ -63,7 +65,7 @@ def _database(data_dir: Path, path: Path) -> Iterator[Finding]:
     damage = damage_of(path)
     if not damage:
         return
-    if keep_of(name) is Keep.DERIVED:
+    if data_format.program().stores.keep_of(name) is Keep.DERIVED:
         for end in ("", *LOGS):
             path.with_name(path.name + end).unlink(missing_ok=True)
         yield Finding("repair", Verdict.OK, f"{name} was damaged ({damage}) and is removed; it is made again")
@@ -89,7 +91,7 @@ def damage_of(path: Path) -> str:
 
 
 def _remedy(data_dir: Path, path: Path) -> str:
-    made = [each for each in outcomes.known(data_dir).values() if each.succeeded]
+    made = [each for each in known(data_dir).values() if each.succeeded]
     by_hand = f"save what can be read: sqlite3 {path} .recover | sqlite3 recovered.db"
     if not made:
         return by_hand
@@ -102,9 +104,16 @@ def _aside(data_dir: Path) -> Iterator[Finding]:
     """What services have put aside as damaged."""
     for path in sorted(data_dir.glob("services/*/*.damaged-*")):
         name = str(path.relative_to(data_dir))
-        if keep_of(name.partition(".damaged-")[0]) is Keep.DERIVED:
-            remove(path)
+        if data_format.program().stores.keep_of(name.partition(".damaged-")[0]) is Keep.DERIVED:
+            _remove(path)
             yield Finding("repair", Verdict.OK, f"removed {name}, which was put aside as damaged and made again")
         else:
             kept = f"{name} was put aside as damaged; what could be read of it is in its successor"
             yield Finding("repair", Verdict.NOTE, kept, "remove it once you miss nothing")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -139,7 +139,7 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace,
     from linckia.kernel.app import leaves, run
 
     serving = partial(
-        run, config, listener, ephemeral=arguments.ephemeral, packages=arguments.packages or (), ahead=ahead,
+        run, config, listener, ephemeral=arguments.ephemeral, ahead=ahead,
         on_ready=partial(announce, config),
     )  # fmt: skip
     try:
@@ -165,6 +165,7 @@ def flags_of(arguments: argparse.Namespace) -> Flags:
         http="off" if arguments.no_http or arguments.ephemeral else arguments.http,
         token_file=arguments.token_file,
         log_level=arguments.log_level,
+        packages=tuple(arguments.packages or ()),
     )
 
 

@@ -19,15 +19,10 @@ from pathlib import Path
 
 from linckia import proto
 from linckia.proto.birth import HEAPS
+from linckia.proto.front import LIBRARIES
 
 SERVICE = "linckia.services.runtime.main"
 """What becomes a service."""
-
-FRONT_LIBRARIES = (
-    "linckia.services.front.transport.sdk_session",
-    "linckia.services.front.web.serving",
-)
-"""What a front needs for all but the greeting of a local client: with the protocol's SDK, and the HTTP server."""
 
 AHEAD = "linckia.services.front.main"
 """What the first front loads ahead."""
@@ -130,7 +125,7 @@ class Ahead:
         self.log = os.pipe()
         birth, self._birth = os.pipe()
         descriptors = (birth, self.link[1].fileno(), self.handoff[1].fileno())
-        load = (AHEAD, *FRONT_LIBRARIES) if resumes else (AHEAD,)
+        load = (AHEAD, *LIBRARIES) if resumes else (AHEAD,)
         self.process = _run(SERVICE, descriptors, *load, env={}, log_fd=self.log[1], folder=folder)
         os.close(birth)
 

@@ -97,6 +97,7 @@ class KernelStatus(msgspec.Struct, frozen=True, kw_only=True):
     roots: list[str]
     read_only_roots: Annotated[list[str], Meta(description="Those of the roots that are only read")] = []
     read_only: Annotated[bool, Meta(description="Whether clients may change nothing at all")] = False
+    packages: Annotated[list[str], Meta(description="Python packages from outside whose services are served")] = []
     http_url: Annotated[str | None, Meta(description="Where MCP is served over HTTP")]
     page_url: Annotated[str | None, Meta(description="The operator's page, with its key, for the command line")] = None
     token: Annotated[str | None, Meta(description="The token of this kernel over HTTP, for the command line")] = None

@@ -15,6 +15,7 @@ from pathlib import Path
 import apsw
 
 from linckia.proto.ops.graph import FeedResult, NodeState
+from linckia.services.graph.manifest import SCHEMA_VERSION
 from linckia.services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
@@ -49,7 +50,7 @@ def _name(db: apsw.Connection) -> None:
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
     """The database at `path`; opening blocks."""
-    schema = Schema(version=1, tables=_TABLES, begin=_name)
+    schema = Schema(version=SCHEMA_VERSION, tables=_TABLES, begin=_name)
     pragmas = {"cache_size": -65536, "mmap_size": 1 << 30}
     return Database(path, schema, kind=Kind.DERIVED, readers=4, pragmas=pragmas, on_rebuilt=on_rebuilt)
 

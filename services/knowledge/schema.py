@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from linckia.services.knowledge.manifest import SCHEMA_VERSION
 from linckia.services.runtime.database import Database, Kind, Schema
 
 _TABLES = """
@@ -104,7 +105,7 @@ def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) ->
 
 
 SCHEMA = Schema(
-    version=4,
+    version=SCHEMA_VERSION,
     tables=_TABLES + _GRAPH_OUTBOX + _FORMER,
     migrations={1: _GRAPH_OUTBOX, 2: _FORMER, 3: _RANKS},
 )

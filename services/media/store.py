@@ -13,6 +13,7 @@ import msgspec
 
 from linckia.proto.ops.decode import Decoded
 from linckia.proto.ops.media import THUMBNAIL, MediaArtifact
+from linckia.services.media.manifest import SCHEMA_VERSION
 from linckia.services.runtime.database import Schema
 
 VERSION: Final = 1
@@ -27,7 +28,7 @@ PICTURE: Final = "name, type, width, height, metadata, length(data)"
 """The columns that `artifact_of` takes."""
 
 SCHEMA: Final = Schema(
-    version=1,
+    version=SCHEMA_VERSION,
     tables="""
 CREATE TABLE content(
     hash BLOB PRIMARY KEY, version INTEGER NOT NULL, metadata BLOB NOT NULL, problem TEXT, bytes INTEGER NOT NULL,

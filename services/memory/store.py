@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 from linckia.proto.ops import memory as ops
 from linckia.proto.ops.memory import CarriedSaid as Said
 from linckia.services.memory.comparing import fold
+from linckia.services.memory.manifest import SCHEMA_VERSION
 from linckia.services.runtime import times
 from linckia.services.runtime.database import Schema
 
@@ -116,7 +117,7 @@ def _take_apart(db: apsw.Connection, row: Row, split: Sequence[Said]) -> None:
         add_links(db, made.number, conflicts=[], similar=[row.number])
 
 
-SCHEMA = Schema(version=2, tables=_LINKS + _TABLES, migrations={1: _migrate_1})
+SCHEMA = Schema(version=SCHEMA_VERSION, tables=_LINKS + _TABLES, migrations={1: _migrate_1})
 
 _COLUMNS = "tags, number, id, scope, owner, place, text, at_ns, expires_ns"
 

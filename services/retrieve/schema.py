@@ -13,6 +13,7 @@ from pathlib import Path
 import apsw
 
 from linckia.services.retrieve import lexical
+from linckia.services.retrieve.manifest import SCHEMA_VERSION
 from linckia.services.runtime.database import Schema, beside
 
 PRAGMAS = {
@@ -99,4 +100,6 @@ _COMING = (
     + "DELETE FROM vectors WHERE model_id != (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')"
 )
 
-SCHEMA = Schema(version=4, tables=_TABLES, migrations={1: _name_epoch, 2: _NAMES, 3: _COMING}, begin=_begin)
+SCHEMA = Schema(
+    version=SCHEMA_VERSION, tables=_TABLES, migrations={1: _name_epoch, 2: _NAMES, 3: _COMING}, begin=_begin
+)

@@ -15,6 +15,7 @@ import apsw
 
 from linckia.services.runtime.database import Database, Kind, Schema
 from linckia.services.transcripts import conversations
+from linckia.services.transcripts.manifest import SCHEMA_VERSION
 from linckia.services.transcripts.messages import Turn
 
 _TABLES = """
@@ -151,7 +152,7 @@ def _migrate_3(db: apsw.Connection) -> None:
 
 
 SCHEMA = Schema(
-    version=4,
+    version=SCHEMA_VERSION,
     tables=_TABLES + _IMPORTS + _NODE_ROOT + conversations.TABLES + _TALKS,
     migrations={1: _migrate_1, 2: _NODE_ROOT, 3: _migrate_3},
 )

@@ -20,6 +20,7 @@ import apsw
 from linckia.proto.errors import Unavailable
 from linckia.proto.ops.watch import Change, ChangeKind, EntryKind
 from linckia.services.runtime.database import Database, Kind, Schema
+from linckia.services.watch.manifest import SCHEMA_VERSION
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -96,7 +97,7 @@ class Store:
         """Of the latest change."""
         self.database = Database(
             path,
-            Schema(version=1, tables=_TABLES, begin=self._begin),
+            Schema(version=SCHEMA_VERSION, tables=_TABLES, begin=self._begin),
             kind=Kind.DERIVED,
             readers=2,
             pragmas={"cache_size": -32768},

@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 import trio
 
-from linckia.kernel.cli.carry.export import memories, set_names
+from linckia.kernel.cli.carry.export import items, set_names
 from linckia.kernel.control.client import Client, ControlError
+from linckia.services.memory.manifest import MANIFESTS as MEMORY
 from tests.chaos.clock import Clock
 from tests.system.running import REPOSITORY
 
@@ -174,4 +175,4 @@ class System:
 
 def kept_by(client: Client) -> set[str]:
     """The names of all resource sets, and all memories."""
-    return {*set_names(client), *(one["text"] for one in memories(client))}
+    return {*set_names(client), *(one["text"] for one in items(client, MEMORY[0].exports[0]))}

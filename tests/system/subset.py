@@ -24,7 +24,9 @@ def run() -> None:
     """`linckia` with the services that the first argument names."""
     named = sys.argv.pop(1).split(",")
     wanted = {FRONT, *named}
-    entries = tuple(structs.replace(entry, optional=True) for entry in catalog.ENTRIES)
+    entries = tuple(
+        structs.replace(entry, manifest=structs.replace(entry.manifest, optional=True)) for entry in catalog.ENTRIES
+    )
     if FRONT not in named:
         front = next(entry for entry in entries if entry.service == FRONT)
         alone = structs.replace(front, spec=structs.replace(front.spec, zygote=None))
@@ -32,9 +34,6 @@ def run() -> None:
     setattr(catalog, "ENTRIES", entries)  # noqa: B010  # its type says how many they are
     names = {entry.service for entry in entries}
     assert names.issuperset(wanted), f"there is no service {set(wanted) - names}"
-    others = {entry.spec.module for entry in entries if entry.service not in wanted}
-    zygotes = (structs.replace(z, modules=tuple(m for m in z.modules if m not in others)) for z in catalog.ZYGOTES)
-    setattr(catalog, "ZYGOTES", tuple(zygotes))  # noqa: B010
     setattr(stdio, "SERVE", (sys.executable, "-m", "tests.system.subset", ",".join(named), "serve"))  # noqa: B010
     os.environ.update({f"LINCKIA_SERVICES__{name.upper()}__ENABLED": "false" for name in names.difference(wanted)})
     sys.exit(main(sys.argv[1:]))

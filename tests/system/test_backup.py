@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.kernel.backup.stores import walk
 from linckia.kernel.control.client import CallFailed
+from linckia.kernel.data_format import program
 from tests.system.cli.clients import command as in_this_process
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, running, wait_until
 from tests.system.workloads import turn
@@ -148,7 +148,7 @@ def kernel(place: Path) -> Iterator[RunningKernel]:
 
 HELD = """
 import os, signal, sys
-from linckia.kernel.backup.target import Folder
+from linckia.services.backup.target import Folder
 from linckia.kernel.cli.__main__ import main
 
 keep = Folder.put
@@ -214,7 +214,9 @@ def test_a_backup_in_a_storm_is_the_ledger_of_its_moment(kernel: RunningKernel, 
     # Whatever is derived, and was left out, has been made again; and all there is was declared.
     assert (place / "again/services/documents/index.db").exists()
     for data in (kernel.data_dir, place / "again"):
-        assert [each.path for each in walk(data) if each.keep is None and not each.entry.is_dir()] == []
+        assert [
+            each.path for each in program().stores.walk(data) if each.keep is None and not each.entry.is_dir()
+        ] == []
 
     second = json.loads(linckia("backup", place / "to", "--data", place / "again", "--json"))
     third = json.loads(linckia("backup", place / "to", "--data", place / "again", "--json"))

@@ -27,7 +27,8 @@ def test_a_pool_is_as_many_supervised_processes_of_one_service() -> None:
     assert {entry.service for entry in pool} == {"embed"}
     assert {entry.spec.module for entry in pool} == {"linckia.services.embed.main"}
     others = tuple(entry for name, entry in BY_NAME.items() if name != "embed")
-    check(tuple(entry.spec for entry in (*pool, *others)), catalog.ZYGOTES)
+    every = (*pool, *others)
+    check(tuple(entry.spec for entry in every), catalog.zygotes(every))
 
 
 def test_the_size_is_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +141,7 @@ def test_a_table_of_no_service_is_refused_with_the_nearest_name() -> None:
 
 
 def test_a_package_from_outside_is_a_service_with_operations_of_its_own() -> None:
-    entry = catalog.from_package("tests.conformance")
+    entry = catalog.served(["tests.conformance"])[-1]
     assert (entry.service, entry.spec.module) == ("conformance", "tests.conformance.main")
     names = {op.name for op in ops.load(entry.ops_modules).of_service("conformance")}
     assert "test_simple_text" in names
@@ -163,8 +164,8 @@ def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_pat
     assert {name: entry.follows for name, entry in found.items() if entry.follows} == {
         "transcripts": wanted, "watch": wanted,
     }  # fmt: skip
-    assert not found["transcripts"].rests
-    assert followed()["transcripts"].rests
+    assert found["transcripts"].spec.rests_after_s is None
+    assert followed()["transcripts"].spec.rests_after_s == 60
     for wrong in ("claud", "sessions", 3):
         with pytest.raises(ConfigError, match="is neither claude, codex, gemini nor the absolute path of a folder"):
             followed(wrong)

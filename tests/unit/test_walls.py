@@ -12,6 +12,7 @@ from linckia.kernel.births import Births, RootFolders
 from linckia.kernel.config import Flags, load
 from linckia.proto import ops
 from linckia.proto.birth import Birth
+from linckia.proto.manifest import Roots
 
 BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
 
@@ -58,8 +59,8 @@ def test_under_root_only_what_writes_to_the_roots_stays_root(tmp_path: Path, mon
         assert wall is not None
         by_files.setdefault(wall.files_of_others, set()).add(name)
         assert (wall.user is None) == bool(wall.write) == (wall.files_of_others == "write"), name
-    writers = {name for name, entry in BY_NAME.items() if entry.roots is catalog.Roots.WRITE}
-    readers = {name for name, entry in BY_NAME.items() if entry.roots is catalog.Roots.READ}
+    writers = {name for name, entry in BY_NAME.items() if entry.manifest.roots is Roots.WRITE}
+    readers = {name for name, entry in BY_NAME.items() if entry.manifest.roots is Roots.READ}
     assert by_files == {"write": writers, "read": readers, "": BY_NAME.keys() - writers - readers}
 
 

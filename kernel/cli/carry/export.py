@@ -10,15 +10,18 @@ import argparse
 import base64
 import json
 import shutil
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from linckia.kernel.cli import Failed
-from linckia.kernel.cli.carry.files import batched, by_next, by_offset, line, listed, write
+from linckia.kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
 from linckia.kernel.cli.terminal import complain, connect, patiently
 from linckia.kernel.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
+from linckia.proto.manifest import Export
 
 FORMAT = 1
 
@@ -42,8 +45,7 @@ import DIR` takes it in again: what is there already stays, so that it may be re
   them. `files/runs.jsonl`: runs of plans that have ended, each with the plan as it was then; times are nanoseconds.
 - `collections/NAME.jsonl`: a collection of your own; the first line has the `dimensions` of its vectors (null where it
   takes text), each other a document. Vectors are of length 1, in 16 bits a number.
-- `memory/memories.jsonl`: what was remembered, each with the times at which it was `said` (nanoseconds since 1970) and
-  its sources; `conflicts_with` and `similar_to` name others by their `id`.
+{exports}
 
 Notes and their tags are in their Markdown files. Search indexes, the graph, pictures and the index of the file system
 follow from what is here and from the folders. Not here: what lies in the trash (restore it first), settings, tokens.
@@ -72,11 +74,12 @@ def export(arguments: argparse.Namespace) -> int:
         shutil.rmtree(part)
     part.mkdir(parents=True)
     (part / "export.json").write_text(json.dumps({"linckia_export": FORMAT}) + "\n")
-    (part / "README.md").write_text(README)
     with connect(arguments) as client:
-        parts = {
+        simple = declared(client)
+        (part / "README.md").write_text(README.replace("{exports}", "\n".join(_described(simple))))
+        parts: dict[str, Callable[[Client, Path], str]] = {
             "documents": _documents, "transcripts": _transcripts, "files": _files, "collections": _collections,
-            "memory": _memories,
+            **{name: partial(_simple, exports) for name, exports in simple.items()},
         }  # fmt: skip
         for name, write_part in parts.items():
             try:
@@ -236,7 +239,7 @@ def _entries(client: Client, name: str) -> Iterator[JsonObject]:
         yield {"set": name, "path": entry["path"]}
 
 
-# Collections of clients, and memories
+# Collections of clients
 
 
 def _collections(client: Client, folder: Path) -> str:
@@ -260,10 +263,22 @@ def _collection(client: Client, one: JsonObject) -> Iterator[JsonObject]:
         yield {key: value for key, value in document.items() if value not in (None, "", {})}
 
 
-def _memories(client: Client, folder: Path) -> str:
-    return f"{write(folder / 'memories.jsonl', memories(client))} memories"
+# What manifests declare
 
 
-def memories(client: Client) -> Iterator[JsonObject]:
-    """All of them, as an export has them, in the order in which they were made."""
-    return listed(client, "memory_export", "memories", by_next, after=0)
+def _simple(exports: Iterable[Export], client: Client, folder: Path) -> str:
+    return ", ".join(f"{write(folder / each.file, items(client, each))} {each.items}" for each in exports)
+
+
+def items(client: Client, export: Export) -> Iterator[JsonObject]:
+    """All items, as an export has them, in the order in which the operation lists them."""
+    return listed(
+        client, export.lists, export.items, {"next": by_next, "offset": by_offset}[export.follows_by], **export.first
+    )
+
+
+def _described(simple: Mapping[str, tuple[Export, ...]]) -> Iterator[str]:
+    for name, exports in simple.items():
+        for each in exports:
+            text = f"- `{name}/{each.file}`: {each.about}"
+            yield textwrap.fill(text, 119, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from linckia.kernel import manifests
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.terminal import patiently
 from linckia.kernel.control.client import Client
+from linckia.kernel.settings import ConfigError
 from linckia.proto.json_types import JsonObject
+from linckia.proto.manifest import Export
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH = 500
@@ -78,3 +81,12 @@ def listed(client: Client, operation: str, key: str, following: Following, **par
         yield from found
         count += len(found)
         params |= following(page, count)
+
+
+def declared(client: Client) -> dict[str, tuple[Export, ...]]:
+    """By service: the exports that the manifests of all services served declare.  Raises Failed."""
+    try:
+        found = manifests.served(patiently(client, "kernel_status", {})["packages"])
+    except ConfigError as error:
+        raise Failed(str(error)) from None
+    return {each.manifest.name: each.manifest.exports for each in found if each.manifest.exports}

@@ -10,15 +10,17 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.carry.export import FORMAT, content_folder, set_names
-from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, lines
+from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines
 from linckia.kernel.cli.terminal import complain, connect, patiently
 from linckia.kernel.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
+from linckia.proto.manifest import Export
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
 """Of contents: up to this they come with their rows, longer ones in pieces of it."""
@@ -42,9 +44,9 @@ def take_in(arguments: argparse.Namespace) -> int:
         if found != FORMAT:
             raise Failed(f"{source} has format {found}; this version of Linckia reads {FORMAT}")
         left = 0
-        parts = {
+        parts: dict[str, Callable[[Client, Path], tuple[str, int]]] = {
             "documents": _documents, "transcripts": _transcripts, "files": take_files, "collections": _collections,
-            "memory": _memories,
+            **{name: partial(_simple, exports) for name, exports in declared(client).items()},
         }  # fmt: skip
         for name, take in parts.items():
             if (source / name).is_dir():
@@ -54,6 +56,9 @@ def take_in(arguments: argparse.Namespace) -> int:
                     raise Failed(f"{source / name} is not as its README.md says: {error!r}") from None
                 print(f"{name}: {said}")
                 left += missing
+        for folder in sorted(each for each in source.iterdir() if each.is_dir() and each.name not in parts):
+            complain(f"{folder} is left out: no service {folder.name!r} is served that takes it in")
+            left += 1
     return 1 if left else 0
 
 
@@ -250,7 +255,7 @@ def _modify(client: Client, name: str, paths: list[str]) -> int | None:
     return None
 
 
-# Collections of clients, and memories
+# Collections of clients
 
 
 def _collections(client: Client, folder: Path) -> tuple[str, int]:
@@ -280,8 +285,14 @@ def _put(client: Client, name: str, rows: list[JsonObject]) -> int:
     return len(new)
 
 
-def _memories(client: Client, folder: Path) -> tuple[str, int]:
-    changed = 0
-    for some in batched(lines(folder / "memories.jsonl"), length=lambda row: len(str(row))):
-        changed += patiently(client, "memory_import", {"memories": some})["changed"]
-    return f"{changed} memories were not there before", 0
+# What manifests declare
+
+
+def _simple(exports: tuple[Export, ...], client: Client, folder: Path) -> tuple[str, int]:
+    said = []
+    for each in exports:
+        changed = 0
+        for some in batched(lines(folder / each.file), length=lambda row: len(str(row))):
+            changed += patiently(client, each.takes, {each.items: some})["changed"]
+        said.append(f"{changed} {each.items} were not there before")
+    return ", ".join(said), 0

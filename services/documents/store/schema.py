@@ -18,6 +18,7 @@ from itertools import chain
 import apsw
 
 from linckia.proto.ops.decode import DOCUMENT_TYPES
+from linckia.services.documents.manifest import INDEX_VERSION, PACKS_VERSION
 from linckia.services.runtime.database import Schema
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
@@ -211,7 +212,9 @@ _MIGRATE_3 = (
     f"UPDATE object SET text_state={TEXT_WAITING} WHERE text_state={TEXT_EXTRACTED}"
 )
 
-PACKS = Schema(version=4, tables=_TABLES, migrations={1: _MIGRATE_1, 2: _MIGRATE_2, 3: _MIGRATE_3}, begin=_name)
+PACKS = Schema(
+    version=PACKS_VERSION, tables=_TABLES, migrations={1: _MIGRATE_1, 2: _MIGRATE_2, 3: _MIGRATE_3}, begin=_name
+)
 
 QUEUE_ALL = """
 INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id;
@@ -258,7 +261,7 @@ CREATE VIEW reference AS
 CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
-INDEX = Schema(version=8, tables=_INDEX)
+INDEX = Schema(version=INDEX_VERSION, tables=_INDEX)
 
 _ROWS = 128
 """That one statement inserts: a statement waits for the interpreter once, which threads that compress take in turns.

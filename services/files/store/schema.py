@@ -10,8 +10,9 @@ negative): read the view `node`, never `entry` alone, to answer a client.
 from __future__ import annotations
 
 from linckia.proto.ops.files.shared import Kind
+from linckia.services.files.manifest import SCHEMA_VERSION
 
-VERSION = 3
+VERSION = SCHEMA_VERSION
 
 ROOT = 1
 """The id of `/`; its parent is the folder 0, of which the path is empty."""

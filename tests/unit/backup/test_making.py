@@ -10,16 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from linckia.kernel import data_format, outcomes
-from linckia.kernel.backup import restoring, target
-from linckia.kernel.backup.making import backup
-from linckia.kernel.backup.stores import Keep, keep_of
-from linckia.kernel.backup.target import BackupFailed, Folder, listed
+from linckia.kernel import data_format
 from linckia.kernel.control.address import hold
 from linckia.kernel.schedule import Schedule
+from linckia.proto import backup as outcomes
 from linckia.proto import durable
+from linckia.proto.backup import BackupFailed, File, Manifest
+from linckia.proto.manifest import Keep
+from linckia.services.backup import target
+from linckia.services.backup.target import Folder, listed
 from tests.unit.backup import writing
-from tests.unit.backup.writing import TRASH
+from tests.unit.backup.writing import PROGRAM, TRASH, backup, restore
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def content(folder: Path) -> dict[str, bytes | str | None]:
     found: dict[str, bytes | str | None] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if keep_of(name) not in (Keep.DERIVED, Keep.PASSING) and not name.endswith(("-wal", "-shm")):
+        if PROGRAM.stores.keep_of(name) not in (Keep.DERIVED, Keep.PASSING) and not name.endswith(("-wal", "-shm")):
             is_file = path.is_file() and not path.is_symlink()
             found[name] = os.readlink(path) if path.is_symlink() else path.read_bytes() if is_file else None
     return found
@@ -49,7 +50,7 @@ def content(folder: Path) -> dict[str, bytes | str | None]:
 @pytest.mark.parametrize("name", ["folder", "one.tar"])
 def test_what_was_backed_up_is_restored(data: Path, tmp_path: Path, name: str) -> None:
     made = backup(data, tmp_path / name)
-    restoring.restore(tmp_path / name, tmp_path / "again")
+    restore(tmp_path / name, tmp_path / "again")
     assert writing.counts(tmp_path / "again") == [30] * 4
     assert set(content(tmp_path / "again")) == set(content(data))
     assert made.stores == 3
@@ -106,14 +107,14 @@ def test_a_backup_that_ends_at_any_write_leaves_the_earlier_ones(
     assert not list(to.rglob("*.new")), "what was interrupted is removed"
     assert outcomes.known(data)[str(to)].error == ""
     for each in (first, second):
-        restoring.restore(to, tmp_path / each.snapshot, at=each.snapshot)
+        restore(to, tmp_path / each.snapshot, at=each.snapshot)
 
 
-def manifests(to: Path) -> list[target.Manifest]:
+def manifests(to: Path) -> list[Manifest]:
     with Folder(to) as folder:
         found = list(listed(folder))
-    assert all(isinstance(each, target.Manifest) for each in found)
-    return [each for each in found if isinstance(each, target.Manifest)]
+    assert all(isinstance(each, Manifest) for each in found)
+    return [each for each in found if isinstance(each, Manifest)]
 
 
 def test_old_snapshots_go_and_the_others_stay_whole(data: Path, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_old_snapshots_go_and_the_others_stay_whole(data: Path, tmp_path: Path) 
     kept = [each.id for each in manifests(to)]
     assert kept == list(versions)[-2:]
     for name in kept:
-        restoring.restore(to, tmp_path / name, at=name)
+        restore(to, tmp_path / name, at=name)
         assert (tmp_path / name / "services/echo/forgotten").read_bytes() == versions[name]
     needed = {chunk for each in manifests(to) for file in each.files for chunk in file.chunks}
     assert {path.name for path in (to / "chunks").glob("*/*")} == needed
@@ -159,11 +160,11 @@ def test_a_damaged_chunk_is_refused_by_a_restore_and_made_good_by_the_next_backu
     path = to / "chunks" / chunk[:2] / chunk
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(BackupFailed, match=f"the chunk {chunk} is damaged"):
-        restoring.restore(to, tmp_path / "again")
+        restore(to, tmp_path / "again")
     assert not (tmp_path / "again").exists()
     assert not list(tmp_path.glob(".again*"))
     backup(data, to)
-    restoring.restore(to, tmp_path / "again", at=first.snapshot)
+    restore(to, tmp_path / "again", at=first.snapshot)
 
 
 def test_what_is_there_is_replaced_only_on_request_and_never_under_a_kernel(data: Path, tmp_path: Path) -> None:
@@ -172,10 +173,10 @@ def test_what_is_there_is_replaced_only_on_request_and_never_under_a_kernel(data
     there.mkdir()
     (there / "mine").write_text("kept")
     with pytest.raises(BackupFailed, match="is not empty; name another with --data, or move it aside with --replace"):
-        restoring.restore(to, there)
+        restore(to, there)
     with hold(there), pytest.raises(BackupFailed, match="held by another kernel"):
-        restoring.restore(to, there, replace=True)
-    _, aside = restoring.restore(to, there, replace=True)
+        restore(to, there, replace=True)
+    _, aside = restore(to, there, replace=True)
     assert aside is not None
     assert (aside / "mine").read_text() == "kept"
     assert (there / "token").exists()
@@ -186,9 +187,9 @@ def test_what_is_there_is_replaced_only_on_request_and_never_under_a_kernel(data
     [
         ({"data_format": data_format.FORMAT + 1, "version": "9.9.9"}, r"Linckia 9\.9\.9 \(data format"),
         ({"format": target.FORMAT + 1, "version": "9.9.9"}, r"was made by Linckia 9\.9\.9; use that version"),
-        ({"files": [target.File("../outside", 0o600, sha256="", chunks=())]}, "outside of the data directory"),
+        ({"files": [File("../outside", 0o600, sha256="", chunks=())]}, "outside of the data directory"),
         (
-            {"files": [target.File("a", 0o777, link="/tmp"), target.File("a/b", 0o600, sha256="")]},
+            {"files": [File("a", 0o777, link="/tmp"), File("a/b", 0o600, sha256="")]},
             "outside of the data directory",
         ),
     ],
@@ -200,7 +201,7 @@ def test_a_restore_refuses(data: Path, tmp_path: Path, changes: dict[str, object
     manifest = target.decode(made.snapshot, path.read_bytes())
     path.write_bytes(target.encode(msgspec.structs.replace(manifest, **changes)))
     with pytest.raises(BackupFailed, match=said):
-        restoring.restore(tmp_path / "to", tmp_path / "again")
+        restore(tmp_path / "to", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 

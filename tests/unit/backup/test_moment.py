@@ -12,16 +12,20 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.kernel.backup.moment import STAGING, Moment
-from linckia.kernel.backup.target import BackupFailed
+from linckia.proto.backup import STAGING, BackupFailed
+from linckia.services.backup.moment import Moment
 from tests.unit.backup import writing
-from tests.unit.backup.writing import DATABASES, TRASH, check_one_moment, counts
+from tests.unit.backup.writing import DATABASES, PROGRAM, TRASH, check_one_moment, counts
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     writing.make(tmp_path / "data")
     return tmp_path / "data"
+
+
+def held(data: Path) -> Moment:
+    return Moment(data, PROGRAM.stores)
 
 
 def copied(moment: Moment, to: Path) -> Path:
@@ -40,7 +44,7 @@ def test_all_stores_are_of_one_moment_while_they_are_written(data: Path, tmp_pat
     with writing.writing(data) as writer:
         for n in range(6):
             writer.begin(25)
-            with Moment(data) as moment:
+            with held(data) as moment:
                 found = counts(copied(moment, tmp_path / str(n)))
             check_one_moment(found)
             assert found[0] >= 25 * n, "what was acknowledged before is there"
@@ -57,12 +61,12 @@ def test_what_is_written_and_moved_during_the_copy_is_not_in_it(data: Path, tmp_
             for path in DATABASES:
                 with contextlib.closing(apsw.Connection(str(data / path))) as db:
                     db.pragma("wal_checkpoint(TRUNCATE)")
-        with Moment(data) as moment:
+        with held(data) as moment:
             writer.begin(60)
             assert writer.wait() == 70, "writers do not wait for the copy"
             shutil.rmtree(data / TRASH / "3")
             assert counts(copied(moment, tmp_path / "copy")) == [10] * 4
-        with Moment(data) as later:
+        with held(data) as later:
             copy = copied(later, tmp_path / "later")
     assert not (copy / TRASH / "3").exists()
     assert not list((data / STAGING).iterdir())
@@ -71,14 +75,17 @@ def test_what_is_written_and_moved_during_the_copy_is_not_in_it(data: Path, tmp_
 def test_a_store_that_is_not_free_holds_up_no_other(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("linckia.kernel.backup.moment.PATIENCE_S", 0.2)
-    monkeypatch.setattr("linckia.kernel.backup.moment.HOLD_S", 0.05)
+    monkeypatch.setattr("linckia.services.backup.moment.PATIENCE_S", 0.2)
+    monkeypatch.setattr("linckia.services.backup.moment.HOLD_S", 0.05)
     with contextlib.closing(apsw.Connection(str(data / DATABASES[1]))) as db:
         db.execute("BEGIN IMMEDIATE")
-        with pytest.raises(BackupFailed, match=r"files\.db was written to for .* without a pause"), Moment(data):
+        with (
+            pytest.raises(BackupFailed, match=r"files\.db was written to for .* without a pause"),
+            held(data),
+        ):
             pass
         db.execute("ROLLBACK")
-        with Moment(data) as moment:
+        with held(data) as moment:
             assert counts(copied(moment, tmp_path / "copy")) == [0] * 4
         writing.put(db, 1)
 
@@ -86,10 +93,11 @@ def test_a_store_that_is_not_free_holds_up_no_other(
 STOPPED = """
 import os, signal, sys
 from pathlib import Path
-from linckia.kernel.backup import moment
+from linckia.kernel.data_format import program
+from linckia.services.backup import moment
 moment.OR_DIE_S = 0.3
 moment._Store.keep = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
-moment.Moment(Path(sys.argv[1])).__enter__()
+moment.Moment(Path(sys.argv[1]), program().stores).__enter__()
 """
 
 
@@ -97,21 +105,25 @@ def test_a_backup_that_stands_still_while_it_holds_writers_is_killed(data: Path)
     assert subprocess.run([sys.executable, "-c", STOPPED, str(data)], check=False).returncode == -signal.SIGKILL
     with contextlib.closing(apsw.Connection(str(data / DATABASES[0]))) as db:
         writing.put(db, 1)
-    with Moment(data) as moment:
+    with held(data) as moment:
         assert [piece.path for piece in moment.pieces if piece.path == "token"]
 
 
 def test_one_backup_at_a_time(data: Path) -> None:
-    with Moment(data), pytest.raises(BackupFailed, match=r"another backup of .* is under way"), Moment(data):
+    with (
+        held(data),
+        pytest.raises(BackupFailed, match=r"another backup of .* is under way"),
+        held(data),
+    ):
         pass
-    with Moment(data) as moment:
+    with held(data) as moment:
         assert {piece.path for piece in moment.pieces} >= {"token", *DATABASES}
 
 
 def test_a_damaged_store_is_copied_as_it_is_and_named(data: Path, tmp_path: Path) -> None:
     file = data / DATABASES[2]
     file.write_bytes(b"no database at all\n" * 300)
-    with Moment(data) as moment:
+    with held(data) as moment:
         (problem,) = moment.problems
         assert "transcripts.db is damaged" in problem
         copy = copied(moment, tmp_path / "copy")

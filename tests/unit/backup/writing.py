@@ -11,11 +11,30 @@ from pathlib import Path
 
 import apsw
 
+from linckia.kernel.cli.backup import without_kernel
+from linckia.kernel.data_format import program
+from linckia.proto.backup import Backups, Made, Manifest
+from linckia.services import backup as service
+
 DATABASES = ("services/documents/packs.db", "services/files/files.db", "services/transcripts/transcripts.db")
 TRASH = "services/files/trash"
 
 FILLING = 20_000
 """Bytes of each row: some pages, so that the log soon holds more than the database."""
+
+
+PROGRAM = program()
+
+BACKUPS: Backups = service
+"""It is what the command line takes it for."""
+
+
+def backup(data: Path, to: Path, keep: int | None = None) -> Made:
+    return BACKUPS.backup(data, to, PROGRAM, keep)
+
+
+def restore(source: Path, data: Path, *, at: str | None = None, replace: bool = False) -> tuple[Manifest, Path | None]:
+    return BACKUPS.restore(source, data, PROGRAM, without_kernel, at=at, replace=replace)
 
 
 def make(data: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from linckia import kernel
-from linckia.kernel import outcomes
 from linckia.kernel.config import Config, load
 from linckia.kernel.settings import ConfigError, Flags
+from linckia.proto import backup
 
 
 @pytest.fixture
@@ -94,11 +94,9 @@ def test_backups_go_to_a_folder_that_no_service_reaches(data_dir: Path) -> None:
 def test_folders_that_hold_backups_are_below_no_root(data_dir: Path, tmp_path: Path) -> None:
     root = tmp_path / "served"
     root.mkdir()
-    made, failed = (
-        outcomes.Outcome(to=str(root / name), at=1.0, succeeded=at) for name, at in (("b", 2.0), ("c", None))
-    )
+    made, failed = (backup.Outcome(to=str(root / name), at=1.0, succeeded=at) for name, at in (("b", 2.0), ("c", None)))
     for outcome in (made, failed):
-        outcomes.note(data_dir, outcome)
+        backup.note(data_dir, outcome)
     denied = load_in(data_dir, {"LINCKIA_ROOTS": str(root)}).denied
     assert str(root / "b") in denied
     assert str(root / "c") not in denied

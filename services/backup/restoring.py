@@ -11,29 +11,30 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from linckia.kernel import VERSION, data_format
-from linckia.kernel.backup.stores import Keep, keep_of
-from linckia.kernel.backup.target import BackupFailed, Damaged, File, Manifest, Target, opened
-from linckia.kernel.control.address import AlreadyHeld, CannotHold, locked
+from linckia.proto.backup import BackupFailed, File, Hold, Manifest, Program
 from linckia.proto.durable import sync_folder
+from linckia.proto.manifest import Keep
+from linckia.proto.stores import Stores
+from linckia.services.backup.target import Damaged, Target, opened
 
 
 def restore(
-    source: Path, data_dir: Path, *, at: str | None = None, replace: bool = False
+    source: Path, data_dir: Path, program: Program, hold: Hold, *, at: str | None = None, replace: bool = False
 ) -> tuple[Manifest, Path | None]:
     """Make `data_dir` what the snapshot `at` (the beginning of its id; None: the newest) says.
 
     Args:
+        hold: keeps kernels out of one that is there.
         replace: move one that is there aside; answered is where to.
 
     Raises BackupFailed: nothing was changed; OSError.
     """
     if not source.exists():
         raise BackupFailed(f"there is no backup {source}")
-    with opened(source) as target, _free(data_dir, replace=replace) as occupied:
-        manifest = _chosen(target, at)
+    with opened(source) as target, _free(data_dir, hold, replace=replace) as occupied:
+        manifest = _chosen(target, at, program)
         with _beside(data_dir) as folder:
-            _fill(target, manifest, folder)
+            _fill(target, manifest, folder, program.stores)
             aside = None
             if occupied:
                 aside = data_dir.with_name(f"{data_dir.name}.replaced-{time.strftime('%Y%m%dT%H%M%S')}")
@@ -53,33 +54,28 @@ def restore(
 
 
 @contextlib.contextmanager
-def _free(data_dir: Path, *, replace: bool) -> Iterator[bool]:
+def _free(data_dir: Path, hold: Hold, *, replace: bool) -> Iterator[bool]:
     """Keep kernels out of it; given is whether anything is there.  Raises BackupFailed."""
     if not data_dir.is_dir() or not os.listdir(data_dir):
         yield False
         return
     if not replace:
         raise BackupFailed(f"{data_dir} is not empty; name another with --data, or move it aside with --replace")
-    try:
-        with locked(data_dir, wait_s=0):
-            yield True
-    except AlreadyHeld as error:
-        raise BackupFailed(f"{error} Nothing is restored under a kernel") from None
-    except CannotHold as error:
-        raise BackupFailed(str(error)) from None
+    with hold(data_dir):
+        yield True
 
 
-def _chosen(target: Target, at: str | None) -> Manifest:
+def _chosen(target: Target, at: str | None, program: Program) -> Manifest:
     names = [name for name in target.names() if at is None or name.startswith(at)]
     if not names:
         raise BackupFailed(f"there is no snapshot {at or ''} in {target.path}; see linckia backup --list {target.path}")
     if at is not None and len(names) > 1 and at not in names:
         raise BackupFailed(f"{at} stands for {len(names)} snapshots; write more of one: {', '.join(names)}")
     manifest = target.manifest(at if at in names else names[-1])
-    if manifest.data_format > data_format.FORMAT:
+    if manifest.data_format > program.data_format:
         raise BackupFailed(
             f"the snapshot {manifest.id} was made by Linckia {manifest.version} (data format {manifest.data_format}); "
-            f"this is {VERSION}, which reads up to {data_format.FORMAT}: use that version or a newer one"
+            f"this is {program.version}, which reads up to {program.data_format}: use that version or a newer one"
         )
     return manifest
 
@@ -111,7 +107,7 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _fill(target: Target, manifest: Manifest, folder: Path) -> None:
+def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> None:
     """Raises Damaged, OSError."""
     folders = []
     links = {file.path for file in manifest.files if file.link}
@@ -127,17 +123,13 @@ def _fill(target: Target, manifest: Manifest, folder: Path) -> None:
             folders.append((path, file))
         else:
             _write(target, file, path)
-        if os.geteuid() == 0 and _in_trash(file.path):
+        if os.geteuid() == 0 and stores.keep_of(file.path) is Keep.ITEMS:
+            # Files of the user's, and not of a service's user.
             os.chown(path, *file.owner, follow_symlinks=False)
     for path, file in reversed(folders):
         path.chmod(file.mode)
         sync_folder(path)
     sync_folder(folder)
-
-
-def _in_trash(path: str) -> bool:
-    """Files of the user's, and not of a service's user."""
-    return keep_of(path) is Keep.ITEMS
 
 
 def _write(target: Target, file: File, path: Path) -> None:

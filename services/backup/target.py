@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 import zstandard
 
+from linckia.proto.backup import BackupFailed, Manifest
 from linckia.proto.durable import replace_file, sync_folder
 
 FORMAT: Final = 1
@@ -33,26 +34,8 @@ SNAPSHOTS, CHUNKS = "snapshots", "chunks"
 ENDING = ".json.zst"
 
 
-class BackupFailed(Exception):
-    """No backup was made or restored; the message says why, and what to do.  Earlier ones are as they were."""
-
-
 class Damaged(BackupFailed):
     """Something in a backup is not what was written."""
-
-
-class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, folder (`sha256` is None) or link, and what it takes to make it again.  A file of one chunk has its name
-    for a hash, and `sha256` is empty."""
-
-    path: str
-    mode: int
-    modified_ns: int = 0
-    size: int = 0
-    sha256: str | None = None
-    chunks: tuple[str, ...] = ()
-    link: str = ""
-    owner: tuple[int, int] = (0, 0)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -60,25 +43,6 @@ class Head(msgspec.Struct, frozen=True):
 
     format: int
     version: str
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """A snapshot: `at` is its moment (seconds since 1970), `data_format` as `kernel.data_format` has it, `schemas` the
-    versions of the databases' tables."""
-
-    format: int
-    version: str
-    data_format: int
-    id: str
-    at: float
-    data_dir: str
-    schemas: dict[str, int]
-    problems: list[str]
-    files: list[File]
-
-    @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -308,6 +272,12 @@ def opened(path: Path, *, write: bool = False) -> Target:
     """A file where the name ends with `.tar`, and else a folder."""
     kind: Callable[..., Target] = Archive if path.suffix == ".tar" else Folder
     return kind(path, write=write)
+
+
+def snapshots(to: Path) -> list[Manifest | str]:
+    """Those in a target, the oldest first, or why one cannot be read.  Raises BackupFailed, OSError."""
+    with opened(to) as target:
+        return list(listed(target))
 
 
 def listed(target: Target) -> Iterator[Manifest | str]:

@@ -12,16 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from linckia.kernel import VERSION, data_format, outcomes
-from linckia.kernel.backup.moment import Moment, Piece
-from linckia.kernel.backup.target import (
+from linckia.proto import backup as outcomes
+from linckia.proto.backup import BackupFailed, File, Made, Manifest, Program
+from linckia.services.backup.moment import Moment, Piece
+from linckia.services.backup.target import (
     CHUNK_BYTES,
     FORMAT,
-    BackupFailed,
     Damaged,
-    File,
     Folder,
-    Manifest,
     Target,
     opened,
 )
@@ -29,22 +27,7 @@ from linckia.kernel.backup.target import (
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup: `at` its moment (seconds since 1970), `held_ms` how long writers waited, sizes in bytes."""
-
-    snapshot: str
-    to: str
-    at: float
-    stores: int
-    files: int
-    size: int
-    new: int
-    held_ms: float
-    kept: int
-    problems: list[str]
-
-
-def backup(data_dir: Path, to: Path, keep: int | None = None, *, background: bool = False) -> Made:
+def backup(data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False) -> Made:
     """Back up a data directory to a folder or an archive, whether a kernel holds it or not.
 
     Args:
@@ -60,7 +43,7 @@ def backup(data_dir: Path, to: Path, keep: int | None = None, *, background: boo
     if to.is_relative_to(data_dir):
         raise BackupFailed(f"{to} lies in the data directory; name a place outside of it, best on another disk")
     try:
-        made = _made(data_dir, to, keep, background=background)
+        made = _made(data_dir, to, program, keep, background=background)
     except (BackupFailed, OSError) as error:
         _note(data_dir, to, began, before, error=(why := _in_words(error, data_dir, to)))
         raise BackupFailed(why) from error
@@ -71,8 +54,8 @@ def backup(data_dir: Path, to: Path, keep: int | None = None, *, background: boo
     return made
 
 
-def _made(data_dir: Path, to: Path, keep: int | None, *, background: bool) -> Made:
-    with opened(to, write=True) as target, Moment(data_dir) as moment:
+def _made(data_dir: Path, to: Path, program: Program, keep: int | None, *, background: bool) -> Made:
+    with opened(to, write=True) as target, Moment(data_dir, program.stores) as moment:
         if background:
             # Not before: writers were waiting.
             os.nice(10)
@@ -83,7 +66,7 @@ def _made(data_dir: Path, to: Path, keep: int | None, *, background: bool) -> Ma
         problems = list(moment.problems)
         target.commit(
             Manifest(
-                format=FORMAT, version=VERSION, data_format=data_format.FORMAT, id=name, at=moment.at,
+                format=FORMAT, version=program.version, data_format=program.data_format, id=name, at=moment.at,
                 data_dir=str(data_dir), schemas=moment.schemas, problems=problems, files=files,
             )
         )  # fmt: skip

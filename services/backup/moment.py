@@ -29,8 +29,9 @@ from typing import NamedTuple
 
 import apsw
 
-from linckia.kernel.backup.stores import LOGS, Keep, is_database, walk
-from linckia.kernel.backup.target import BackupFailed
+from linckia.proto.backup import STAGING, BackupFailed
+from linckia.proto.manifest import Keep
+from linckia.proto.stores import LOGS, Stores
 
 HOLD_S = 0.5
 """How long writers are held at most, for all of it to be taken."""
@@ -45,13 +46,14 @@ PATIENCE_S = 60.0
 POLL_S = 0.0005
 """A busy service leaves its lock free for some tenths of a millisecond between two commits."""
 
-STAGING = "backup.staging"
-
 _INDEX = struct.Struct("=14xHII72xI")
 """Of the log's index: the page's size, frames, pages of the database, ...; frames that are in the database already.
 https://www.sqlite.org/walformat.html#the_wal_index_file_format"""
 
 _LOG_HEAD, _FRAME_HEAD = 32, 24
+
+_MAGIC = b"SQLite format 3\0"
+_IN_WAL_MODE = b"\x02\x02"
 
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP)
 
@@ -165,13 +167,14 @@ class Moment:
     Raises BackupFailed: another backup is under way, or a store is never free; OSError.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, stores: Stores) -> None:
         self.at = 0.0
         """When it was (time.time)."""
         self.held_s = 0.0
         self.schemas: dict[str, int] = {}
         self.problems: list[str] = []
         self._data_dir = data_dir
+        self._declared = stores
         self._staging = data_dir / STAGING
         self._stores: list[_Store] = []
         self._plain: dict[str, Piece] = {}
@@ -219,7 +222,7 @@ class Moment:
         self._stack.callback(empty, self._staging)
 
     def _open(self) -> None:
-        for found in walk(self._data_dir):
+        for found in self._declared.walk(self._data_dir):
             if found.keep in (None, Keep.SOURCE) and found.path.endswith(".db") and found.entry.is_file():
                 try:
                     if is_database(self._data_dir / found.path):
@@ -275,7 +278,7 @@ class Moment:
     def _link_plain(self, until: float) -> None:
         self._plain.clear()
         databases = {f"{store.path}{end}" for store in self._stores for end in ("", *LOGS)}
-        for found in walk(self._data_dir):
+        for found in self._declared.walk(self._data_dir):
             if found.keep in (None, Keep.SOURCE, Keep.ITEMS) and found.path not in databases:
                 staged = self._staging / found.path
                 if found.keep is not Keep.ITEMS and not found.entry.is_dir(follow_symlinks=False):
@@ -284,7 +287,7 @@ class Moment:
                     self._plain[found.path] = _piece(found.path, staged)
 
     def _items(self) -> list[str]:
-        return [found.path for found in walk(self._data_dir) if found.keep is Keep.ITEMS]
+        return [found.path for found in self._declared.walk(self._data_dir) if found.keep is Keep.ITEMS]
 
     def _link_items(self, until: float) -> None:
         for path in self._items():
@@ -355,6 +358,13 @@ def _piece(path: str, staged: Path) -> Piece:
     if stat.S_ISLNK(status.st_mode):
         return Piece(path, status, target=os.readlink(staged))
     return Piece(path, status, status.st_size, staged) if stat.S_ISREG(status.st_mode) else Piece(path, status)
+
+
+def is_database(file: Path) -> bool:
+    """Whether it is one in WAL mode, as all services' are, with a readable head.  Raises OSError."""
+    with file.open("rb") as stream:
+        head = stream.read(20)
+    return head[:16] == _MAGIC and head[18:20] == _IN_WAL_MODE
 
 
 def empty(folder: Path) -> None:

@@ -1,0 +1,135 @@
+"""What the kernel, its command line and `services.backup` tell each other: outcomes, manifests of snapshots, failures.
+
+Outcomes are in `backup.json` of the data directory.  They are read before the kernel holds its directory, so this
+imports nothing that takes long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from linckia.proto.durable import replace_file
+from linckia.proto.stores import Stores
+
+FILE: Final = "backup.json"
+"""In the data directory; written by whatever makes a backup."""
+
+STAGING: Final = "backup.staging"
+"""The folder in the data directory in which a backup links files."""
+
+MAX_PLACES = 15
+"""Of which the outcome is kept, beside the newest."""
+
+
+class BackupFailed(Exception):
+    """No backup was made or restored; the message says why, and what to do.  Earlier ones are as they were."""
+
+
+class Program(NamedTuple):
+    """The Linckia that backs up or restores: its version, the newest data that it reads, and what its files are."""
+
+    version: str
+    data_format: int
+    stores: Stores
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup: `at` its moment (seconds since 1970), `held_ms` how long writers waited, sizes in bytes."""
+
+    snapshot: str
+    to: str
+    at: float
+    stores: int
+    files: int
+    size: int
+    new: int
+    held_ms: float
+    kept: int
+    problems: list[str]
+
+
+class File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file, folder (`sha256` is None) or link, and what it takes to make it again.  A file of one chunk has its name
+    for a hash, and `sha256` is empty."""
+
+    path: str
+    mode: int
+    modified_ns: int = 0
+    size: int = 0
+    sha256: str | None = None
+    chunks: tuple[str, ...] = ()
+    link: str = ""
+    owner: tuple[int, int] = (0, 0)
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A snapshot: `at` is its moment (seconds since 1970), `data_format` as in `Program`, `schemas` the versions of the
+    databases' tables."""
+
+    format: int
+    version: str
+    data_format: int
+    id: str
+    at: float
+    data_dir: str
+    schemas: dict[str, int]
+    problems: list[str]
+    files: list[File]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class Backups(Protocol):
+    """`services.backup`, which the command line imports by its name.  It blocks.  Raises BackupFailed, OSError."""
+
+    def backup(
+        self, data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False
+    ) -> Made: ...
+
+    def restore(
+        self,
+        source: Path,
+        data_dir: Path,
+        program: Program,
+        hold: Hold,
+        *,
+        at: str | None = None,
+        replace: bool = False,
+    ) -> tuple[Manifest, Path | None]: ...
+
+    def snapshots(self, to: Path) -> list[Manifest | str]: ...
+
+
+Hold = Callable[[Path], contextlib.AbstractContextManager[None]]
+"""Keeps kernels out of a data directory.  Raises BackupFailed: one holds it."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the latest backup: times in seconds since 1970; `at` it was tried, at `succeeded` one was last made."""
+
+    to: str
+    at: float
+    succeeded: float | None = None
+    snapshot: str = ""
+    error: str = ""
+    problems: list[str] = []
+
+
+def known(data_dir: Path) -> dict[str, Outcome]:
+    """What became of the latest backup to each place; the last is the one tried last."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return {each.to: each for each in msgspec.json.decode((data_dir / FILE).read_bytes(), type=list[Outcome])}
+    return {}
+
+
+def note(data_dir: Path, outcome: Outcome) -> None:
+    """Replace what is known of its place.  Raises OSError."""
+    others = [each for each in known(data_dir).values() if each.to != outcome.to]
+    replace_file(data_dir / FILE, msgspec.json.encode([*others[-MAX_PLACES:], outcome]) + b"\n", sync=False)

@@ -1,0 +1,25 @@
+"""`documents` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, Keep, Manifest, Roots, Store, Zygote
+
+PACKS_VERSION = 4
+INDEX_VERSION = 8
+
+MANIFESTS = (
+    Manifest(
+        name="documents",
+        order=110,
+        zygote=Zygote(name="documents", order=30),
+        # The store is on disk; a gigabyte goes through in pieces.
+        memory_limit_bytes=2 * GIB,
+        roots=Roots.WRITE,
+        models_of="embed",
+        told_settings={"embedder": "embed"},
+        stores=(
+            Store("packs.db", Keep.SOURCE, schema=PACKS_VERSION),
+            Store("index.db", Keep.DERIVED, schema=INDEX_VERSION),
+        ),
+    ),
+)

@@ -1,0 +1,7 @@
+"""`echo` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import SCRATCH, STALL_S, Manifest
+
+MANIFESTS = (Manifest(name="echo", order=20, stall_s=STALL_S, disk_limit_bytes=SCRATCH, rests=True),)

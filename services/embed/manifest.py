@@ -1,0 +1,30 @@
+"""`embed` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, VECTORS, Keep, Manifest, Pool, Store, Torch
+
+MANIFESTS = (
+    Manifest(
+        name="embed",
+        order=50,
+        # That has numpy already.
+        zygote=VECTORS,
+        torch=Torch(lambda settings, gpu: gpu or settings.get("backend") == "torch", ("torch_encoder",)),
+        # Weights of the largest models in common use, twice while they are cast.
+        memory_limit_bytes=8 * GIB,
+        # Models in the form that ONNX Runtime reads.
+        disk_limit_bytes=32 * GIB,
+        modes=("cuda", "cpu"),
+        startup_timeout_s=180.0,
+        # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
+        hang_timeout_s=15.0,
+        # Batches that are computed side by side take and free megabytes all the time; all else shares a heap.
+        heap_per_core=True,
+        models_of="embed",
+        rests=True,
+        rests_by="unload_after_s",
+        pool=Pool(one_with_gpu=True),
+        stores=(Store("", Keep.DERIVED),),
+    ),
+)

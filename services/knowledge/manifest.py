@@ -1,0 +1,21 @@
+"""`knowledge` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, STALL_S, Keep, Manifest, Roots, Store
+
+SCHEMA_VERSION = 4
+
+MANIFESTS = (
+    Manifest(
+        name="knowledge",
+        order=90,
+        stall_s=STALL_S,
+        memory_limit_bytes=2 * GIB,
+        roots=Roots.WRITE,
+        models_of="embed",
+        told_settings={"embedder": "embed"},
+        # Derived but for the ids of notes of one name.
+        stores=(Store("notes.db", Keep.SOURCE, schema=SCHEMA_VERSION, rebuilt=True),),
+    ),
+)

@@ -1,0 +1,19 @@
+"""`llm` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import SCRATCH, STALL_S, Manifest, ShortTable
+
+MANIFESTS = (
+    Manifest(
+        name="llm",
+        order=100,
+        stall_s=STALL_S,
+        disk_limit_bytes=SCRATCH,
+        network=True,
+        reads_files=("key_file",),
+        reads_environment=("key_env",),
+        table=ShortTable("llm"),
+        rests=True,
+    ),
+)

@@ -1,0 +1,29 @@
+"""`memory` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, STALL_S, Export, Keep, Manifest, Store
+
+SCHEMA_VERSION = 2
+
+MANIFESTS = (
+    Manifest(
+        name="memory",
+        order=130,
+        stall_s=STALL_S,
+        memory_limit_bytes=GIB,
+        rests=True,
+        stores=(Store("memory.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
+        exports=(
+            Export(
+                file="memories.jsonl",
+                about="what was remembered, each with the times at which it was `said` (nanoseconds since 1970) and "
+                "its sources; `conflicts_with` and `similar_to` name others by their `id`.",
+                lists="memory_export",
+                items="memories",
+                first={"after": 0},
+                takes="memory_import",
+            ),
+        ),
+    ),
+)

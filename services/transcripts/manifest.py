@@ -1,0 +1,31 @@
+"""`transcripts` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, STALL_S, AgentFolder, Follows, Keep, Manifest, ShortTable, Store
+
+SCHEMA_VERSION = 4
+
+MANIFESTS = (
+    Manifest(
+        name="transcripts",
+        order=120,
+        stall_s=STALL_S,
+        memory_limit_bytes=2 * GIB,
+        # Calls that wait for one commit share it.
+        in_flight=256,
+        table=ShortTable("transcripts"),
+        follows=Follows(
+            "follow",
+            {
+                "claude": AgentFolder("CLAUDE_CONFIG_DIR", "~/.claude", "projects"),
+                "codex": AgentFolder("CODEX_HOME", "~/.codex", "sessions"),
+                "gemini": AgentFolder("", "~/.gemini", "tmp"),
+            },
+        ),
+        optional=True,
+        # It tries to tell the search what that was not told, and rests after that.
+        rests=True,
+        stores=(Store("transcripts.db", Keep.SOURCE, schema=SCHEMA_VERSION),),
+    ),
+)

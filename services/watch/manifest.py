@@ -1,0 +1,21 @@
+"""`watch` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, STALL_S, Keep, Manifest, Roots, Store
+
+SCHEMA_VERSION = 1
+
+MANIFESTS = (
+    Manifest(
+        name="watch",
+        order=160,
+        stall_s=STALL_S,
+        memory_limit_bytes=GIB,
+        # Each reader has one call waiting for news.
+        in_flight=256,
+        roots=Roots.READ,
+        watches=True,
+        stores=(Store("", Keep.DERIVED, schema=SCHEMA_VERSION),),
+    ),
+)

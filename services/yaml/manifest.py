@@ -1,0 +1,17 @@
+"""`yaml` as the kernel sees it."""
+
+from __future__ import annotations
+
+from linckia.proto.manifest import GIB, SCRATCH, Manifest, Roots
+
+MANIFESTS = (
+    Manifest(
+        name="yaml",
+        order=30,
+        # 64 MB files are edited as trees of Python objects.
+        memory_limit_bytes=4 * GIB,
+        disk_limit_bytes=SCRATCH,
+        roots=Roots.WRITE,
+        rests=True,
+    ),
+)
