@@ -124,7 +124,9 @@ class Births:
         weights = _model_folders(config.services.get(manifest.models_of, {})) if manifest.models_of else ()
         named = _named_files(manifest, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
-        closed = self._enclosed or users.unreachable(filter(Path.exists, map(Path, weights))) is not None
+        closed = (
+            self._enclosed or users.unreachable(filter(Path.exists, map(Path, (*weights, *entry.folders)))) is not None
+        )
         reads = entry.uses_roots or prompts or named or closed
         resolver = (*RESOLVER_FOLDERS, *_certificates()) if manifest.network else ()
         return Birth(
@@ -141,13 +143,14 @@ class Births:
             mode=mode,
             settings=settings,
             environment=_named_variables(manifest, settings),
-            ops_modules=entry.ops_modules,
+            # Imported before the walls are up: a package from outside may lie anywhere.
+            ops_modules=self._ops_modules if spec.handoff else entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             disk_limit_bytes=spec.disk_limit_bytes,
             in_flight=spec.in_flight,
             confinement=Confinement(
                 # landlock adds up the rights of a root and of one inside it; the code tells them apart.
-                read=(*read_only, *prompts, *weights, *resolver, *named),
+                read=(*read_only, *prompts, *weights, *resolver, *named, *map(str, entry.folders)),
                 write=writable,
                 network=manifest.network,
                 connections=manifest.connections,
@@ -167,6 +170,11 @@ class Births:
         return self._own_users and users.enclosed(self.config.data_dir) is not None
 
     @functools.cached_property
+    def _ops_modules(self) -> tuple[str, ...]:
+        """Of all services."""
+        return tuple(dict.fromkeys(module for entry in self.entries.values() for module in entry.ops_modules))
+
+    @functools.cached_property
     def _of_front(self) -> Layer:
         """What a front is told beside its own settings."""
         config = self.config
@@ -178,9 +186,8 @@ class Births:
             roots = config.roots if config.prompts_from_roots else ()
             in_roots = (PromptFolder(str(root / PROMPTS), str(root)) for root in roots)
             folders = (PromptFolder(str(own)), *in_roots)
-        modules = dict.fromkeys(module for entry in self.entries.values() for module in entry.ops_modules)
         told = FrontSettings(
-            version=VERSION, http=config.http, prompt_folders=folders, ops_modules=tuple(modules),
+            version=VERSION, http=config.http, prompt_folders=folders, ops_modules=self._ops_modules,
             session_key=session_key(config.data_dir), unserved=tuple(self.unserved),
         )  # fmt: skip
         return {name: value for name, value in msgspec.to_builtins(told).items() if name != "workers"}

@@ -41,8 +41,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Modules that the zygote with torch loads for it."""
     ops_modules: tuple[str, ...] = ()
     """Modules of operations from outside `proto.ops`."""
-    is_outside: bool = False
-    """Whether it is of a package from outside, which no zygote loads: importing it may fail."""
+    folders: tuple[Path, ...] = ()
+    """Where its package lies, if that is from outside.  It may read them; no zygote loads it, since that may fail."""
     follows: tuple[str, ...] = ()
     """Real paths of folders outside the roots that it follows: it may read them, as the watcher may, and does not
     rest."""
@@ -81,7 +81,7 @@ def entry(found: manifests.Found) -> Entry:
         manifest,
         preload=() if manifest.torch is None else (module, *found.modules(manifest.torch.preload)),
         ops_modules=found.modules(manifest.ops_modules),
-        is_outside=found.is_outside,
+        folders=found.folders,
     )
 
 
@@ -192,7 +192,7 @@ def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpe
             ),
             modules=tuple(
                 dict.fromkeys(
-                    each.spec.module for each in chosen if each.manifest.zygote == zygote and not each.is_outside
+                    each.spec.module for each in chosen if each.manifest.zygote == zygote and not each.folders
                 )
             ),
             wait_s=zygote.wait_s,

@@ -100,7 +100,10 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     chaos: Layer = {}
     plain: Layer = {}
     services: dict[str, Layer] = {}
-    found = tuple(each.manifest for each in manifests.served(flags.packages))
+    packages = manifests.served(flags.packages)
+    found = tuple(each.manifest for each in packages)
+    # A client that could write there would have its code run by the kernel.
+    denied += [folder for each in packages for folder in each.folders]
     for origin, folder, raw in _layers(data_dir, flags, environment, found):
         settings = check(raw, origin)
         if "roots" in raw:

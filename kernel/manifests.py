@@ -25,8 +25,10 @@ class Found(NamedTuple):
     manifest: Manifest
 
     @property
-    def is_outside(self) -> bool:
-        return not self.package.startswith(f"{SERVICES}.")
+    def folders(self) -> tuple[Path, ...]:
+        """Where a package from outside lies; none for one of the system's, which lies in the installation."""
+        spec = None if self.package.startswith(f"{SERVICES}.") else importlib.util.find_spec(self.package)
+        return () if spec is None else tuple(Path(each).resolve() for each in spec.submodule_search_locations or ())
 
     def modules(self, names: Iterable[str]) -> tuple[str, ...]:
         """Full names of modules that the manifest names."""

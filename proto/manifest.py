@@ -210,6 +210,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raises ValueError: the name is none for a service."""
         if not re.fullmatch(NAME, self.name):
-            raise ValueError(
-                f"`name` is {self.name!r}; it starts with a small letter, and has small letters, digits and _"
-            )
+            raise ValueError(f"`name` is {self.name!r}; write small letters, digits and _, a letter first")
