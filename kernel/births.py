@@ -124,9 +124,8 @@ class Births:
         weights = _model_folders(config.services.get(manifest.models_of, {})) if manifest.models_of else ()
         named = _named_files(manifest, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
-        closed = (
-            self._enclosed or users.unreachable(filter(Path.exists, map(Path, (*weights, *entry.folders)))) is not None
-        )
+        needed = filter(Path.exists, (*map(Path, weights), *entry.folders))
+        closed = self._enclosed or users.unreachable(needed) is not None
         reads = entry.uses_roots or prompts or named or closed
         resolver = (*RESOLVER_FOLDERS, *_certificates()) if manifest.network else ()
         return Birth(

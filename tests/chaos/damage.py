@@ -18,7 +18,9 @@ from pathlib import Path
 
 import trio
 
+from linckia.kernel import manifests
 from linckia.kernel.control.client import CallFailed, Client, ControlError
+from linckia.proto.manifest import Keep
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm, send
 from tests.chaos.system import System
@@ -26,11 +28,13 @@ from tests.system.running import REPOSITORY
 
 PAGE = 4096
 
-SOURCES = (
-    "services/documents/packs.db", "services/transcripts/transcripts.db", "services/files/files.db",
-    "services/memory/memory.db",
-)  # fmt: skip
-"""What other data does not tell.  `files` keeps its sets in one with what can be made again."""
+SOURCES = tuple(
+    f"services/{each.manifest.name}/{store.path}"
+    for each in manifests.of_system()
+    for store in each.manifest.stores
+    if store.keep is Keep.SOURCE and store.schema and not store.rebuilt
+)
+"""Patterns of databases that cannot be made again.  `files` keeps its sets in one with what can be."""
 
 REMEDY = ".recover"
 
@@ -58,10 +62,14 @@ def cut(path: Path, chance: random.Random) -> None:
             file.truncate(chance.randrange(1, pages) * PAGE)
 
 
+def _is_source(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in SOURCES)
+
+
 async def _derived(do: Callable[[Path, random.Random], None], storm: Storm) -> list[str]:
     """While its owner stands still, which is killed then, so that the next one reads it."""
     every = sorted((storm.system.data / "services").glob("*/*.db"))
-    path = storm.chance.choice([path for path in every if str(path.relative_to(storm.system.data)) not in SOURCES])
+    path = storm.chance.choice([path for path in every if not _is_source(path)])
     owner = path.parent.name
     service = await storm.system.service(owner)
     if service is None or not service["pid"]:
@@ -78,8 +86,7 @@ truncated = partial(_derived, cut)
 
 async def sources(system: System, documents: Mapping[str, str], record: Record, chance: random.Random) -> list[str]:
     """Damage each source store of a system that is to end after this, and look at what it says of `documents`."""
-    for name in SOURCES:
-        path = system.data / name
+    for path in (found for pattern in SOURCES for found in sorted(system.data.glob(pattern))):
         service = await system.service(path.parent.name)
         if service is not None and service["pid"]:
             send(service["pid"], signal.SIGSTOP)

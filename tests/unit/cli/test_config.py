@@ -236,6 +236,41 @@ def test_transcripts_have_a_table_of_their_own_name_as_well(data_dir: Path) -> N
     assert config.services == {"transcripts": {"enabled": False, "redact": False}}
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("llm = 1", "llm: expected a table"),
+        ("transcripts = []", "transcripts: expected a table"),
+        ('[fetch]\nallow = "printer"', "fetch.allow: expected a list of strings"),
+        ("[fetch]\nallow = [1]", "fetch.allow: expected a list of strings"),
+        ("[yaml]\nenabled = false", "yaml is no setting"),
+    ],
+)
+def test_a_short_table_that_is_wrong_is_named(data_dir: Path, text: str, said: str) -> None:
+    write(data_dir, f"{text}\n")
+    with pytest.raises(ConfigError, match=said):
+        load_in(data_dir)
+
+
+def test_a_service_s_own_table_is_stronger_than_its_short_one(data_dir: Path) -> None:
+    for short, service in (("llm", "llm"), ("transcripts", "transcripts")):
+        write(data_dir, f"[{short}]\nmodel = 1\nother = 1\n[services.{service}]\nmodel = 2\n")
+        assert load_in(data_dir).services[service] == {"model": 2, "other": 1}
+    assert load_in(data_dir, {"LINCKIA_TRANSCRIPTS__REDACT": "false"}).services["transcripts"]["redact"] is False
+    with pytest.raises(ConfigError, match=r"LINCKIA_FETCH_ALOW is no setting; did you mean LINCKIA_FETCH_ALLOW"):
+        load_in(data_dir, {"LINCKIA_FETCH_ALOW": "a"})
+
+
+def test_the_folder_of_a_package_that_is_served_is_denied(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "path" / "guests").mkdir(parents=True)
+    (tmp_path / "path" / "guests" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    config = load_in(data_dir, flags=Flags(packages=("guests",)))
+    assert str(tmp_path / "path" / "guests") in config.denied
+
+
 def test_the_language_model_has_a_table_of_its_own(data_dir: Path) -> None:
     write(data_dir, '[llm]\nurl = "http://127.0.0.1:11434"\nmodel = "small"\nkey_file = "key"\n')
     config = load_in(data_dir, {"LINCKIA_LLM__MODEL": "large", "LINCKIA_SERVICES__LLM__TIMEOUT_S": "2"})
