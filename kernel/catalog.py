@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True):
     ops_modules: tuple[str, ...] = ()
     """Modules of operations from outside `proto.ops`."""
     folders: tuple[Path, ...] = ()
-    """Where its package lies, if that is from outside.  It may read them; no zygote loads it, since that may fail."""
+    """Folders of its package, if that is from outside.  It may read them; no zygote loads it, since that may fail."""
     follows: tuple[str, ...] = ()
     """Real paths of folders outside the roots that it follows: it may read them, as the watcher may, and does not
     rest."""

@@ -55,7 +55,7 @@ def program(packages: Iterable[str] = ()) -> Program:
 
 
 def _patterns(manifest: Manifest) -> Iterator[tuple[str, Keep]]:
-    """Of a pool, each process has a folder."""
+    """Each process of a pool has a folder."""
     folders = [manifest.name] if manifest.pool is None else [manifest.name, f"{manifest.name}-*"]
     for store in manifest.stores:
         for folder in folders:

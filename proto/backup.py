@@ -17,13 +17,13 @@ from linckia.proto.durable import replace_file
 from linckia.proto.stores import Stores
 
 FILE: Final = "backup.json"
-"""In the data directory; written by whatever makes a backup."""
+"""File in the data directory that the process of each backup writes."""
 
 STAGING: Final = "backup.staging"
 """The folder in the data directory in which a backup links files."""
 
 MAX_PLACES = 15
-"""Of which the outcome is kept, beside the newest."""
+"""Places with a recorded outcome, beside the newest."""
 
 
 class BackupFailed(Exception):
@@ -54,7 +54,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, folder (`sha256` is None) or link, and what it takes to make it again.  A file of one chunk has its name
+    """A file, folder (`sha256` is None) or link, with everything needed to make it again.  A file of one chunk has its name
     for a hash, and `sha256` is empty."""
 
     path: str
@@ -112,7 +112,7 @@ Hold = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the latest backup: times in seconds since 1970; `at` it was tried, at `succeeded` one was last made."""
+    """The latest backup to a place.  `at` it was tried and at `succeeded` one was last made, in seconds since 1970."""
 
     to: str
     at: float
@@ -130,6 +130,6 @@ def known(data_dir: Path) -> dict[str, Outcome]:
 
 
 def note(data_dir: Path, outcome: Outcome) -> None:
-    """Replace what is known of its place.  Raises OSError."""
+    """Replace the outcome recorded for its place.  Raises OSError."""
     others = [each for each in known(data_dir).values() if each.to != outcome.to]
     replace_file(data_dir / FILE, msgspec.json.encode([*others[-MAX_PLACES:], outcome]) + b"\n", sync=False)

@@ -63,13 +63,13 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """What users made, as a file of JSON Lines in the folder of the service's name in an export."""
+    """Data that users made: a file of JSON Lines, in an export's folder of the service's name."""
 
     file: str
     about: str
     """A sentence for the export's README."""
     lists: str
-    """Operation that answers a page; an empty one is the last."""
+    """Operation that returns a page; an empty one is the last."""
     items: str
     """The list in a page, and the parameter of `takes`."""
     first: JsonObject = {}
@@ -77,7 +77,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     follows_by: Literal["next", "offset"] = "next"
     """How the next page is asked for: `after` is the page's `next`, or `offset` is the number of items so far."""
     takes: str
-    """Operation that takes items in and answers how many `changed` something; idempotent."""
+    """Idempotent operation that takes items in and returns how many `changed` something."""
 
 
 class Zygote(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +192,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     told_settings: Mapping[str, str] = {}
     """Settings that it is given beside its own: by name, the service whose whole table it is."""
     told_issuer: bool = False
-    """Whether it is told where the issuer of tokens is (`[http.oauth]`)."""
+    """Whether its settings include the address of the issuer of tokens (`[http.oauth]`)."""
     follows: Follows | None = None
     optional: bool = False
     """Whether the setting `enabled` may leave it out, with its operations."""
@@ -208,6 +208,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     exports: tuple[Export, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises ValueError: the name is none for a service."""
+        """Raises ValueError: no service may have that name."""
         if not re.fullmatch(NAME, self.name):
             raise ValueError(f"`name` is {self.name!r}; write small letters, digits and _, a letter first")

@@ -1,7 +1,7 @@
-"""What each file of a data directory is to a backup, a repair, and a test that finds what nothing declares.
+"""The files of a data directory: sources and derived data, for backups and repairs.
 
-Manifests declare the files of services, the kernel its own.  A file that nothing names is backed up, so that one that
-was forgotten is not lost.
+Manifests declare the files of services, the kernel its own.  A backup includes files that nothing names, so that a
+forgotten one is not lost; a test names it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Found(NamedTuple):
 
 
 class Stores:
-    """What is declared: patterns of paths in the data directory, of which the first that matches counts."""
+    """Declarations: patterns of paths in the data directory.  The first match counts."""
 
     def __init__(self, patterns: Sequence[tuple[str, Keep]]) -> None:
         self._patterns = tuple(patterns)
         self.keep_of = functools.lru_cache(4096)(self._keep_of)
-        """Of a path, or of a folder that it is in; None where nothing names it."""
+        """The declaration of a path, or of a folder that contains it; None if nothing names it."""
 
     def _keep_of(self, path: str) -> Keep | None:
         of = next((path[: -len(end)] for end in LOGS if path.endswith(f".db{end}")), path)

@@ -82,7 +82,9 @@ def _kernel(command: AddCommand) -> None:
     token_help = "holds the bearer token for HTTP, a must off 127.0.0.1; or set LINCKIA_TOKEN"
     serve.add_argument("--token-file", metavar="FILE", help=token_help)
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
-    package_help = "serve the service of this Python package as well (PACKAGE.operations, PACKAGE.main)"
+    package_help = (
+        "serve the services of this Python package as well (PACKAGE.manifest, or PACKAGE.operations and PACKAGE.main)"
+    )
     serve.add_argument("--with", metavar="PACKAGE", dest="packages", action="append", help=package_help)
     serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
 

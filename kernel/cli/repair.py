@@ -65,7 +65,7 @@ def _database(data_dir: Path, path: Path) -> Iterator[Finding]:
     damage = damage_of(path)
     if not damage:
         return
-    if data_format.program().stores.keep_of(name) is Keep.DERIVED:
+    if _is_derived(name):
         for end in ("", *LOGS):
             path.with_name(path.name + end).unlink(missing_ok=True)
         yield Finding("repair", Verdict.OK, f"{name} was damaged ({damage}) and is removed; it is made again")
@@ -74,6 +74,10 @@ def _database(data_dir: Path, path: Path) -> Iterator[Finding]:
         name, Verdict.BAD, f"{path} is damaged ({damage}), and no index: it cannot be made again. What can be read of "
         "it is served", _remedy(data_dir, path),
     )  # fmt: skip
+
+
+def _is_derived(path: str) -> bool:
+    return data_format.program().stores.keep_of(path) is Keep.DERIVED
 
 
 def damage_of(path: Path) -> str:
@@ -104,7 +108,7 @@ def _aside(data_dir: Path) -> Iterator[Finding]:
     """What services have put aside as damaged."""
     for path in sorted(data_dir.glob("services/*/*.damaged-*")):
         name = str(path.relative_to(data_dir))
-        if data_format.program().stores.keep_of(name.partition(".damaged-")[0]) is Keep.DERIVED:
+        if _is_derived(name.partition(".damaged-")[0]):
             _remove(path)
             yield Finding("repair", Verdict.OK, f"removed {name}, which was put aside as damaged and made again")
         else:

@@ -30,7 +30,7 @@ MANIFESTS = (
         models_of="rerank",
         rests=True,
         rests_by="unload_after_s",
-        # A search waits only briefly for a model that is to be loaded, so one that is there stays.
+        # A search waits only briefly for a model to load, so a loaded one stays.
         rests_while=("model", "none"),
         pool=Pool(one_with_gpu=True),
         stores=(Store("", Keep.DERIVED),),

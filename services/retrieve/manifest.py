@@ -14,12 +14,12 @@ MANIFESTS = (
         # A million vectors with their text are 2 GB; the page cache does not count.
         memory_limit_bytes=8 * GIB,
         # A search is work for one core, in many small steps: more than eight at once would only make all of them late.
-        # Three more wait for a collection that is begun again.
+        # Three more wait while a collection is rebuilt.
         in_flight=11,
         models_of="embed",
         told_settings={"embedder": "embed"},
         stores=(
-            # What clients put into collections of their own; all else follows from what other services feed.
+            # Collections of clients; all other data follows from what other services feed.
             Store("own.*.db", Keep.SOURCE, schema=SCHEMA_VERSION),
             Store("*", Keep.DERIVED),
         ),

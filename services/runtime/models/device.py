@@ -38,7 +38,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     batches: Annotated[int, Meta(ge=0, description="Batches computed at once in a process; 0: by its cores")] = 0
     threads: Annotated[int, Meta(ge=1, description="Threads of one batch; more than 1 for large models only")] = 1
     health_every_s: Annotated[float, Meta(gt=0, description="Idle time after which the model is tried")] = 30
-    # The kernel reads it, and ends the process then (`rests_by` of its catalog).
+    # The kernel reads it, and ends the process then (`rests_by` of its manifest).
     unload_after_s: Annotated[
         float, Meta(ge=0, description="Idle time after which the process ends until the next call; 0: never")
     ] = 0
