@@ -54,8 +54,8 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, folder (`sha256` is None) or link, with everything needed to make it again.  A file of one chunk has its name
-    for a hash, and `sha256` is empty."""
+    """A file, folder (`sha256` is None) or link, with everything needed to make it again.  A file of one chunk has
+    its name for a hash, and `sha256` is empty."""
 
     path: str
     mode: int
