@@ -82,9 +82,7 @@ def _kernel(command: AddCommand) -> None:
     token_help = "holds the bearer token for HTTP, a must off 127.0.0.1; or set LINCKIA_TOKEN"
     serve.add_argument("--token-file", metavar="FILE", help=token_help)
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
-    package_help = (
-        "serve the services of this Python package too (PACKAGE.manifest, or PACKAGE.operations and .main)"
-    )
+    package_help = "serve the services of this Python package too (PACKAGE.manifest, or PACKAGE.operations and .main)"
     serve.add_argument("--with", metavar="PACKAGE", dest="packages", action="append", help=package_help)
     serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
 
