@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -23,15 +24,13 @@ from linckia.kernel import catalog, tokens
 from linckia.kernel.audit import Audit
 from linckia.kernel.births import Births, RootFolders
 from linckia.kernel.catalog import Entry
-from linckia.kernel.chaos import Faults
 from linckia.kernel.config import Config
-from linckia.kernel.control.address import log_dir
 from linckia.kernel.control.server import ControlServer
 from linckia.kernel.edge import contained, kept
 from linckia.kernel.handoff import Handoff
 from linckia.kernel.operations import KernelOperations
-from linckia.kernel.ports import ROUTINE, ServiceState
-from linckia.kernel.router.call import Limits
+from linckia.kernel.ports import ROUTINE, Injector, ServiceState
+from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.router import Router
 from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
@@ -41,6 +40,7 @@ from linckia.kernel.supervisor.spawn import Ahead
 from linckia.kernel.supervisor.supervisor import Supervisor
 from linckia.kernel.trends import Trends
 from linckia.proto import ops
+from linckia.proto.control.address import log_dir
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.front import Http
 from linckia.proto.machine import give_back_at_rest
@@ -70,8 +70,8 @@ async def run(
         ahead: becomes the first front.
         on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
-    Raises ConfigError: a package cannot be served, a setting names no service or a pool of no possible size, HTTP
-    cannot listen there, or a file of tokens cannot be read.
+    Raises ConfigError: a package cannot be served, a setting names no service, no module or a pool of no possible size,
+    HTTP cannot listen there, or a file of tokens cannot be read.
     """
     entries = catalog.served(config.flags.packages)
     kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, ahead)
@@ -104,7 +104,11 @@ class _Kernel:
         pools = catalog.pools(all_entries, config.services, rest_after_s=config.rest_after_s, standbys=config.standbys)
         self.unserved = {entry.service for entry in all_entries} - set(pools)
         self.entries = tuple(entry for pool in pools.values() for entry in pool)
-        extra = tuple(module for entry in self.entries for module in entry.ops_modules)
+        extra = [module for entry in self.entries for module in entry.ops_modules]
+        self.injector: Injector | None = None
+        if config.chaos_module is not None:
+            self.injector = _injector(config.chaos_module)
+            extra.append(config.chaos_module)
         declared = ops.load(extra)
         self.table = ops.Table(op for op in declared.values() if op.service not in self.unserved)
         log = config.audit
@@ -120,7 +124,6 @@ class _Kernel:
         followed = dict.fromkeys(Path(path) for entry in self.entries for path in entry.follows)
         self.folders = RootFolders((*config.roots, *followed))
         self.handoff = Handoff([entry.spec.name for entry in pools[FRONT]])
-        self.faults = Faults() if config.chaos_allowed else None
         zygotes = catalog.zygotes(self.entries, config.rest_after_s)
         self.supervisor = Supervisor(
             tuple(entry.spec for entry in self.entries),
@@ -129,7 +132,7 @@ class _Kernel:
             Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
             LocalPlacement(zygotes, log_dir(config.data_dir), ahead, [entry.spec.name for entry in self.entries]),
             handoff=self.handoff.ready,
-            channel_to=channel_to if self.faults is None else self.faults.channel_to,
+            channel_to=channel_to if self.injector is None else self.injector.channel_to,
         )
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
@@ -155,7 +158,7 @@ class _Kernel:
         await nursery.start(self.handoff.run)
         operations = KernelOperations(
             config=self.config, router=self.router, supervisor=self.supervisor, tokens=self.tokens,
-            handoff=self.handoff, shut_down=self.stop.set, audit=self.audit, faults=self.faults,
+            handoff=self.handoff, shut_down=self.stop.set, audit=self.audit, injector=self.injector,
             schedule=self.schedule, trends=self.trends,
         )  # fmt: skip
         if self.config.http is not None:
@@ -256,6 +259,15 @@ class Manager:
         while self._address and self._watchdog_s:
             self.tell("WATCHDOG=1")
             await trio.sleep(self._watchdog_s / 2)
+
+
+def _injector(module: str) -> Injector:
+    """Raises ConfigError: there is no such module, or it has no injector."""
+    try:
+        injector: Injector = importlib.import_module(module).Injector()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"settings: chaos.module is {module!r}: {error}") from error
+    return injector
 
 
 async def _collect() -> None:

@@ -14,11 +14,11 @@ import msgspec
 from msgspec import structs
 
 from linckia.kernel import manifests, reach
-from linckia.kernel.control.address import find_data_dir, given_data_dir
 from linckia.kernel.settings import (
     REST_AFTER_S,
     AuditSettings,
     BackupSettings,
+    ChaosSettings,
     ConfigError,
     Flags,
     Root,
@@ -31,6 +31,7 @@ from linckia.kernel.settings import (
     with_short_tables,
 )
 from linckia.proto import backup as backups
+from linckia.proto.control.address import find_data_dir, given_data_dir
 from linckia.proto.front import (
     ASYMMETRIC,
     DEFAULT_HOST,
@@ -73,7 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     http: Http | None = Http()
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
-    chaos_allowed: bool = False
+    chaos_module: str | None = None
     services: dict[str, Layer] = {}
     log_level: str = "info"
     prompts_dir: Path | None = None
@@ -142,12 +143,19 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         http=served,
         audit=msgspec.convert(audit, AuditSettings),
         backup=backup,
-        chaos_allowed=chaos.get("allowed", False),
+        chaos_module=_injector(msgspec.convert(chaos, ChaosSettings)),
         services=services,
         flags=flags,
         **prompts,
         **plain,
     )
+
+
+def _injector(chaos: ChaosSettings) -> str | None:
+    """The module that injects faults, if any.  Raises ConfigError."""
+    if chaos.module is not None and not chaos.allowed:
+        raise ConfigError(f"settings: chaos.module is {chaos.module!r}, which needs chaos.allowed = true")
+    return chaos.module
 
 
 def _layers(

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from linckia.kernel import VERSION, manifests
-from linckia.kernel.control.address import CannotHold
 from linckia.proto.backup import FILE, STAGING, Program
+from linckia.proto.control.address import CannotHold
 from linckia.proto.durable import replace_file
 from linckia.proto.manifest import Keep, Manifest
 from linckia.proto.stores import Stores

@@ -17,18 +17,17 @@ import trio
 
 from linckia.kernel import VERSION
 from linckia.kernel.audit import Audit, Entry, now
-from linckia.kernel.chaos import Faults
 from linckia.kernel.config import Config, load
-from linckia.kernel.control.address import last_lines, log_dir
 from linckia.kernel.handoff import Handoff
-from linckia.kernel.ports import CauseKind, ServiceState
-from linckia.kernel.router.router import LocalHandler, Router
+from linckia.kernel.ports import CauseKind, Injector, LocalHandler, ServiceState
+from linckia.kernel.router.router import Router
 from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor import processes
 from linckia.kernel.supervisor.supervisor import Supervisor
 from linckia.kernel.tokens import Announced, CannotRead
 from linckia.kernel.trends import Trends
+from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
 from linckia.proto.front import OFF
 from linckia.proto.front import SERVICE as FRONT
@@ -114,7 +113,7 @@ class KernelOperations:
     schedule: Schedule
     trends: Trends
     audit: Audit | None
-    faults: Faults | None
+    injector: Injector | None
     http_url: str | None = None
 
     def __post_init__(self) -> None:
@@ -132,7 +131,6 @@ class KernelOperations:
             ops.KernelStop: self._stop,
             ops.KernelLogs: self._logs,
             ops.KernelShutdown: self._shutdown,
-            ops.KernelChaos: self._chaos,
             ops.KernelContentUrl: self._content_url,
             ops.KernelCall: self._call,
             ops.KernelFiguresParams: self._figures,
@@ -145,6 +143,8 @@ class KernelOperations:
             ops.KernelRefused: self._refused,
             ops.KernelBackup: self._backup,
         }
+        if self.injector is not None:
+            handlers |= self.injector.handlers(self.supervisor.known)
         for params, handler in handlers.items():
             self.router.serve_local(operation_of(params).name, handler)
 
@@ -338,13 +338,6 @@ class KernelOperations:
     async def _shutdown(self, params: ops.KernelShutdown, caller: str) -> ops.Done:
         self.shut_down()
         return ops.Done(message="the kernel is ending")
-
-    async def _chaos(self, params: ops.KernelChaos, caller: str) -> ops.Done:
-        if self.faults is None:
-            raise Forbidden("faults are injected only into a kernel that was started with LINCKIA_CHAOS=true")
-        self.supervisor.known(params.service)
-        self.faults.plan(params)
-        return ops.Done(message=f"{params.fault} is in force for frames {params.direction} {params.service}")
 
     async def _content_url(self, params: ops.KernelContentUrl, caller: str) -> str | None:
         url = self.http_url

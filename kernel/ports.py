@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import enum
 import signal
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
+from linckia.kernel.generation import Generation
 from linckia.proto.channel import Channel
-from linckia.proto.frames import AnyFrame, Hello
+from linckia.proto.frames import AnyFrame
+from linckia.proto.link import Link
+from linckia.proto.operation import Params
 
 ROUTINE = {"routine": True}
 """`extra` of lines of the log that say what happens every day: the file has them, a terminal shows the others."""
@@ -71,13 +75,13 @@ class ServiceState(enum.StrEnum):
 class GenerationSink(Protocol):
     """What the supervisor tells the router.  All are synchronous and never block."""
 
-    def up(self, hello: Hello, channel: Channel) -> None:
+    def up(self, generation: Generation) -> None:
         """The generation is READY: calls may be posted on its channel."""
 
-    def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
+    def frame(self, generation: Generation, frame: AnyFrame) -> None:
         """A frame that is none of the supervisor's own (calls, returns, items, progress, events, …) arrived."""
 
-    def draining(self, service: str, generation: int) -> None:
+    def draining(self, generation: Generation) -> None:
         """No further calls to this generation; those in flight will still be answered."""
 
     def was_used(self, service: str) -> bool:
@@ -86,8 +90,25 @@ class GenerationSink(Protocol):
     def idle_since(self, service: str) -> float | None:
         """Since when (trio's clock) it has had no call and made none; None while it has, or calls wait for it."""
 
-    def down(self, service: str, generation: int, cause: Cause) -> None:
+    def down(self, generation: Generation, cause: Cause) -> None:
         """The generation is dead; every frame it had sent has been delivered through `frame` before."""
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         """`retry_at` (trio's clock) is when the next start is tried, where one is planned."""
+
+
+LocalHandler = Callable[[Any, str], Awaitable[object]]
+"""A kernel operation: parameters and caller to result."""
+
+Known = Callable[[str], str]
+"""The name of a service.  Raises InvalidParams if there is no such service."""
+
+
+class Injector(Protocol):
+    """The class of that name in the module that `chaos.module` names, one per kernel: injects faults into links."""
+
+    def channel_to(self, service: str, link: Link) -> Channel:
+        """The kernel's end of a link."""
+
+    def handlers(self, known: Known) -> Mapping[type[Params[Any]], LocalHandler]:
+        """Handlers of the operations that its module declares with the service `kernel`."""

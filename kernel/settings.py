@@ -65,9 +65,10 @@ class AuditSettings(msgspec.Struct, frozen=True):
 
 
 class ChaosSettings(msgspec.Struct, frozen=True):
-    """`[chaos]`: whether faults may be injected (`linckia chaos`), as tests of the system do."""
+    """`[chaos]`: whether faults may be injected, as tests of the system do, and the module that injects them."""
 
     allowed: bool = False
+    module: str | None = None
 
 
 class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -177,6 +178,7 @@ ENVIRONMENT: Variables = {
     "LINCKIA_REST_AFTER_S": (("rest_after_s",), _toml),
     "LINCKIA_AUDIT": (("audit", "enabled"), _toml),
     "LINCKIA_CHAOS": (("chaos", "allowed"), _toml),
+    "LINCKIA_CHAOS_MODULE": (("chaos", "module"), str),
     "LINCKIA_HTTP": (("http",), _address),
     "LINCKIA_TOKEN": (("http", "token"), str),
     "LINCKIA_TOKEN_FILE": (("http", "token_file"), str),

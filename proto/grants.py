@@ -17,6 +17,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+STDIO, HTTP = "stdio", "http"
+"""Names of clients without a token of their own, by where they come from."""
+
 MAX_NAME_CHARS = 256
 MAX_SURFACES = 16
 MAX_ROOTS = 64

@@ -10,8 +10,8 @@ from importlib import import_module
 
 from linckia.kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
 from linckia.kernel.cli.parser import build_parser
-from linckia.kernel.control.address import find_data_dir
-from linckia.kernel.control.client import CallFailed, ControlError
+from linckia.proto.control.address import find_data_dir
+from linckia.proto.control.client import CallFailed, ControlError
 
 Command = Callable[[argparse.Namespace], int]
 

@@ -16,11 +16,11 @@ import msgspec
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import complain, duration, show_answer, show_json, size
 from linckia.kernel.config import load
-from linckia.kernel.control.address import AlreadyHeld, CannotHold, locked
-from linckia.kernel.control.client import Client, ControlError
 from linckia.kernel.data_format import program
 from linckia.kernel.settings import BackupSettings, ConfigError, Flags
 from linckia.proto.backup import BackupFailed, Backups, Manifest, Program
+from linckia.proto.control.address import AlreadyHeld, CannotHold, locked
+from linckia.proto.control.client import Client, ControlError
 
 
 def _service() -> Backups:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import enum
 import importlib.util
 import json
 import os
@@ -20,16 +19,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from linckia.kernel import VERSION, tokens, users
+from linckia.kernel.cli.findings import Finding, Verdict
 from linckia.kernel.cli.status import backup
 from linckia.kernel.cli.terminal import show_answer
 from linckia.kernel.config import load
-from linckia.kernel.control.address import socket_path
-from linckia.kernel.control.client import Client, ControlError, NoKernel
 from linckia.kernel.settings import ConfigError, Flags
 from linckia.proto import models
+from linckia.proto.control.address import socket_path
+from linckia.proto.control.client import Client, ControlError, NoKernel
 from linckia.proto.frames import DAMAGE
 from linckia.proto.front import OFF
 from linckia.proto.json_types import JsonObject
@@ -48,23 +47,6 @@ PROBE_TIMEOUT_S = 60.0
 
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_CREATE_RULESET_VERSION = 1
-
-
-class Verdict(enum.StrEnum):
-    """What a finding means."""
-
-    OK = "ok"
-    NOTE = "note"
-    BAD = "bad"
-
-
-class Finding(NamedTuple):
-    """`remedy` is what to do, where something can be done."""
-
-    what: str
-    verdict: Verdict
-    found: str
-    remedy: str = ""
 
 
 def _either(what: str, good: bool, found: str, otherwise: str, remedy: str = "") -> Finding:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_answer, show_json, size
-from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:

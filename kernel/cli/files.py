@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from linckia.kernel.cli import Usage
 from linckia.kernel.cli.terminal import Bars, complain, connect, show_json, size
-from linckia.kernel.control.client import Client
+from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 
 BAR_CELLS = 20

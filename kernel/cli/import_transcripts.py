@@ -14,7 +14,7 @@ from pathlib import Path
 
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently
-from linckia.kernel.control.client import Client
+from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
 

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from linckia.kernel.control.address import log_dir
+from linckia.proto.control.address import log_dir
 
 ROTATE_BYTES = 8 * 1024 * 1024
 KEEP = 3

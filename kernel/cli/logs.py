@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.control.address import last_lines, log_dir
+from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.near import nearest
 
 POLL_S = 0.2

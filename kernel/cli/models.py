@@ -22,8 +22,8 @@ from linckia.kernel.catalog import ENTRIES
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import show_answer, size
 from linckia.kernel.config import load
-from linckia.kernel.control.client import CallFailed, Client, NoKernel
 from linckia.kernel.settings import ConfigError, Flags
+from linckia.proto.control.client import CallFailed, Client, NoKernel
 from linckia.proto.durable import replace_file
 from linckia.proto.json_types import JsonObject
 from linckia.proto.models import CROSS_ENCODER, EMBEDDER, KNOWN, PACKAGED, KnownModel, cached, known

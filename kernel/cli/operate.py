@@ -8,8 +8,8 @@ import sys
 import time
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Bars, connect, params_of, show_json
-from linckia.kernel.control.client import NoKernel
+from linckia.kernel.cli.terminal import Bars, connect, show_json
+from linckia.proto.control.client import NoKernel
 from linckia.proto.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0
@@ -56,13 +56,6 @@ def _operate(arguments: argparse.Namespace) -> int:
 
 
 restart = start = _operate
-
-
-def chaos(arguments: argparse.Namespace) -> int:
-    """Raises ControlError."""
-    with connect(arguments) as client:
-        print(client.call("kernel_chaos", params_of(arguments))["message"])
-    return 0
 
 
 def stop(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from linckia.kernel import VERSION
 from linckia.kernel.cli import EXIT_USAGE
 from linckia.kernel.cli.stored import FAMILIES, AddCommand, add_json, seconds_option
-from linckia.kernel.control.address import default_data_dir
+from linckia.proto.control.address import default_data_dir
 from linckia.proto.near import nearest
 
 EPILOG = """\
@@ -125,14 +125,6 @@ def _calls(command: AddCommand) -> None:
     form.add_argument("--markdown", action="store_true", help="a table of services and their operations, as Markdown")
 
 
-CHAOS_EPILOG = """\
-Only where the kernel was started with `[chaos] allowed = true` in its settings, or LINCKIA_CHAOS=true.
-
-examples:
-  linckia chaos drop from echo --frame return
-  linckia chaos delay to retrieve --count 20 --delay-ms 300
-"""
-
 AUDIT_EPILOG = """\
 examples:
   linckia audit --since 1h
@@ -149,14 +141,6 @@ def _services(command: AddCommand) -> None:
         command(name, "operate", what).add_argument("service", metavar="SERVICE", help="as `linckia status` names it")
     stop = command("stop", "operate", "stop one service, or end the whole kernel in order")
     stop.add_argument("service", metavar="SERVICE", nargs="?", help="without it, the kernel itself")
-
-    chaos = command("chaos", "operate", "lose or delay the next frames of a service, to test the system", CHAOS_EPILOG)
-    chaos.add_argument("fault", choices=("drop", "delay", "clear"), help="clear: take back what is still to come")
-    chaos.add_argument("direction", choices=("to", "from"), help="from the kernel to the service, or back")
-    chaos.add_argument("service", metavar="SERVICE", help="as `linckia status` names it")
-    chaos.add_argument("--count", metavar="N", type=int, default=1, help="how many frames (default: 1)")
-    chaos.add_argument("--frame", metavar="KIND", default="any", help="call, return, event, ping, … (default: any)")
-    chaos.add_argument("--delay-ms", metavar="MS", type=int, default=1000, help="how long each is held back (1000)")
 
     logs = command("logs", "logs", "the log of a service, or of the kernel; works without a running kernel")
     logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")

@@ -16,9 +16,9 @@ from pathlib import Path
 import apsw
 
 from linckia.kernel import data_format
-from linckia.kernel.cli.doctor import Finding, Verdict
-from linckia.kernel.control.address import CannotHold, locked
+from linckia.kernel.cli.findings import Finding, Verdict
 from linckia.proto.backup import known
+from linckia.proto.control.address import CannotHold, locked
 from linckia.proto.manifest import Keep
 from linckia.proto.stores import LOGS
 

@@ -20,10 +20,10 @@ from linckia.kernel import VERSION, data_format
 from linckia.kernel.cli import EXIT_HELD, Failed, Usage
 from linckia.kernel.cli.kernel_log import open_log
 from linckia.kernel.config import Config, load
-from linckia.kernel.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
-from linckia.kernel.control.client import CallFailed, Client, ControlError
 from linckia.kernel.settings import ConfigError, Flags
 from linckia.kernel.supervisor.spawn import Ahead
+from linckia.proto.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
+from linckia.proto.control.client import CallFailed, Client, ControlError
 from linckia.proto.front import OFF
 
 MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536

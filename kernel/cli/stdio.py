@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linckia.kernel.cli import EXIT_HELD, Failed, Usage
-from linckia.kernel.control.address import last_lines, log_dir
-from linckia.kernel.control.client import CallFailed, Client, KernelGone, NoKernel
+from linckia.proto.control.address import last_lines, log_dir
+from linckia.proto.control.client import CallFailed, Client, KernelGone, NoKernel
 from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:

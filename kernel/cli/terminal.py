@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from linckia.kernel.catalog import ENTRIES
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.terminal import Cell, complain, show_answer, show_json
 from linckia.kernel.config import load
-from linckia.kernel.control.client import Client, ControlError, NoKernel
-from linckia.kernel.router.record import HTTP, STDIO
 from linckia.kernel.settings import ConfigError, Flags, seconds
-from linckia.proto.grants import MAX_ROOTS, Token, parse_rate
+from linckia.proto.control.client import Client, ControlError, NoKernel
+from linckia.proto.grants import HTTP, MAX_ROOTS, STDIO, Token, parse_rate
 from linckia.proto.near import nearest
 from linckia.proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
 

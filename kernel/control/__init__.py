@@ -1,15 +1,1 @@
-"""The control socket of a data directory: how the command line reaches the kernel that holds it.
-
-`DATA/kernel.sock` speaks newline-delimited JSON. A request is one line, answered before the next one is read:
-
-    {"call": NAME, "params": {…}, "progress": true, "timeout_s": 5}
-        any number of {"progress": {"done": …, "total": …, "message": …}}, then {"result": …}
-    {"attach": {"surface": NAME, "roots": […]}}      with two descriptors by SCM_RIGHTS: the client's input and output;
-                                                     and a third, the memory in which its session outlives the kernel
-        {"attached": {"pid": …, "ephemeral": true, "roots": […]}}, and when the MCP session has ended
-        {"detached": {"reason": "client"}} (it left), "stopped" (the kernel ends in order) or
-        "replaced" (another kernel goes on with the session)
-
-or {"failure": {…}}, the fields of `proto.errors.Failure`. Closing the connection cancels what it asked for.
-`address` and `client` import the standard library only, since they stand on the way of every short command.
-"""
+"""The kernel's end of the control socket, whose protocol `proto.control` describes."""

@@ -21,10 +21,12 @@ import trio
 from msgspec.structs import replace
 
 from linckia.kernel.edge import edge
+from linckia.kernel.generation import Generation, RoutedCall
 from linckia.kernel.ports import Cause, ServiceState
-from linckia.kernel.router.call import QUARANTINE_S, Instance, Limits, Quarantine, RoutedCall
+from linckia.kernel.router.instance import Instance, Limits
+from linckia.kernel.router.quarantine import QUARANTINE_S, Quarantine
 from linckia.proto import errors
-from linckia.proto.channel import Channel, ProtocolViolation
+from linckia.proto.channel import ProtocolViolation
 from linckia.proto.errors import Executed, Failure, LinckiaError
 from linckia.proto.frames import MAX_LEFT_MS, Call, Cancel, Fault, Progress, Return, Unfinished
 from linckia.proto.link import LinkClosed
@@ -69,7 +71,6 @@ class Lane:
         self._last_id = 0
         self.instances = {name: Instance(name) for name in instances or (service,)}
         """By name, the service's own first."""
-        self._in_flight: dict[int, RoutedCall] = {}
         self._queue: collections.deque[RoutedCall] = collections.deque()
         self._suspects: collections.deque[RoutedCall] = collections.deque()
         self._start = start
@@ -81,19 +82,21 @@ class Lane:
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight)
+        return sum(each.in_flight for each in self.instances.values())
 
     def was_used(self, instance: str) -> bool:
         """Whether a client's call was in flight in one process of the service since this was last asked."""
         live = self.instances[instance]
-        used = live.used or any(one.for_client and one.instance == instance for one in self._in_flight.values())
+        calls = () if live.generation is None else live.generation.calls.values()
+        used = live.used or any(call.for_client for call in calls)
         live.used = False
         return used
 
     def idle_since(self, instance: str) -> float | None:
         """Since when it has had no call in flight and made none; None while it has, or where calls wait."""
         live = self.instances[instance]
-        return None if live.in_flight or self.queued else live.busy_at
+        makes_calls = live.generation is not None and live.generation.made
+        return None if live.in_flight or makes_calls or self.queued else live.busy_at
 
     def was_busy(self, instance: str) -> None:
         """It has just made a call itself, or had the answer of one."""
@@ -117,7 +120,7 @@ class Lane:
         self._pump()
         self._wake()
         for each in self.instances.values():
-            if self._queue and each.state in _COMING and not each.generation:
+            if self._queue and each.state in _COMING and each.generation is None:
                 # As the system starts, what is waited for comes first.
                 self._start_resting(each.name)
 
@@ -145,29 +148,19 @@ class Lane:
     def withdraw(self, call: RoutedCall, reason: str) -> Executed:
         """Forget the call, or stop the work: `done` will not be called.  Answers whether it may have been executed."""
         call.withdrawn = True
-        if call.frame_id and call.frame_id in self._in_flight:
+        if call.frame_id and call.generation is not None:
             # It keeps its place until the handler says that it has stopped: back-pressure stays honest.
-            self._post(call, Cancel(call.frame_id, reason))
+            self._post(call.generation, Cancel(call.frame_id, reason))
             return Executed.MAYBE
         for waiting in (self._queue, self._suspects):
             if call in waiting:
                 waiting.remove(call)
         return _executed(call)
 
-    def find(self, instance: str, generation: int, frame_id: int | None) -> RoutedCall | None:
-        """The call in flight that has this number in this generation of an instance."""
-        call = self._in_flight.get(frame_id) if frame_id is not None else None
-        return call if call is not None and (call.instance, call.generation) == (instance, generation) else None
-
-    def up(self, instance: str, generation: int, channel: Channel) -> None:
-        live = self.instances[instance]
-        live.generation, live.channel, live.in_flight = generation, channel, 0
+    def up(self, generation: Generation) -> None:
+        generation.takes_calls = True
+        self.instances[generation.service].generation = generation
         self._pump()
-
-    def draining(self, instance: str, generation: int) -> None:
-        live = self.instances[instance]
-        if generation == live.generation:
-            live.channel = None
 
     def state(self, instance: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         live = self.instances[instance]
@@ -176,13 +169,10 @@ class Lane:
             self._fail_waiting()
         self._wake()
 
-    def down(self, instance: str, generation: int, cause: Cause) -> None:
-        dead = self.instances[instance]
-        if generation == dead.generation:
-            dead.channel, dead.in_flight, dead.tries_until = None, 0, -math.inf
-        lost = [call for call in self._in_flight.values() if (call.instance, call.generation) == (instance, generation)]
-        for call in lost:
-            del self._in_flight[call.frame_id]
+    def down(self, generation: Generation, cause: Cause) -> None:
+        generation.takes_calls = False
+        self.instances[generation.service].tries_until = -math.inf
+        lost, generation.calls = list(generation.calls.values()), {}
         again: list[RoutedCall] = []
         if not lost and cause.accuses:
             self._died_of_itself_at = trio.current_time()
@@ -224,8 +214,8 @@ class Lane:
         self.replays += 1
         return None
 
-    def frame(self, instance: str, generation: int, frame: Return | Fault | Unfinished | Progress) -> None:
-        call = self.find(instance, generation, frame.id)
+    def frame(self, generation: Generation, frame: Return | Fault | Unfinished | Progress) -> None:
+        call = generation.calls.get(frame.id)
         if call is None:
             # It may have crossed a cancellation, or a death.
             if frame.id > self._last_id:
@@ -233,15 +223,15 @@ class Lane:
             return
         match frame:
             case Return(body=body):
-                self._release(call)
+                self._release(generation, call)
                 self._finish(call, body)
             case Fault(failure=failure):
-                self._release(call)
+                self._release(generation, call)
                 self._finish(call, errors.from_failure(_of_all_times(call, failure)))
             case Unfinished(begun=begun, failure=failure):
                 # It has ended by itself: there is no use in sending it more.
-                self.draining(instance, generation)
-                self._release(call)
+                generation.takes_calls = False
+                self._release(generation, call)
                 self._not_done(call, begun=begun, failure=failure)
             case Progress():
                 if call.progress is not None and not call.withdrawn:
@@ -260,15 +250,13 @@ class Lane:
             self._pump()
             self._wake()
 
-    def _release(self, call: RoutedCall) -> None:
-        del self._in_flight[call.frame_id]
+    def _release(self, generation: Generation, call: RoutedCall) -> None:
+        del generation.calls[call.frame_id]
         call.frame_id = 0
-        instance = self.instances[call.instance]
-        if call.generation == instance.generation:
-            instance.in_flight -= 1
-            if call.suspect:
-                instance.tries_until = -math.inf
-            instance.busy_at = trio.current_time()
+        instance = self.instances[generation.service]
+        if call.suspect:
+            instance.tries_until = -math.inf
+        instance.busy_at = trio.current_time()
         self._pump()
 
     def _finish(self, call: RoutedCall, outcome: bytes | LinckiaError) -> None:
@@ -282,9 +270,8 @@ class Lane:
 
     def _pump(self) -> None:
         now = trio.current_time()
-        while (instance := self._free()) is not None:
-            suspect_runs = any(call.suspect for call in self._in_flight.values()) if self._suspects else True
-            if not suspect_runs:
+        while (instance := self._free()) is not None and (generation := instance.taking) is not None:
+            if self._suspects and not self._tries_suspect():
                 call = self._suspects.popleft()
             elif self._queue:
                 call = self._queue.popleft()
@@ -294,10 +281,16 @@ class Lane:
                 late = f"{call.op.name}: the deadline passed before service {self.service} took it"
                 self._finish(call, errors.Timeout(late, executed=_executed(call)))
                 continue
-            self._send(call, instance, now)
+            instance.used = instance.used or call.for_client
+            self._send(call, generation, now)
             if call.suspect:
                 instance.tries_until = now + ALONE_S
                 self._start(self._end_trial)
+
+    def _tries_suspect(self) -> bool:
+        """Whether a suspect is in flight."""
+        generations = [each.generation for each in self.instances.values() if each.generation is not None]
+        return any(call.suspect for generation in generations for call in generation.calls.values())
 
     async def _end_trial(self) -> None:
         await trio.sleep(ALONE_S)
@@ -307,9 +300,9 @@ class Lane:
         """Have one more of those that rest come, unless each call has found an idle one or one is coming for it."""
         resting = [each for each in self.instances.values() if each.state in _ASLEEP]
         if resting:
-            there = sum(each.channel is not None for each in self.instances.values())
+            there = sum(each.taking is not None for each in self.instances.values())
             coming = sum(each.state in _COMING for each in self.instances.values())
-            if self.queued + max(0, len(self._in_flight) - there) > coming:
+            if self.queued + max(0, self.in_flight - there) > coming:
                 # One that still drains comes later than one that has ended.
                 self._start_resting(min(resting, key=lambda each: _ASLEEP.index(each.state)).name)
 
@@ -319,18 +312,15 @@ class Lane:
         there = [
             each
             for each in self.instances.values()
-            if each.channel is not None and not (each.in_flight and each.tries_until > now)
+            if each.taking is not None and not (each.in_flight and each.tries_until > now)
         ]
         least = min(there, key=lambda each: each.in_flight, default=None)
         return least if least is not None and least.in_flight < self._limits.in_flight else None
 
-    def _send(self, call: RoutedCall, instance: Instance, now: float) -> None:
+    def _send(self, call: RoutedCall, generation: Generation, now: float) -> None:
         self._last_id += 1
-        call.frame_id = self._last_id
-        call.instance, call.generation = instance.name, instance.generation
-        instance.in_flight += 1
-        instance.used = instance.used or call.for_client
-        self._in_flight[call.frame_id] = call
+        call.frame_id, call.generation = self._last_id, generation
+        generation.calls[call.frame_id] = call
         frame = Call(
             id=call.frame_id,
             op=call.op.name,
@@ -338,22 +328,21 @@ class Lane:
             left_ms=max(1, int(min((call.deadline - now) * 1000, MAX_LEFT_MS))),
             trace=call.trace,
             caller=call.caller,
-            generation=call.generation,
+            generation=generation.number,
             progress=call.progress is not None,
             session=call.session,
             grant=call.grant,
         )
-        self._post(call, frame)
+        self._post(generation, frame)
 
-    def _post(self, call: RoutedCall, frame: Call | Cancel) -> None:
-        instance = self.instances[call.instance]
-        if instance.channel is None:
+    def _post(self, generation: Generation, frame: Call | Cancel) -> None:
+        if not generation.takes_calls or generation.channel is None:
             return
         try:
-            instance.channel.post(frame)
+            generation.channel.post(frame)
         except LinkClosed:
             # The supervisor sees the death too and says so through `down`, which decides what becomes of the calls.
-            instance.channel = None
+            generation.takes_calls = False
 
     def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
         """Why there is no use in waiting, if there is none."""

@@ -15,15 +15,13 @@ from typing import Any, Protocol
 import trio
 
 from linckia.kernel.audit import Entry, now
-from linckia.kernel.router.call import RoutedCall
+from linckia.kernel.generation import RoutedCall
 from linckia.proto.errors import Executed, Kind, LinckiaError
+from linckia.proto.grants import HTTP, STDIO
 from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation
 
 KERNEL = "kernel"
 """The service name of operations that the kernel itself answers."""
-
-STDIO, HTTP = "stdio", "http"
-"""Who calls without a token of its own, by where it comes from."""
 
 MESSAGE_CHARS = 500
 

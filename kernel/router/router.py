@@ -14,13 +14,13 @@ import msgspec
 import trio
 
 from linckia.kernel.edge import contained, edge
-from linckia.kernel.ports import Cause, ServiceState
-from linckia.kernel.router.call import Limits, RoutedCall, Waiting
+from linckia.kernel.generation import FrontClient, Generation, RoutedCall, Waiting
+from linckia.kernel.ports import Cause, LocalHandler, ServiceState
+from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
-from linckia.kernel.router.living import FrontClient, Living
 from linckia.kernel.router.record import KERNEL, AuditLog, record
 from linckia.proto import errors, frames, grants, mcp, results
-from linckia.proto.channel import Channel, ProtocolViolation
+from linckia.proto.channel import ProtocolViolation
 from linckia.proto.dispatch import ClientRequests
 from linckia.proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from linckia.proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
@@ -32,9 +32,6 @@ from linckia.proto.target import described
 
 MAX_QUESTION_BYTES = 1024 * 1024
 """Of a service to a client; the kernel reads them."""
-
-LocalHandler = Callable[[Any, str], Awaitable[object]]
-"""A kernel operation: parameters and caller to result."""
 
 _question = frames.reader(frames.Question)
 
@@ -71,7 +68,7 @@ class Router:
         """By service."""
         # By instance as well, since that is what the supervisor knows.
         self._lanes = {**self.lanes, **{name: lane for lane in self.lanes.values() for name in lane.instances}}
-        self._living: dict[tuple[str, int], Living] = {}
+        self._up: set[Generation] = set()
         self._own: dict[str, LocalHandler] = {}
         self._nursery: trio.Nursery | None = None
         self._start_resting: Callable[[str], None] = lambda instance: None
@@ -186,114 +183,150 @@ class Router:
             raise errors.InvalidParams(f"{call.op.name}: {error}") from None
         return await self._answer_own(call, params)
 
-    def up(self, hello: frames.Hello, channel: Channel) -> None:
-        lane = self._lanes[hello.service]
-        living = Living(hello.service, hello.generation, channel, lane, self._record)
-        if lane.service in self._fronts:
-            living.client = FrontClient(channel)
-        self._living[hello.service, hello.generation] = living
-        lane.up(hello.service, hello.generation, channel)
+    def up(self, generation: Generation) -> None:
+        lane = self._lanes[generation.service]
+        if lane.service in self._fronts and generation.channel is not None:
+            generation.client = FrontClient(generation.channel)
+        self._up.add(generation)
+        lane.up(generation)
 
-    def draining(self, service: str, generation: int) -> None:
-        self._lanes[service].draining(service, generation)
+    def draining(self, generation: Generation) -> None:
+        generation.takes_calls = False
 
     def was_used(self, service: str) -> bool:
         return self._lanes[service].was_used(service)
 
     def idle_since(self, service: str) -> float | None:
-        if any(living.made for living in self._living.values() if living.service == service):
-            return None
         return self._lanes[service].idle_since(service)
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         self._lanes[service].state(service, state, reason, retry_at)
 
-    def down(self, service: str, generation: int, cause: Cause) -> None:
-        if (dead := self._living.pop((service, generation), None)) is not None:
-            for call in dead.made.values():
-                executed = self._lane_of(call.op).withdraw(call, f"service {service} died")
-                lost = f"{call.op.name}: service {service}, which had called it, died"
-                self._record(call, Cancelled(lost, executed=executed))
-            for scope in dead.asks.values():
-                scope.cancel()
-            dead.asks.clear()
-            if dead.client is not None:
-                dead.client.gone()
-        self._lanes[service].down(service, generation, cause)
+    def down(self, generation: Generation, cause: Cause) -> None:
+        self._up.discard(generation)
+        made, generation.made = generation.made, {}
+        for call in made.values():
+            executed = self._lane_of(call.op).withdraw(call, f"service {generation.service} died")
+            lost = f"{call.op.name}: service {generation.service}, which had called it, died"
+            self._record(call, Cancelled(lost, executed=executed))
+        for scope in generation.asks.values():
+            scope.cancel()
+        generation.asks.clear()
+        if generation.client is not None:
+            generation.client.gone()
+        self._lanes[generation.service].down(generation, cause)
 
-    def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
-        living = self._living.get((service, generation))
+    def frame(self, generation: Generation, frame: AnyFrame) -> None:
         if isinstance(frame, Return | Fault | frames.Unfinished | Progress):
-            asked = living is not None and living.client is not None and living.client.answered(frame)
+            asked = generation.client is not None and generation.client.answered(frame)
             if not asked:
-                self._lanes[service].frame(service, generation, frame)
+                self._lanes[generation.service].frame(generation, frame)
             return
         match frame:
             case Event():
-                self._publish(frame, living)
-            case Call() if living is not None:
-                self._from_service(living, frame)
-            case frames.Cancel(id=call_id) if living is not None:
-                self._withdraw(living, call_id, late=frame.reason == frames.DEADLINE)
-                if (scope := living.asks.pop(call_id, None)) is not None:
+                self._publish(frame, generation)
+            case _ if generation not in self._up:
+                # It is to end, and was never announced as READY.
+                return
+            case Call():
+                self._from_service(generation, frame)
+            case frames.Cancel(id=call_id):
+                self._withdraw(generation, call_id, late=frame.reason == frames.DEADLINE)
+                if (scope := generation.asks.pop(call_id, None)) is not None:
                     scope.cancel()
-            case frames.Log() if living is not None:
-                call = living.serving(frame.call)
+            case frames.Log():
+                call = generation.serving(frame.call)
                 if call is not None and call.client_requests is not None:
                     with edge("a client's log"):
-                        call.client_requests.log(frame.level, service, frame.message)
-            case _:
-                # Before it was ready.
-                return
+                        call.client_requests.log(frame.level, generation.service, frame.message)
 
-    def _withdraw(self, living: Living, call_id: int, *, late: bool) -> None:
+    def _withdraw(self, generation: Generation, call_id: int, *, late: bool) -> None:
         """A service wants no answer to its call any more; where its time is up, it is told what may have been done."""
-        if (call := living.made.pop(call_id, None)) is None:
+        if (call := generation.made.pop(call_id, None)) is None:
             return
         lane = self._lane_of(call.op)
-        executed = lane.withdraw(call, f"withdrawn by service {living.service}")
+        executed = lane.withdraw(call, f"withdrawn by service {generation.service}")
         if late:
             timeout = lane.late(call, executed)
             self._record(call, timeout)
-            living.answer(call_id, timeout)
+            generation.answer(call_id, timeout)
         else:
             self._record(call, Cancelled(f"{call.op.name}: withdrawn by the caller", executed=executed))
 
-    def _from_service(self, living: Living, frame: Call) -> None:
-        if frame.id in living.made or frame.id in living.asks:
+    def _from_service(self, generation: Generation, frame: Call) -> None:
+        if frame.id in generation.made or frame.id in generation.asks:
             raise ProtocolViolation(f"a call of number {frame.id}, which another has that is not answered")
         operation = self.table.get(frame.op)
-        call = None if operation is None else living.routed(frame, operation)
+        call = None if operation is None else self._routed(generation, frame, operation)
         try:
-            living.admit(frame)
+            generation.admit(frame)
             if call is not None:
-                self._pass_on(living, frame, call)
+                self._pass_on(generation, frame, call)
             elif frame.op == frames.ASK_CLIENT:
-                self._ask_client(living, frame)
+                self._ask_client(generation, frame)
             else:
                 raise errors.UnknownOperation(f"unknown operation {frame.op!r}")
         except LinckiaError as error:
             if call is not None:
                 self._record(call, error)
-            living.answer(frame.id, error)
+            generation.answer(frame.id, error)
 
-    def _pass_on(self, living: Living, frame: Call, call: RoutedCall) -> None:
-        if living.client is not None and frame.caller != call.caller:
-            raise Forbidden(f"{living.service} may not call as {frame.caller}")
+    def _routed(self, generation: Generation, frame: Call, operation: Operation[object]) -> RoutedCall:
+        """A call of a service in its own name, or of a front in the client's or that of the caller it serves."""
+        lane = self._lanes[generation.service]
+
+        def done(outcome: bytes | LinckiaError) -> None:
+            self._record(generation.made.pop(frame.id), outcome)
+            lane.was_busy(generation.service)
+            generation.answer(frame.id, outcome)
+
+        parent = generation.serving(frame.parent)
+        of_front = generation.client is not None
+        names = (CLIENT, parent.caller if parent is not None else CLIENT) if of_front else ()
+        caller = frame.caller if frame.caller in names else lane.service
+        client_requests = parent.client_requests if parent is not None else None
+        if caller == CLIENT and generation.client is not None:
+            client_requests = generation.client.requests(frame.id)
+        # The grant of the call that is served, which no service can widen; of others a front names it.
+        inherited = parent.grant if parent is not None else None
+        # A client's session is for its front alone to name; what is called while serving it is of the same.
+        session = frame.session if of_front else parent.session if parent is not None else ""
+        return RoutedCall(
+            op=operation,
+            params=frame.params,
+            caller=caller,
+            trace=frame.trace,
+            deadline=trio.current_time() + frame.left_ms / 1000,
+            limit_s=frame.left_ms / 1000,
+            done=done,
+            progress=(lambda said: generation.post(Progress(frame.id, said.done, said.total, said.message)))
+            if frame.progress
+            else None,
+            client_requests=client_requests,
+            session=session,
+            grant=frame.grant if inherited is None and of_front else inherited,
+            target=frame.target,
+            peer=frame.peer if of_front else "",
+            for_client=caller == CLIENT or (parent is not None and parent.for_client),
+        )
+
+    def _pass_on(self, generation: Generation, frame: Call, call: RoutedCall) -> None:
+        if generation.client is not None and frame.caller != call.caller:
+            raise Forbidden(f"{generation.service} may not call as {frame.caller}")
         # What a service calls to serve a client is its own concern, within the grant that goes with the call.
-        self._admit(call, call.grant if living.client is not None else None)
+        self._admit(call, call.grant if generation.client is not None else None)
         if call.op.service == KERNEL:
             own = partial(self._answer_own_for_service, call)
-            self._answer_itself(living, frame, partial(self._recorded, call, own))
+            self._answer_itself(generation, frame, partial(self._recorded, call, own))
             return
         lane = self._lane_of(call.op)
         # Also where it fails at once: what it wanted to do is still to be done.
-        living.lane.was_busy(living.service)
-        living.made[frame.id] = call
+        self._lanes[generation.service].was_busy(generation.service)
+        generation.made[frame.id] = call
         try:
             lane.submit(call)
         except LinckiaError:
-            del living.made[frame.id]
+            del generation.made[frame.id]
             raise
 
     def _admit(self, call: RoutedCall, grant: Grant | None) -> None:
@@ -307,8 +340,8 @@ class Router:
         if grant is not None and (refusal := operation.refusal(grant)):
             raise Forbidden(refusal)
 
-    def _ask_client(self, living: Living, frame: Call) -> None:
-        parent = living.serving(frame.parent)
+    def _ask_client(self, generation: Generation, frame: Call) -> None:
+        parent = generation.serving(frame.parent)
         if parent is None or parent.client_requests is None:
             raise errors.Unavailable("the call being served was not made by a client that can be asked")
         if len(frame.params) > MAX_QUESTION_BYTES:
@@ -317,24 +350,24 @@ class Router:
             question: frames.Question = _question(frame.params)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"no question to a client: {error}") from None
-        self._answer_itself(living, frame, partial(parent.client_requests.ask, question.method, question.params))
+        self._answer_itself(generation, frame, partial(parent.client_requests.ask, question.method, question.params))
 
-    def _answer_itself(self, living: Living, call: Call, work: Callable[[], Awaitable[object]]) -> None:
+    def _answer_itself(self, generation: Generation, call: Call, work: Callable[[], Awaitable[object]]) -> None:
         """Answer a service's call with what `work` comes to, in a task."""
         scope = trio.CancelScope()
 
         async def answer() -> None:
             outcome: bytes | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
-            with scope, edge(f"{call.op} for service {living.service}"):
+            with scope, edge(f"{call.op} for service {generation.service}"):
                 try:
                     outcome = frames.pack_body(await work())
                 except LinckiaError as error:
                     outcome = error
-            if living.asks.pop(call.id, None) is not None:
-                living.answer(call.id, outcome)
+            if generation.asks.pop(call.id, None) is not None:
+                generation.answer(call.id, outcome)
 
         self._start(answer)
-        living.asks[call.id] = scope
+        generation.asks[call.id] = scope
 
     def _lane_of(self, operation: Operation[Any]) -> Lane:
         lane = self._lanes.get(operation.service)
@@ -343,15 +376,15 @@ class Router:
             raise errors.Unavailable(f"{owner} is not part of this system")
         return lane
 
-    def _publish(self, event: Event, sender: Living | None) -> None:
+    def _publish(self, event: Event, sender: Generation) -> None:
         between_fronts = event.topic.startswith(TO_FRONTS)
-        if between_fronts and (sender is None or sender.client is None):
+        if between_fronts and sender.client is None:
             # Of clients' sessions no other service has anything to say.
             return
-        for living in self._living.values():
-            meant = living is not sender if between_fronts else event.topic.startswith(mcp.PREFIX)
-            if living.client is not None and meant:
-                living.post(event)
+        for each in self._up:
+            meant = each is not sender if between_fronts else event.topic.startswith(mcp.PREFIX)
+            if each.client is not None and meant:
+                each.post(event)
 
     def _start(self, task: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from linckia.kernel.generation import Generation
 from linckia.kernel.ports import Cause, CauseKind, GenerationSink
 from linckia.kernel.supervisor import disk, processes
 from linckia.kernel.supervisor.placement import Placement, Running, cause_of
@@ -118,21 +119,22 @@ class Liveness:
         return silent_s if silent_s >= self._timeout_s else None
 
 
-class Generation:
-    """One generation; `run` is its life."""
+class Life(Generation):
+    """One generation as the supervisor knows it; `run` is its life."""
 
     def __init__(
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
-        channel_to: Callable[[str, Link], Channel], on_ready: Callable[[], None], on_idle: Callable[[], None],
+        channel_to: Callable[[str, Link], Channel], on_ready: Callable[[Life], None],
+        on_idle: Callable[[Life], None],
     ) -> None:  # fmt: skip
         """`on_idle` is called each time that it is found to have had no call for `rests_after_s`."""
+        super().__init__(spec.name, number, mode)
         self.spec = spec
-        self.number = number
-        self.mode = mode
         self.ready_at: float | None = None
         self.info: dict[str, str] = {}
         self.backlogs: dict[str, frames.Backlog] = {}
         self.in_flight = 0
+        """As its last pong said."""
         self.running: Running | None = None
         self.liveness = Liveness(spec.hang_timeout_s)
         self._sink = sink
@@ -157,7 +159,7 @@ class Generation:
             self._rung = rung
             if self.ready_at is not None:
                 # Not later: a call that came in between would have only as long as draining may take.
-                self._sink.draining(self.spec.name, self.number)
+                self._sink.draining(self)
             self._starting.cancel()
             self._asked_to_end.set()
         elif rung > self._rung:
@@ -185,7 +187,7 @@ class Generation:
             self.running.close()
 
     async def _watch_until_dead(self, running: Running, data_dir: str) -> Ended:
-        channel = self._channel_to(self.spec.name, running.link)
+        channel = self.channel = self._channel_to(self.spec.name, running.link)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
             for watch in (self._read, self._watch, self._descend, self._watch_loop):
@@ -225,13 +227,13 @@ class Generation:
                 text = f"service {self.spec.name} made a call before it was ready; calls can be made once it is"
                 channel.post(Fault(frame.id, Unavailable(text).failure))
             else:
-                self._sink.frame(self.spec.name, self.number, frame)
+                self._sink.frame(self, frame)
             return
         match frame:
             case Hello():
                 self._greet(frame, running)
             case Ready(info=info):
-                self._become_ready(info, channel, running)
+                self._become_ready(info, running)
             case Pong(n=n):
                 self.liveness.pong(n, trio.current_time())
                 self.in_flight, self.info, self.backlogs = frame.in_flight, frame.info, frame.backlogs
@@ -239,7 +241,7 @@ class Generation:
                 self._said_bye = True
                 if self._cause is None and self.ready_at is not None:
                     # It ends by its own decision, and takes no more calls.
-                    self._sink.draining(self.spec.name, self.number)
+                    self._sink.draining(self)
                 channel.post(ByeAck())
 
     def _greet(self, hello: Hello, running: Running) -> None:
@@ -251,15 +253,15 @@ class Generation:
             raise ProtocolViolation(f"hello of (protocol, service, generation, pid) {said} instead of {expected}")
         self._hello = hello
 
-    def _become_ready(self, info: dict[str, str], channel: Channel, running: Running) -> None:
+    def _become_ready(self, info: dict[str, str], running: Running) -> None:
         if self._hello is None or self.ready_at is not None:
             raise ProtocolViolation("a second ready")
         self.info = info
         self.ready_at = trio.current_time()
         if self._cause is None:
-            self._sink.up(self._hello, channel)
+            self._sink.up(self)
             running.became_ready()
-            self._on_ready()
+            self._on_ready(self)
 
     async def _watch(self, channel: Channel, running: Running) -> None:
         """Startup time, pings, memory, log: once per ping interval."""
@@ -286,7 +288,7 @@ class Generation:
                 await running.tend(self._sink.was_used(self.spec.name))
                 if self._is_idle():
                     # Nothing is awaited between this look and the end of calls, so no call can come between.
-                    self._on_idle()
+                    self._on_idle(self)
                 next_at = trio.current_time() + interval
 
     def _is_idle(self) -> bool:

@@ -21,7 +21,7 @@ from linckia.kernel.supervisor import policy, processes
 from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.placement import Placement
 from linckia.kernel.supervisor.policy import Decision, Happening, Plan
-from linckia.kernel.supervisor.process import Ended, Generation, channel_to
+from linckia.kernel.supervisor.process import Ended, Life, channel_to
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
 from linckia.kernel.supervisor.zygote import ZygoteReport
 from linckia.proto.birth import Birth
@@ -92,7 +92,7 @@ class Supervisor:
         self._births = births
         self._channel_to = channel_to
         self._handoff = handoff
-        self._generations: dict[str, Generation] = {}
+        self._generations: dict[str, Life] = {}
         self._recoveries: dict[str, Recovery] = {}
         self._queue: collections.deque[Happening] = collections.deque()
         self._applying = False
@@ -190,11 +190,11 @@ class Supervisor:
             return
         match decision:
             case policy.Spawn(name, number, mode):
-                generation = Generation(
+                generation = Life(
                     self.plan.specs[name], number, mode, self._sink,
                     channel_to=self._channel_to,
-                    on_ready=lambda: self._became_ready(name, number),
-                    on_idle=lambda: self._apply(policy.Idle(name, number)),
+                    on_ready=self._became_ready,
+                    on_idle=lambda idle: self._apply(policy.Idle(idle.service, idle.number)),
                 )  # fmt: skip
                 self._generations[name] = generation
                 nursery.start_soon(contained, f"the life of {name}", self._live, generation)
@@ -224,8 +224,8 @@ class Supervisor:
         await trio.sleep_until(at)
         self._apply(happening)
 
-    async def _live(self, generation: Generation) -> None:
-        name, number = generation.spec.name, generation.number
+    async def _live(self, generation: Life) -> None:
+        name, number = generation.service, generation.number
         try:
             birth = self._births(generation.spec, number, generation.mode)
             ended = await generation.run(self._placement, birth)
@@ -238,7 +238,7 @@ class Supervisor:
         self._generations.pop(name, None)
         cause = ended.cause
         with edge(f"the end of {name}"):
-            self._sink.down(name, number, cause)
+            self._sink.down(generation, cause)
         if cause.kind is not CauseKind.RESTED:
             answered_ms = (trio.current_time() - ended.noticed_at) * 1000
             level, extra = (logging.WARNING, {}) if cause.is_crash else (logging.INFO, ROUTINE)
@@ -246,14 +246,14 @@ class Supervisor:
             self._recoveries[name] = Recovery(noticed_at=ended.noticed_at, answered_ms=answered_ms)
         self._apply(policy.Died(name, number, cause))
 
-    def _became_ready(self, name: str, number: int) -> None:
+    def _became_ready(self, generation: Life) -> None:
+        name, running = generation.service, generation.running
         recovery = self._recoveries.get(name)
         if recovery is not None and recovery.ready_ms is None:
             recovery.ready_ms = (trio.current_time() - recovery.noticed_at) * 1000
-        running = self._generations[name].running
         if running is not None and running.handoff is not None:
             self._handoff(name, running.handoff)
-        self._apply(policy.BecameReady(name, number))
+        self._apply(policy.BecameReady(name, generation.number))
 
     def status(self) -> Report:
         """Everything as it is now; some 0.1 ms a service."""

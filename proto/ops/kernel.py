@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -143,22 +143,6 @@ class KernelStop(Params[Done], frozen=True, kw_only=True):
     """Stop a service in order; it stays stopped until it is started by hand."""
 
     service: ServiceName
-
-
-@operator.write("kernel_chaos", idempotent=False, deadline_s=10, text="message")
-class KernelChaos(Params[Done], frozen=True, kw_only=True):
-    """Have the next frames to or from a service lost or come late, as tests of the system do. Refused unless the kernel
-    was started with `[chaos] allowed = true`."""
-
-    service: ServiceName
-    direction: Annotated[Literal["to", "from"], Meta(description="Towards the service, or from it")] = "from"
-    fault: Annotated[Literal["drop", "delay", "clear"], Meta(description="`clear` takes back what is planned")]
-    count: Annotated[int, Meta(ge=1, le=1_000_000, description="How many frames")] = 1
-    frame: Annotated[
-        Literal["any", "call", "return", "fault", "progress", "cancel", "event", "ping", "pong", "ready", "part"],
-        Meta(description="Of this kind alone"),
-    ] = "any"
-    delay_ms: Annotated[int, Meta(ge=1, le=600_000, description="How long each is held back")] = 1000
 
 
 @operator.write("kernel_tokens_changed", idempotent=True, deadline_s=10, text="message")

@@ -1,8 +1,8 @@
-"""The gateway: every surface's server, the clients on them, and the ways in.
+"""The gateway: every surface's server, and what their clients share.
 
-The kernel hands descriptors of local clients to `attach`; `services.front.web.serving` serves the rest.  A front that
-is started from nothing loads the SDK beside its event loop, so that a client's first message need not wait for a
-second of imports; what needs the SDK waits for it.
+`services.front.transport.stdio` serves local clients, `services.front.web.serving` the rest.  A front that is started
+from nothing loads the SDK beside its event loop, so that a client's first message need not wait for a second of
+imports; what needs the SDK waits for it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from linckia.services.front.composite.run import Composites
 from linckia.services.front.dispatcher import Events
 from linckia.services.front.prompts import FilePrompts, Folder
 from linckia.services.front.scratchpad import Scratchpads
-from linckia.services.front.transport.session_memory import SessionMemory
-from linckia.services.front.transport.stdio import DRAIN_S, StdioSession
 
 if TYPE_CHECKING:
     from linckia.services.front.protocol.server import SurfaceServer
@@ -42,8 +40,8 @@ FIRST_MESSAGE_S = 0.25
 class Gateway:
     """Made by `open_gateway`.
 
-    `opened` is set when the first local client has been answered, or needs the SDK.  `loaded` is set once the SDK is
-    there.
+    `wanted` is set once there is a client.  `opened` is set when the first local client has been answered, or needs the
+    SDK.  `loaded` is set once the SDK is there.
     """
 
     def __init__(
@@ -64,13 +62,13 @@ class Gateway:
         self._nursery = nursery
         self._surfaces = {name: Surface(name, table) for name in SURFACES}
         self._servers: dict[str, SurfaceServer] = {}
-        self._wanted = trio.Event()
+        self.wanted = trio.Event()
         self.opened = trio.Event()
         self.loaded = trio.Event()
 
     async def load(self) -> None:
         """Load the SDK and make the servers, once a client is there."""
-        await self._wanted.wait()
+        await self.wanted.wait()
         if SDK not in sys.modules:
             with trio.move_on_after(FIRST_MESSAGE_S):
                 await self.opened.wait()
@@ -106,32 +104,10 @@ class Gateway:
     async def server(self, surface: str) -> SurfaceServer:
         """The server of a surface, once the SDK is loaded.  Raises InvalidParams: there is none of that name."""
         name = self.surface(surface).name
-        self._wanted.set()
+        self.wanted.set()
         self.opened.set()
         await self.loaded.wait()
         return self._servers[name]
-
-    async def attach(
-        self,
-        fd_in: int,
-        fd_out: int,
-        surface: str,
-        memory: int | None = None,
-        *,
-        drain_s: float = DRAIN_S,
-        ending: trio.Event | None = None,
-    ) -> bool:
-        """Serve one local client on descriptors that it passed; they stay the caller's to close.
-
-        Returns True when the client has gone and what it had asked is answered; False when `ending` was set before.
-        Cancellation ends it at once.  `memory` is the session's, where that is to outlive this kernel.  Raises
-        InvalidParams: there is no such surface.
-        """
-        self.surface(surface)
-        self._wanted.set()
-        with contextlib.closing(SessionMemory(memory)) as session_memory:
-            ending = trio.Event() if ending is None else ending
-            return await StdioSession(self, surface, fd_in, fd_out, session_memory, drain_s, ending).run()
 
 
 @contextlib.asynccontextmanager

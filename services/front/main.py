@@ -28,6 +28,7 @@ from linckia.services.front.gateway import Gateway, open_gateway
 from linckia.services.front.handoff import Handoff
 from linckia.services.front.prompts import Folder
 from linckia.services.front.refusals import Refusals
+from linckia.services.front.transport.stdio import attach
 from linckia.services.runtime.handlers import Context, Environment, Handlers
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(told.run)
             if env.handoff is not None:
-                handoff = Handoff(env.handoff, partial(gateway.attach, ending=env.ending), listen)
+                handoff = Handoff(env.handoff, partial(attach, gateway, ending=env.ending), listen)
                 nursery.start_soon(handoff.run)
             yield _handlers(gateway, dispatcher, table)
             if env.handoff is not None:
@@ -156,4 +157,4 @@ async def _play_session() -> None:
             for name in SURFACES:
                 surface = (await gateway.server(name)).surface
                 _ = surface.listed_tools, surface.listed_resources
-            await gateway.attach(server_in, server_out, ALL)
+            await attach(gateway, server_in, server_out, ALL)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import apsw
 import msgspec
@@ -24,12 +24,9 @@ from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.services.retrieve import segment, vector_store
 from linckia.services.retrieve.filters import select_ids
 from linckia.services.retrieve.segment import DEFAULT_LIMITS, Damaged, Limits, Record, Segment
-from linckia.services.retrieve.store import Change, meta
+from linckia.services.retrieve.store import Change, Indexed, meta
 from linckia.services.retrieve.vector_store import Model, Stored
 from linckia.services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
-
-if TYPE_CHECKING:
-    from linckia.services.retrieve.collection import Collection
 
 FORMAT = 2
 """Of the record in `meta` and of the segment's files; others are rebuilt."""
@@ -179,7 +176,7 @@ class LiveVectors:
         if self.index is not None and self.index.is_outgrown:
             self._wanted.set()
 
-    async def keep(self, collection: Collection, report: Callable[[str], None], *, retry_s: float = RETRY_S) -> None:
+    async def keep(self, collection: Indexed, report: Callable[[str], None], *, retry_s: float = RETRY_S) -> None:
         """Write another segment whenever there is need, until cancelled.
 
         Nothing that is searched depends on it: while it fails (a full disk), everything is found as before.
@@ -201,7 +198,7 @@ class LiveVectors:
             report("")
             await self._wanted.wait()
 
-    async def tend(self, collection: Collection) -> bool:
+    async def tend(self, collection: Indexed) -> bool:
         """Write another segment, if need be; whether there was need.  Raises what `keep` reports."""
         async with self._turn:
             if (index := self.index) is None or not index.is_outgrown:
@@ -209,7 +206,7 @@ class LiveVectors:
             await self._rebuild(collection, index)
         return True
 
-    async def scrub(self, collection: Collection, wait_s: float) -> bool:
+    async def scrub(self, collection: Indexed, wait_s: float) -> bool:
         """Write another segment where the one there holds vectors that went.
 
         Answers whether no file holds one any more, after `wait_s` at most.
@@ -221,12 +218,12 @@ class LiveVectors:
             return True
         return False
 
-    async def _rebuild(self, collection: Collection, index: VectorIndex) -> None:
+    async def _rebuild(self, collection: Indexed, index: VectorIndex) -> None:
         built = await self._built(collection, index.model, vector_store.VECTORS)
         # Unless another model was adopted once all of its vectors had gone.
         await self._switch(collection, index.model, built, lambda db: self.index is index)
 
-    async def become(self, collection: Collection, model: Model) -> None:
+    async def become(self, collection: Indexed, model: Model) -> None:
         """Search the vectors of the coming model, in one commit, where that is still this one.
 
         Raises:
@@ -239,11 +236,11 @@ class LiveVectors:
                 raise Unavailable(f"the index of the new vectors cannot be written: {error}") from error
             await self._switch(collection, model, built, lambda db: vector_store.switch(db, model))
 
-    async def _built(self, collection: Collection, model: Model, table: str) -> Segment | None:
+    async def _built(self, collection: Indexed, model: Model, table: str) -> Segment | None:
         return await trio.to_thread.run_sync(self._build, collection, model, table, limiter=self._tender)
 
     async def _switch(
-        self, collection: Collection, model: Model, built: Segment | None, admit: Callable[[apsw.Connection], bool]
+        self, collection: Indexed, model: Model, built: Segment | None, admit: Callable[[apsw.Connection], bool]
     ) -> None:
         """Search `built` and what came since, in the place of what was searched, if `admit` says so."""
 
@@ -267,7 +264,7 @@ class LiveVectors:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(built.remove_files, limiter=self._tender)
 
-    def _build(self, collection: Collection, model: Model, table: str) -> Segment | None:
+    def _build(self, collection: Indexed, model: Model, table: str) -> Segment | None:
         """A segment of all vectors there are; None where these are few.  No transaction around it all: one that lasts
         keeps the log from being cut."""
         ids = collection.read_here(partial(_vector_ids, table=table))

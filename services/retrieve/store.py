@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import apsw
 import msgspec
@@ -21,6 +21,8 @@ from linckia.services.retrieve.filters import check_metadata, filterable, select
 from linckia.services.retrieve.lexical import Fts5, Row, row_of
 from linckia.services.retrieve.vector_store import NONE, Held, Progress, Stored, Waiting
 from linckia.services.retrieve.vectors import ItemIds
+
+T = TypeVar("T")
 
 Metadata: TypeAlias = dict[str, Value]
 
@@ -43,6 +45,18 @@ class Change(msgspec.Struct):
     stored: list[Stored] = []
     """Vectors that are new, of those that are searched."""
     progress: Progress = NONE
+
+
+class Indexed(Protocol):
+    """What an index needs of its collection: the database, and to tell it that other vectors are searched."""
+
+    async def read(self, work: Callable[[apsw.Connection], T]) -> T: ...
+
+    def read_here(self, work: Callable[[apsw.Connection], T]) -> T: ...
+
+    async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T: ...
+
+    def follow_models(self, db: apsw.Connection) -> None: ...
 
 
 class Found(NamedTuple):

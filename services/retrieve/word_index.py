@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import apsw
 import numpy as np
@@ -23,10 +23,8 @@ from linckia.services.retrieve import filters, large_words, lexical, store
 from linckia.services.retrieve.filters import Where
 from linckia.services.retrieve.large_words import LargeWords, Lost
 from linckia.services.retrieve.lexical import Row, WordsDamaged
+from linckia.services.retrieve.store import Indexed
 from linckia.services.retrieve.terms import query_terms
-
-if TYPE_CHECKING:
-    from linckia.services.retrieve.collection import Collection
 
 COMMIT_EVERY_S = 0.5
 """Of tantivy: a commit makes a segment, and many small ones are merged again and again."""
@@ -175,7 +173,7 @@ class WordIndex:
 
     async def keep(
         self,
-        collection: Collection,
+        collection: Indexed,
         report: Callable[[str], None],
         *,
         retry_s: float = RETRY_S,
@@ -241,7 +239,7 @@ class WordIndex:
             self._following = LargeWords(self._folder)
         return self._following
 
-    def _fill(self, collection: Collection, large: LargeWords) -> None:
+    def _fill(self, collection: Indexed, large: LargeWords) -> None:
         """Bring the index to what the database holds, and ask it from then on."""
         large.verify(trio.from_thread.check_cancelled)
         ids, held = collection.read_here(store.item_ids), large.ids()

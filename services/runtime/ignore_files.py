@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import re2  # type: ignore[import-untyped]  # it ships neither types nor stubs
 from pathspec import GitIgnoreSpec
-from pathspec._backends.re2._base import RE2_OPTIONS  # no public name; the release is pinned
 
+from linckia.services.runtime.gitignore import MEMORY_BYTES, PROBE, gitignore
 from linckia.services.runtime.linear import BadPattern, searching
 from linckia.services.runtime.roots import OutsideRoots, Roots, printable
 
@@ -111,8 +110,8 @@ def rules_from(texts: Iterable[str], above: IgnoreRules | None, prefix: int, lea
 def _any(text: str) -> re2.Set | None:
     expressions = [each.regex.pattern for each in _spec(text).patterns if each.regex is not None]
     with suppress(BadPattern):
-        found = searching(f"^{_PROBE}$", *(f"(?m){each}" for each in expressions), max_mem=_MEMORY_BYTES[-1])
-        return found if found.Match(_PROBE) else None
+        found = searching(f"^{PROBE}$", *(f"(?m){each}" for each in expressions), max_mem=MEMORY_BYTES[-1])
+        return found if found.Match(PROBE) else None
     return None
 
 
@@ -144,30 +143,6 @@ def _is_pattern(line: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-_MEMORY_BYTES = (8 << 20, 64 << 20)
-_PROBE = ".linckia-probe"
-
-
-def gitignore(lines: Sequence[str]) -> GitIgnoreSpec:
-    """Patterns with git's rules, in linear time (RE2).
-
-    Raises ValueError: one of them cannot be understood, or together they are too many.
-    """
-    assert RE2_OPTIONS is not None
-    for memory in _MEMORY_BYTES:
-        RE2_OPTIONS.max_mem = memory
-        # One that has too little memory for a single step says of every path that it does not match.
-        try:
-            spec = GitIgnoreSpec.from_lines([*lines, f"/{_PROBE}"], backend="re2")
-            if spec.check_file(_PROBE).include:
-                return spec
-        except re2.error:
-            continue
-        except re.error as error:
-            raise ValueError(str(error)) from None
-    raise ValueError("a pattern, or all of them together, is more than can be matched in linear time")
 
 
 class Patterns:

@@ -235,7 +235,7 @@ def _all_in(real: str) -> Iterator[str]:
 @functools.lru_cache(maxsize=8)
 def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec:
     # Not at the start: few have patterns, and every service would pay for the import.
-    from linckia.services.runtime.ignore_files import gitignore
+    from linckia.services.runtime.gitignore import gitignore
 
     return gitignore(patterns)
 

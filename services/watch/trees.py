@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from linckia.services.runtime.ignore_files import Patterns, gitignore
+from linckia.services.runtime.gitignore import gitignore
+from linckia.services.runtime.ignore_files import Patterns
 from linckia.services.runtime.roots import is_below
 from linckia.services.watch.store import select
 

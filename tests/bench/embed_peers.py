@@ -38,7 +38,7 @@ import msgspec
 import numpy as np
 import torch
 
-from linckia.kernel.control.client import Client
+from linckia.proto.control.client import Client
 from linckia.proto.machine import usable_cores
 from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.backends import Backend

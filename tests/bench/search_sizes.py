@@ -34,7 +34,7 @@ import faiss
 import numpy as np
 import trio
 
-from linckia.kernel.control.client import CallFailed
+from linckia.proto.control.client import CallFailed
 from linckia.proto.ops.embed import TextKind
 from linckia.services.embed.main import load
 from linckia.services.embed.serving import Loaded, Settings

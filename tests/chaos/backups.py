@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.control.client import CallFailed, Client
 from tests.chaos.load import Worker, turns_of
 from tests.chaos.record import Record
 from tests.chaos.system import System, kept_by

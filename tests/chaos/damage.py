@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 
 from linckia.kernel import manifests
-from linckia.kernel.control.client import CallFailed, Client, ControlError
+from linckia.proto.control.client import CallFailed, Client, ControlError
 from linckia.proto.manifest import Keep
 from tests.chaos.record import Record
 from tests.chaos.storm import Storm, send

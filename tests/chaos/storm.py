@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from linckia.kernel.control.client import Client, ControlError
+from linckia.proto.control.client import Client, ControlError
 from tests.chaos.record import Fault, Record
 from tests.chaos.system import System
 from tests.system.workloads import WORKLOADS

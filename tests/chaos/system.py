@@ -15,9 +15,10 @@ import psutil
 import trio
 
 from linckia.kernel.cli.carry.export import items, set_names
-from linckia.kernel.control.client import Client, ControlError
+from linckia.proto.control.client import Client, ControlError
 from linckia.services.memory.manifest import MANIFESTS as MEMORY
 from tests.chaos.clock import Clock
+from tests.chaos.links import LINKS
 from tests.system.running import REPOSITORY
 
 DISK_BYTES = 1 << 30
@@ -54,7 +55,7 @@ class System:
     def environment(self) -> dict[str, str]:
         """Of every kernel: also of those that a client over stdio starts."""
         clock = self.clock.environment if self.clock is not None else {}
-        return {**os.environ, "LINCKIA_TOKEN": "off", "LINCKIA_CHAOS": "true", **clock}
+        return {**os.environ, "LINCKIA_TOKEN": "off", **LINKS, **clock}
 
     def start(self) -> None:
         command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "serve", str(self.root), "--data", str(self.data)]

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import trio
 
 from linckia.kernel import users
-from linckia.kernel.control.address import socket_path
-from linckia.kernel.control.client import Client, ControlError
+from linckia.proto.control.address import socket_path
+from linckia.proto.control.client import Client, ControlError
 
 T = TypeVar("T")
 

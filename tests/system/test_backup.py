@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.kernel.control.client import CallFailed
 from linckia.kernel.data_format import program
+from linckia.proto.control.client import CallFailed
 from tests.system.cli.clients import command as in_this_process
 from tests.system.running import REPOSITORY, Connection, RunningKernel, connection, running, wait_until
 from tests.system.workloads import turn

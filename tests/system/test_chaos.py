@@ -1,14 +1,19 @@
-"""`linckia chaos` on a real kernel."""
+"""Faults that are injected into the links of a real kernel, through its hook for them."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from linckia.kernel.cli.__main__ import main
-from linckia.kernel.control.client import CallFailed
+from linckia.proto.control.client import CallFailed
 from tests.chaos.clock import Clock
+from tests.chaos.links import LINKS
 from tests.system.running import RunningKernel, running, wait_until
 
 
@@ -20,16 +25,16 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory, clock: Clock) -> Iterator[RunningKernel]:
     folder = tmp_path_factory.mktemp("data")
-    with running(folder, services=["echo"], environment={"LINCKIA_CHAOS": "true", **clock.environment}) as started:
+    with running(folder, services=["echo"], environment={**LINKS, **clock.environment}) as started:
         yield started
 
 
-def chaos(kernel: RunningKernel, *arguments: str) -> int:
-    return main(["chaos", *arguments, "--data", str(kernel.data_dir)])
+def chaos(kernel: RunningKernel, fault: str, direction: str, **more: Any) -> None:
+    kernel.call("kernel_chaos", {"service": "echo", "fault": fault, "direction": direction, **more})
 
 
 def test_answer_that_is_lost_is_a_time_out_of_that_call_alone(kernel: RunningKernel) -> None:
-    assert chaos(kernel, "drop", "from", "echo", "--frame", "return") == 0
+    chaos(kernel, "drop", "from", frame="return")
     with pytest.raises(CallFailed, match="no answer") as failed:
         kernel.call("mcp.echo", {"message": "lost"}, timeout_s=0.5)
     assert failed.value.failure["kind"] == "timeout"
@@ -37,16 +42,16 @@ def test_answer_that_is_lost_is_a_time_out_of_that_call_alone(kernel: RunningKer
 
 
 def test_call_that_comes_late_is_answered_once(kernel: RunningKernel) -> None:
-    assert chaos(kernel, "delay", "to", "echo", "--count", "3", "--frame", "call", "--delay-ms", "50") == 0
+    chaos(kernel, "delay", "to", count=3, frame="call", delay_ms=50)
     for n in range(4):
         assert kernel.call("mcp.echo", {"message": str(n)}) == {"message": str(n)}
 
 
 def test_service_whose_pongs_are_lost_is_replaced_as_one_that_hangs(kernel: RunningKernel) -> None:
     before = kernel.service("echo")
-    assert chaos(kernel, "drop", "from", "echo", "--frame", "pong", "--count", "1000") == 0
+    chaos(kernel, "drop", "from", frame="pong", count=1000)
     wait_until(lambda: kernel.service("echo")["deaths"].get("hang", 0) > before["deaths"].get("hang", 0))
-    assert chaos(kernel, "clear", "from", "echo") == 0
+    chaos(kernel, "clear", "from")
     kernel.wait_ready("echo")
 
 
@@ -61,6 +66,19 @@ def test_wall_clock_that_jumps_ends_nothing(kernel: RunningKernel, clock: Clock)
     clock.jump_to(0)
 
 
-def test_service_that_is_not_there_is_named(kernel: RunningKernel, capsys: pytest.CaptureFixture[str]) -> None:
-    assert chaos(kernel, "drop", "from", "ecko") == 1
-    assert "there is no service 'ecko'" in capsys.readouterr().err
+def test_service_that_is_not_there_is_named(kernel: RunningKernel) -> None:
+    with pytest.raises(CallFailed, match="there is no service 'ecko'"):
+        kernel.call("kernel_chaos", {"service": "ecko", "fault": "drop"})
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [("tests.chaos.lynx", "No module named"), ("tests.chaos.clock", "has no attribute 'Injector'")],
+)
+def test_module_that_injects_nothing_is_named(module: str, why: str, tmp_path: Path) -> None:
+    environment = {**os.environ, **LINKS, "LINCKIA_CHAOS_MODULE": module}
+    command = [sys.executable, "-m", "linckia.kernel.cli", "serve", "--data", str(tmp_path), "--no-http"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert f"chaos.module is '{module}'" in ended.stderr
+    assert why in ended.stderr

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from linckia.kernel.control.client import CallFailed
+from linckia.proto.control.client import CallFailed
 from tests.system.cli.clients import command
 from tests.system.documents_kills import kill_at_random_points
 from tests.system.running import REPOSITORY, RunningKernel, running

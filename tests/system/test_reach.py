@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from linckia.kernel.control.client import CallFailed
+from linckia.proto.control.client import CallFailed
 from tests.system.cli.clients import stdio_client
 from tests.system.running import REPOSITORY, RunningKernel, running, wait_until
 

@@ -21,7 +21,7 @@ from linckia.services.knowledge.search.words import count_words
 from linckia.services.llm.prompts import _object
 from linckia.services.retrieve.terms import terms
 from linckia.services.runtime import ignore_files, literals
-from linckia.services.runtime.ignore_files import gitignore
+from linckia.services.runtime.gitignore import gitignore
 from linckia.services.runtime.models.measure import ROUGH
 from linckia.services.runtime.text.html import plain
 from linckia.services.runtime.text.markdown import outline

@@ -19,7 +19,7 @@ from pathlib import Path
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
 from linckia.kernel.cli.terminal import complain, connect, patiently
-from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.manifest import Export
 

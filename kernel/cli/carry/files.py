@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from linckia.kernel import manifests
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.terminal import patiently
-from linckia.kernel.control.client import Client
 from linckia.kernel.settings import ConfigError
+from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.manifest import Export
 

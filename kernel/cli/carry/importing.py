@@ -18,7 +18,7 @@ from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.carry.export import FORMAT, content_folder, set_names
 from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines
 from linckia.kernel.cli.terminal import complain, connect, patiently
-from linckia.kernel.control.client import CallFailed, Client
+from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.manifest import Export
 
@@ -36,7 +36,7 @@ def take_in(arguments: argparse.Namespace) -> int:
         if arguments.origin is not None:
             from linckia.kernel.cli.carry.originals import take_original
 
-            return take_original(client, arguments.origin, source)
+            return take_original(client, arguments.origin, source, take_files)
         try:
             found = json.loads((source / "export.json").read_bytes())["linckia_export"]
         except (OSError, ValueError, KeyError, TypeError):

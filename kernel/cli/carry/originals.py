@@ -12,24 +12,26 @@ import hashlib
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.carry.files import batched, write
-from linckia.kernel.cli.carry.importing import take_files
 from linckia.kernel.cli.terminal import complain, patiently
-from linckia.kernel.control.client import Client
+from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 
+TakeFiles = Callable[[Client, Path], tuple[str, int]]
+"""Takes in a folder of an export with sets, queries, sources and plans; returns what was made, and how much was not."""
 
-def take_original(client: Client, origin: str, file: Path) -> int:
+
+def take_original(client: Client, origin: str, file: Path, take_files: TakeFiles) -> int:
     """Exit code 1 where something is left out.  Raises Failed, ControlError."""
     try:
         with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as db:
             db.row_factory = sqlite3.Row
-            return _tapes(client, db, file) if origin == "tapes" else _space_browser(client, db)
+            return _tapes(client, db, file) if origin == "tapes" else _space_browser(client, db, take_files)
     except sqlite3.Error as error:
         raise Failed(f"{file} cannot be read as a database of {origin}: {error}") from None
 
@@ -107,7 +109,7 @@ _FILTER = {
 }  # fmt: skip
 
 
-def _space_browser(client: Client, db: sqlite3.Connection) -> int:
+def _space_browser(client: Client, db: sqlite3.Connection, take_files: TakeFiles) -> int:
     if not _columns(db, "resource_sets"):
         raise Failed("the database has no table `resource_sets` as that of mcp-space-browser")
     left = 0

@@ -23,12 +23,12 @@ from linckia.services.documents.add import intake
 from linckia.services.documents.add.folders import Walk
 from linckia.services.documents.add.intake import READ_BYTES, Held, Progress, Raw, Same, Taken, stamp_of
 from linckia.services.documents.store import objects, snapshots
-from linckia.services.documents.store.compress import Trainer
 from linckia.services.documents.store.incoming import Incoming
 from linckia.services.documents.store.kinds import SNIFF_BYTES, nature
 from linckia.services.documents.store.objects import Block, Content
 from linckia.services.documents.store.rows import Given
 from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.training import Trainer
 from linckia.services.runtime.handlers import Context
 from linckia.services.runtime.roots import OutsideRoots, Roots
 from linckia.services.runtime.storage import DiskFull

@@ -8,26 +8,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING
 
-import trio
 import zstandard
 
-if TYPE_CHECKING:
-    from linckia.services.documents.store.store import Store
-
 LEVEL = 3
-DICTIONARY_BYTES = 96 * 1024
 DICTIONARY_FOR_BYTES = 64 * 1024
 """Longer blocks have their own history to refer to."""
-TRAIN_FROM_BYTES = 1024 * 1024
-TRAIN_FROM_AT_MOST = 8 * 1024 * 1024
-MIN_SAMPLES = 100
-FIRST_SAMPLES_BYTES = 2 * 1024 * 1024
-_EVERY = 7
-"""Of the texts that are seen, one in so many is a sample: neighbours in a folder are too much alike."""
 
 
 class DamagedContent(Exception):
@@ -83,49 +70,3 @@ class Codec:
         if number and number not in self._dictionaries:
             raise DamagedContent(f"dictionary {number} is lost")
         return zstandard.ZstdDecompressor(dict_data=self._dictionaries.get(number))
-
-
-class Trainer:
-    """Trains a dictionary once enough texts were seen; threads may call `see`, the event loop `train_if_due`."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._codec = store.codec
-        self._samples: list[bytes] = []
-        self._bytes = 0
-        self._seen = 0
-        self._turn = trio.Lock()
-
-    def see(self, data: bytes) -> bool:
-        """A text on its way in; answers whether there is enough to train on."""
-        if self._codec.current or not 64 <= len(data) <= DICTIONARY_FOR_BYTES:
-            return False
-        self._seen += 1
-        if self._bytes < TRAIN_FROM_AT_MOST and (self._seen % _EVERY == 0 or self._bytes < FIRST_SAMPLES_BYTES):
-            self._samples.append(data)
-            self._bytes += len(data)
-        return self._bytes >= FIRST_SAMPLES_BYTES
-
-    async def train_if_due(self) -> None:
-        """Train and store a dictionary, where there is none yet and enough was seen."""
-        if self._codec.current or self._bytes < FIRST_SAMPLES_BYTES:
-            return
-        async with self._turn:
-            # Who waited finds it done.
-            samples, self._samples, self._bytes = self._samples, [], 0
-            if self._codec.current or (data := await trio.to_thread.run_sync(train, samples)) is None:
-                return
-            # On disk before the first block that needs it.
-            query = "INSERT INTO dictionary(data) VALUES(?) RETURNING id"
-            self._codec.take(await self._store.write(lambda db: db.execute(query, (data,)).get), data)
-
-
-def train(samples: Sequence[bytes]) -> bytes | None:
-    """A dictionary of what the samples have in common; None where they are too few, or have nothing."""
-    if len(samples) < MIN_SAMPLES or sum(map(len, samples)) < TRAIN_FROM_BYTES:
-        return None
-    try:
-        return zstandard.train_dictionary(DICTIONARY_BYTES, list(samples), k=1024, d=8).as_bytes()
-    except zstandard.ZstdError:
-        # Samples that have nothing in common: no dictionary would help.
-        return None

@@ -94,8 +94,6 @@ def _refused(data: bytes, text: str) -> NotJson:
     """Why `data` is refused, with its id: clients in JavaScript that cut a text within an emoji send half a surrogate
     pair, escaped, and would wait for ever for an answer without an id."""
     if len(data) > MAX_EXPLAINED_BYTES:
-        from linckia.services.front.transport.json_lines import readable_id
-
         return NotJson(text, readable_id(data))
     try:
         message = json.loads(data)
@@ -109,6 +107,21 @@ def _refused(data: bytes, text: str) -> NotJson:
             request_id = None if _HALF_A_PAIR.search(request_id) else request_id
         text = f"a string holds \\u{ord(half[0]):04x}, half of a surrogate pair, which is no character"
     return NotJson(text, request_id if isinstance(request_id, int | str) else None)
+
+
+EARLY_BYTES = 4096
+"""Of a message that is not read as a whole: its id is looked for in these."""
+
+_EARLY_ID = re.compile(rb'^\s*\{(?:(?!"params").)*?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")', re.DOTALL)
+
+
+def readable_id(data: bytes) -> RequestId | None:
+    """The id at the beginning of a message that cannot be read as a whole."""
+    match = _EARLY_ID.match(data[:EARLY_BYTES])
+    try:
+        return None if match is None else msgspec.json.decode(match[1], type=int | str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def request_key(envelope: Envelope) -> RequestId | None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from linckia.services.front.protocol.messages import RequestId
+from linckia.services.front.protocol.messages import EARLY_BYTES, RequestId, readable_id
 from linckia.services.front.transport.descriptors import Input
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Longest line that is read."""
-
-_EARLY_BYTES = 4096
-
-_EARLY_ID = re.compile(rb'^\s*\{(?:(?!"params").)*?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")', re.DOTALL)
 
 
 BEGUN_BYTES = 512 * 1024
@@ -79,7 +74,7 @@ async def lines(
         searched = len(buffer)
         if searched > limit:
             if excess is None:
-                excess = Excess(readable_id(bytes(buffer[:_EARLY_BYTES])))
+                excess = Excess(readable_id(bytes(buffer[:EARLY_BYTES])))
             buffer.clear()
             searched = 0
         if buffer:
@@ -88,12 +83,3 @@ async def lines(
         yield Line(b"", excess)
     elif buffer and not buffer.isspace():
         yield Line(bytes(buffer))
-
-
-def readable_id(data: bytes) -> RequestId | None:
-    """The id at the beginning of a message that cannot be read as a whole."""
-    match = _EARLY_ID.match(data[:_EARLY_BYTES])
-    try:
-        return None if match is None else msgspec.json.decode(match[1], type=int | str)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

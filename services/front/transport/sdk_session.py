@@ -36,9 +36,9 @@ from linckia.services.front.protocol.messages import (
     correlation_key,
     error_message,
     is_call,
+    readable_id,
 )
 from linckia.services.front.protocol.server import SurfaceServer
-from linckia.services.front.transport.json_lines import readable_id
 
 _LISTEN = "subscriptions/listen"
 

@@ -20,10 +20,10 @@ import secrets
 import msgspec
 
 from linckia.proto.json_types import JsonObject
-from linckia.services.front.protocol.messages import RequestId, correlation_key
+from linckia.services.front.protocol.messages import RequestId, correlation_key, readable_id
 from linckia.services.front.session import SessionState
 from linckia.services.front.transport.descriptors import READ_BYTES
-from linckia.services.front.transport.json_lines import BEGUN_BYTES, readable_id
+from linckia.services.front.transport.json_lines import BEGUN_BYTES
 
 SLOT_BYTES = 2 * 1024 * 1024
 _HEADER_BYTES = 16

@@ -23,6 +23,7 @@ from linckia.proto.errors import MaybeExecuted, Unavailable
 from linckia.proto.json_types import JsonObject
 from linckia.proto.operation import Access
 from linckia.services.front import scratchpad
+from linckia.services.front.gateway import Gateway
 from linckia.services.front.protocol import batch
 from linckia.services.front.protocol.failures import message_of
 from linckia.services.front.protocol.handshake import Handshake
@@ -37,17 +38,17 @@ from linckia.services.front.protocol.messages import (
     error_message,
     is_call,
     read_envelope,
+    readable_id,
     request_key,
 )
 from linckia.services.front.protocol.ways import Carrier, Way, way_of
 from linckia.services.front.session import STDIO, current_peer
 from linckia.services.front.transport.descriptors import Input, Output, non_blocking
-from linckia.services.front.transport.json_lines import LOST, Excess, Line, lines, readable_id
+from linckia.services.front.transport.json_lines import LOST, Excess, Line, lines
 from linckia.services.front.transport.session_memory import Kept, SessionMemory, id_of
 
 if TYPE_CHECKING:
     # They load the SDK, which is done beside the first messages.
-    from linckia.services.front.gateway import Gateway
     from linckia.services.front.protocol.fast_path import ToolCall
     from linckia.services.front.transport.sdk_session import SdkSession
 
@@ -66,6 +67,29 @@ REPEATS = 2
 _FATAL = "Every process that read this message died while it did; it is not read again"
 
 _log = logging.getLogger("linckia.gateway")
+
+
+async def attach(
+    gateway: Gateway,
+    fd_in: int,
+    fd_out: int,
+    surface: str,
+    memory: int | None = None,
+    *,
+    drain_s: float = DRAIN_S,
+    ending: trio.Event | None = None,
+) -> bool:
+    """Serve one local client on descriptors that it passed; they stay the caller's to close.
+
+    Returns True when the client has gone and what it had asked is answered; False when `ending` was set before.
+    Cancellation ends it at once.  `memory` is the session's, where that is to outlive this front.  Raises
+    InvalidParams: there is no such surface.
+    """
+    gateway.surface(surface)
+    gateway.wanted.set()
+    with contextlib.closing(SessionMemory(memory)) as session_memory:
+        ending = trio.Event() if ending is None else ending
+        return await StdioSession(gateway, surface, fd_in, fd_out, session_memory, drain_s, ending).run()
 
 
 class StdioSession:

@@ -18,10 +18,16 @@ from linckia.services.front.protocol import batch
 from linckia.services.front.protocol.connections import News
 from linckia.services.front.protocol.fast_path import FastPath
 from linckia.services.front.protocol.handshake import Handshake
-from linckia.services.front.protocol.messages import NotJson, error_message, is_call, read_envelope, request_key
+from linckia.services.front.protocol.messages import (
+    NotJson,
+    error_message,
+    is_call,
+    read_envelope,
+    readable_id,
+    request_key,
+)
 from linckia.services.front.protocol.server import SurfaceServer
 from linckia.services.front.scratchpad import Scratchpads
-from linckia.services.front.transport.json_lines import readable_id
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import TABLE
 from tests.unit.front.wire import META

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from linckia.kernel.ports import ServiceState
-from linckia.kernel.router.call import Limits
+from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.router import Router
 from linckia.kernel.supervisor.spec import Backoff, ServiceSpec
 from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from linckia.kernel.ports import ServiceState
-from linckia.kernel.router.call import Limits
+from linckia.kernel.router.instance import Limits
 from linckia.proto.errors import LinckiaError, OperationError
 from linckia.proto.frames import Fault, read_body
 from linckia.proto.grants import Grant

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from linckia.kernel.cli.__main__ import main
-from linckia.kernel.control.client import Client, ControlError, NoKernel
+from linckia.proto.control.client import Client, ControlError, NoKernel
 from tests.system.running import REPOSITORY
 
 LINCKIA = (sys.executable, "-P", "-m", "linckia.kernel.cli")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import trio
 
+from linckia.kernel.generation import Generation
 from linckia.kernel.ports import Cause, ServiceState
 from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
@@ -20,7 +21,7 @@ from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
 from linckia.proto import frames
 from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
-from linckia.proto.frames import AnyFrame, Call, Fault, Hello, Return
+from linckia.proto.frames import AnyFrame, Call, Fault, Return
 from linckia.proto.operation import Params, operation_of
 from tests.system.support.ops import Echo, Misbehave
 
@@ -54,11 +55,12 @@ class Sink:
         self._answers: dict[int, Callable[[Return | Fault], None]] = {}
         self.changed = trio.lowlevel.ParkingLot()
 
-    def up(self, hello: Hello, channel: Channel) -> None:
-        self.channels[hello.service] = channel
-        self._note("up", hello.service, hello.generation)
+    def up(self, generation: Generation) -> None:
+        assert generation.channel is not None
+        self.channels[generation.service] = generation.channel
+        self._note("up", generation)
 
-    def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
+    def frame(self, generation: Generation, frame: AnyFrame) -> None:
         self.frames.append(frame)
         if isinstance(frame, Return | Fault) and frame.id in self._answers:
             self._answers.pop(frame.id)(frame)
@@ -70,19 +72,19 @@ class Sink:
     def idle_since(self, service: str) -> float | None:
         return -math.inf if service in self.idle else None
 
-    def draining(self, service: str, generation: int) -> None:
-        self._note("draining", service, generation)
+    def draining(self, generation: Generation) -> None:
+        self._note("draining", generation)
 
-    def down(self, service: str, generation: int, cause: Cause) -> None:
-        self.channels.pop(service, None)
-        self.causes[service, generation] = cause
-        self._note("down", service, generation)
+    def down(self, generation: Generation, cause: Cause) -> None:
+        self.channels.pop(generation.service, None)
+        self.causes[generation.service, generation.number] = cause
+        self._note("down", generation)
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         self.states.append((trio.current_time(), service, state))
 
-    def _note(self, what: str, service: str, generation: int) -> None:
-        self.told.append((what, service, generation))
+    def _note(self, what: str, generation: Generation) -> None:
+        self.told.append((what, generation.service, generation.number))
         self.changed.unpark_all()
 
     async def until(self, what: str, service: str, generation: int) -> None:

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from linckia.kernel import data_format
-from linckia.kernel.control.address import hold
 from linckia.kernel.schedule import Schedule
 from linckia.proto import backup as outcomes
 from linckia.proto import durable
 from linckia.proto.backup import BackupFailed, File, Manifest
+from linckia.proto.control.address import hold
 from linckia.proto.manifest import Keep
 from linckia.services.backup import target
 from linckia.services.backup.target import Folder, listed

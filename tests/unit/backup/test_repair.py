@@ -8,9 +8,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from linckia.kernel.cli.doctor import Finding, Verdict
+from linckia.kernel.cli.findings import Finding, Verdict
 from linckia.kernel.cli.repair import repaired
-from linckia.kernel.control.address import hold
+from linckia.proto.control.address import hold
 from tests.unit.backup import writing
 from tests.unit.backup.writing import backup
 

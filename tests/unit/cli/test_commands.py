@@ -18,8 +18,8 @@ from linckia.kernel.cli import completion, status
 from linckia.kernel.cli.__main__ import describe, main
 from linckia.kernel.cli.kernel_log import HumanLines, JsonLines, Rotating
 from linckia.kernel.cli.tools import markdown
-from linckia.kernel.control.address import last_lines
-from linckia.kernel.control.client import CallFailed
+from linckia.proto.control.address import last_lines
+from linckia.proto.control.client import CallFailed
 from linckia.proto.operation import Role
 from linckia.proto.ops import load
 

@@ -411,3 +411,11 @@ def test_prompts_of_roots_may_be_left_out(data_dir: Path) -> None:
     write(data_dir, "[prompts]\nfrom_roots = false\n")
     assert not load_in(data_dir).prompts_from_roots
     assert load_in(data_dir, {"LINCKIA_PROMPTS_FROM_ROOTS": "true"}).prompts_from_roots
+
+
+def test_faults_are_injected_only_by_a_module_that_is_allowed(data_dir: Path) -> None:
+    assert load_in(data_dir, {"LINCKIA_CHAOS": "true"}).chaos_module is None
+    write(data_dir, '[chaos]\nmodule = "some.faults"\n')
+    with pytest.raises(ConfigError, match=r"chaos\.module is 'some\.faults', which needs chaos\.allowed = true"):
+        load_in(data_dir)
+    assert load_in(data_dir, {"LINCKIA_CHAOS": "true"}).chaos_module == "some.faults"

@@ -11,7 +11,7 @@ import pytest
 from linckia.kernel.cli import terminal
 from linckia.kernel.cli.__main__ import main
 from linckia.kernel.cli.terminal import Bars
-from linckia.kernel.control.client import CallFailed
+from linckia.proto.control.client import CallFailed
 
 HIT = {
     "id": "sea-stars", "score": 0.65432, "preview": "Sea stars", "source": "hybrid",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from linckia.kernel.cli import Failed, stdio
-from linckia.kernel.control.client import KernelGone
+from linckia.proto.control.client import KernelGone
 
 
 class PlayedKernels:

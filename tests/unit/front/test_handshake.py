@@ -262,6 +262,7 @@ import trio
 from linckia.services.front import main as front
 from linckia.services.front.gateway import Gateway
 from linckia.services.front.prompts import FilePrompts
+from linckia.services.front.transport.stdio import attach
 from linckia.proto import ops
 
 async def main():
@@ -270,7 +271,8 @@ async def main():
     os.write(client_out, sys.argv[1].encode())
     os.close(client_out)
     async with trio.open_nursery() as nursery:
-        await Gateway(ops.load(), None, None, nursery, "0", FilePrompts()).attach(server_in, server_out, "yaml")
+        gateway = Gateway(ops.load(), None, None, nursery, "0", FilePrompts())
+        await attach(gateway, server_in, server_out, "yaml")
     sys.stdout.write(os.read(client_in, 65536).decode())
     heavy = {"mcp", "mcp_types", "pydantic", "starlette", "httptools"} & set(sys.modules)
     assert not heavy, heavy

@@ -15,6 +15,7 @@ import trio
 from linckia.services.front.transport.descriptors import READ_BYTES
 from linckia.services.front.transport.json_lines import BEGUN_BYTES
 from linckia.services.front.transport.session_memory import BYTES, LONGEST_BYTES, SessionMemory
+from linckia.services.front.transport.stdio import attach
 from linckia.services.runtime.handlers import Context
 from tests.unit.front.inprocess import InProcess
 from tests.unit.front.operations import ListOp, StringOp
@@ -36,7 +37,7 @@ class Session:
     async def kernel(self) -> AsyncIterator[InProcess]:
         """One kernel, which is gone at the end without another word."""
         async with gateway_in_process() as (gateway, dispatcher), trio.open_nursery() as nursery:
-            nursery.start_soon(gateway.attach, self.server_in, self.server_out, "all", self.memory)
+            nursery.start_soon(attach, gateway, self.server_in, self.server_out, "all", self.memory)
             yield dispatcher
             nursery.cancel_scope.cancel()
 

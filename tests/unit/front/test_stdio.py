@@ -16,6 +16,7 @@ import trio.testing
 from linckia.proto.errors import InvalidParams
 from linckia.services.front.transport.descriptors import Input
 from linckia.services.front.transport.json_lines import MAX_MESSAGE_BYTES, lines
+from linckia.services.front.transport.stdio import attach
 from tests.unit.front.wire import META, connected, gateway_in_process
 
 
@@ -161,7 +162,7 @@ async def test_answering_after_the_end_of_input_is_bounded() -> None:
         os.write(client_out, INITIALIZE + INITIALIZED + call_line("t_wait", {}, id=5))
         os.close(client_out)
         with trio.fail_after(5):
-            await gateway.attach(server_in, server_out, "all", drain_s=0.2)
+            await attach(gateway, server_in, server_out, "all", drain_s=0.2)
         assert dispatcher.cancelled == ["t_wait"]
         for fd in (server_in, client_in, server_out):
             os.close(fd)
@@ -188,7 +189,7 @@ async def test_cancellation_ends_it(opened: bool) -> None:
             os.write(client_out, INITIALIZE + INITIALIZED + call_line("t_wait", {}, id=5))
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(gateway.attach, server_in, server_out, "all")
+                nursery.start_soon(attach, gateway, server_in, server_out, "all")
                 if opened:
                     with trio.fail_after(5):
                         await dispatcher.started.wait()
@@ -206,7 +207,7 @@ async def test_descriptors_are_left_open_and_as_they_were_found() -> None:
         before = [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in (server_in, server_out)]
         os.write(client_out, INITIALIZE)
         os.close(client_out)
-        await gateway.attach(server_in, server_out, "all")
+        await attach(gateway, server_in, server_out, "all")
         assert [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in (server_in, server_out)] == before
         assert json.loads(os.read(client_in, 65536))["id"] == 0
         for fd in (server_in, client_in, server_out):
@@ -219,7 +220,7 @@ async def test_a_regular_file_is_an_input_like_any_other(tmp_path: Path) -> None
     answered = tmp_path / "answers.jsonl"
     async with gateway_in_process() as (gateway, _):
         with asked.open("rb") as source, answered.open("wb") as target, trio.fail_after(10):
-            await gateway.attach(source.fileno(), target.fileno(), "all")
+            await attach(gateway, source.fileno(), target.fileno(), "all")
         assert {json.loads(line)["id"] for line in answered.read_bytes().splitlines()} == {0, 3}
 
 
@@ -227,14 +228,14 @@ async def test_dev_null_is_an_input_like_any_other() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     async with gateway_in_process() as (gateway, _):
         with trio.fail_after(10):
-            await gateway.attach(null, null, "all")
+            await attach(gateway, null, null, "all")
     os.close(null)
 
 
 async def test_one_socket_for_both_directions() -> None:
     ours, theirs = socket.socketpair()
     async with gateway_in_process() as (gateway, _), trio.open_nursery() as nursery:
-        nursery.start_soon(gateway.attach, theirs.fileno(), theirs.fileno(), "all")
+        nursery.start_soon(attach, gateway, theirs.fileno(), theirs.fileno(), "all")
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         await stream.send_all(INITIALIZE + INITIALIZED + call_line("t_string", id=3))
         seen = b""
@@ -261,7 +262,7 @@ async def test_a_client_that_does_not_read_gets_everything_once_it_does() -> Non
 async def test_an_unknown_surface_is_refused_by_name() -> None:
     async with gateway_in_process() as (gateway, _):
         with pytest.raises(InvalidParams, match="known surfaces: core, all, compact"):
-            await gateway.attach(0, 1, "everything")
+            await attach(gateway, 0, 1, "everything")
 
 
 async def test_calls_sent_before_the_handshake_is_answered_are_served_after_it() -> None:

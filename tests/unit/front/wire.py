@@ -13,6 +13,7 @@ import trio
 from linckia.kernel import VERSION
 from linckia.proto.ops import Table
 from linckia.services.front.gateway import Gateway, open_gateway
+from linckia.services.front.transport.stdio import attach
 from linckia.services.runtime.handlers import OpenService
 from tests.unit.front.inprocess import InProcess, in_process
 from tests.unit.front.operations import TABLE, open_service
@@ -98,7 +99,7 @@ async def connected(gateway: Gateway, surface: str = "all") -> AsyncIterator[Wir
 
     async def serve() -> None:
         try:
-            await gateway.attach(server_in, server_out, surface)
+            await attach(gateway, server_in, server_out, surface)
         finally:
             os.close(server_in)
             os.close(server_out)

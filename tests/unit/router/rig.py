@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import trio
 
+from linckia.kernel.generation import Generation
 from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.router.call import Limits
+from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.record import AuditLog
 from linckia.kernel.router.router import Router
 from linckia.proto import frames, ops
@@ -57,23 +58,24 @@ class Rig:
         self.arrived = trio.Event()
         self.by: list[str] = []
         self.of_its_own: Callable[[Say], Awaitable[Said]] | None = None
-        self._generations: dict[str, int] = dict.fromkeys([*speakers, "relay"], 0)
-        self._live: dict[str, tuple[trio.CancelScope, Channel]] = {}
+        self.generations: dict[str, Generation] = {}
+        """The latest of each service."""
+        self._scopes: dict[str, trio.CancelScope] = {}
 
     async def up(self, service: str = "speaker") -> None:
-        self._generations[service] += 1
-        generation = self._generations[service]
+        number = self.generations[service].number + 1 if service in self.generations else 1
+        generation = self.generations[service] = Generation(service, number)
         birth = Birth(
             service=service,
             module="",
-            generation=generation,
+            generation=number,
             operations=tuple(op.name for op in self.table.of_service(service.split("-", maxsplit=1)[0])),
             parent_pid=0,
             data_dir="/nonexistent",
             roots=(),
         )
         ours, theirs = memory_link()
-        channel = Channel(ours)
+        channel = generation.channel = Channel(ours)
         scope = trio.CancelScope()
         open_service: OpenService = {"speaker": self._speaker, "relay": self._relay}[service.split("-", maxsplit=1)[0]]
         ready = trio.Event()
@@ -87,28 +89,31 @@ class Rig:
                 while True:
                     frame = await channel.receive()
                     if type(frame).__name__ == "Ready":
-                        self.router.up(Hello(1, service, generation, 0, birth.operations), channel)
+                        self.router.up(generation)
                         self.router.state(service, ServiceState.READY, "", None)
                         ready.set()
                     elif not isinstance(frame, Hello):
-                        self.router.frame(service, generation, frame)
+                        self.router.frame(generation, frame)
 
-        self._live[service] = (scope, channel)
+        self._scopes[service] = scope
         self.nursery.start_soon(serve)
         self.nursery.start_soon(channel.run_sender)
         self.nursery.start_soon(read)
         await ready.wait()
 
     def down(self, cause: Cause = KILLED, service: str = "speaker") -> None:
-        scope, channel = self._live.pop(service)
-        scope.cancel()
-        channel.close()
-        self.router.down(service, self._generations[service], cause)
+        generation = self.generations[service]
+        self._scopes.pop(service).cancel()
+        assert generation.channel is not None
+        generation.channel.close()
+        self.router.down(generation, cause)
         self.router.state(service, ServiceState.STARTING, "restarting", None)
 
     def drain(self, service: str = "speaker") -> None:
         """As a signal from outside does: the router is not told."""
-        self._live[service][1].post(frames.Drain(0))
+        channel = self.generations[service].channel
+        assert channel is not None
+        channel.post(frames.Drain(0))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for an arrival that makes `condition` true."""

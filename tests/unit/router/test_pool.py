@@ -111,7 +111,7 @@ async def test_a_pool_is_unavailable_only_when_none_of_its_instances_will_come()
 
 async def test_an_instance_that_drains_gets_no_further_calls() -> None:
     async with rig(speakers=PAIR) as r:
-        r.router.draining("speaker", 1)
+        r.router.draining(r.generations["speaker"])
         for n in range(3):
             await call(r, Say(text=str(n)))
         assert r.by == ["speaker-2"] * 3

@@ -8,10 +8,11 @@ import pytest
 import trio
 import trio.testing
 
+from linckia.kernel.generation import RoutedCall
 from linckia.kernel.ports import Cause
-from linckia.kernel.router import call as calls
-from linckia.kernel.router.call import QUARANTINE_S, RoutedCall
+from linckia.kernel.router import quarantine
 from linckia.kernel.router.lane import ALONE_S
+from linckia.kernel.router.quarantine import QUARANTINE_S
 from linckia.proto.errors import (
     Executed,
     Kind,
@@ -139,8 +140,8 @@ async def test_only_what_asks_the_same_is_refused_and_for_a_while(
 
 
 def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "ENTRIES", 3)
-    monkeypatch.setattr(calls, "MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(quarantine, "ENTRIES", 3)
+    monkeypatch.setattr(quarantine, "MAX_MESSAGE_BYTES", 10)
     monkeypatch.setattr(trio, "current_time", lambda: 0.0)
 
     def asking(params: bytes) -> RoutedCall:
@@ -149,7 +150,7 @@ def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPa
             op=op, params=params, caller="client", trace="", deadline=0, limit_s=0, done=lambda outcome: None
         )
 
-    kept = calls.Quarantine()
+    kept = quarantine.Quarantine()
     for params in (b"a", b"b", b"c", b"d"):
         kept.convict(asking(params))
     assert [bool(kept.left_s(asking(params))) for params in (b"a", b"b", b"c", b"d")] == [False, True, True, True]

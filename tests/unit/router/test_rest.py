@@ -17,9 +17,9 @@ PAIR = ("speaker", "speaker-2")
 RESTED = Cause(CauseKind.RESTED, 0, "rests")
 
 
-def drain(r: Rig, service: str = "speaker", generation: int = 1) -> None:
+def drain(r: Rig, service: str = "speaker") -> None:
     r.router.state(service, ServiceState.DRAINING, "rests", None)
-    r.router.draining(service, generation)
+    r.router.draining(r.generations[service])
 
 
 def rest(r: Rig, service: str = "speaker") -> None:
@@ -136,7 +136,7 @@ async def test_one_that_tries_in_vain_to_call_another_is_not_idle(autojump_clock
         await r.up("relay")
         assert r.of_its_own is not None
         r.router.state("speaker", ServiceState.FAILED, "it crashes", None)
-        r.router.down("speaker", 1, RESTED)
+        r.router.down(r.generations["speaker"], RESTED)
         await trio.sleep(5)
         with pytest.raises(Unavailable):
             await r.of_its_own(Say(text="of its own"))

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
+from linckia.kernel.generation import RoutedCall
 from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.router.call import RoutedCall
 from linckia.proto import frames
 from linckia.proto.errors import (
     Cancelled,
@@ -54,7 +54,7 @@ async def test_failure_of_a_read_never_says_that_it_may_have_been_done(kind: typ
                 deadline=trio.current_time() + 10, limit_s=10, done=outcomes.append,
             )  # fmt: skip
             lane.submit(routed)
-            lane.frame("speaker", 1, Fault(routed.frame_id, kind("it failed").failure))
+            lane.frame(r.generations["speaker"], Fault(routed.frame_id, kind("it failed").failure))
             assert [outcome.failure.executed for outcome in outcomes if isinstance(outcome, kind)] == [executed]
 
 

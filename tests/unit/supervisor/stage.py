@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from linckia.kernel.generation import Generation
 from linckia.kernel.ports import Cause, ServiceState
 from linckia.kernel.supervisor.placement import Exit, Running
 from linckia.kernel.supervisor.processes import Activity
@@ -194,11 +195,11 @@ class Record:
         self.idle_at: dict[str, float] = {}
         self.at: dict[str, float] = {}
 
-    def up(self, hello: Hello, channel: Channel) -> None:
-        self.told.append(f"up {hello.service}{hello.generation}")
+    def up(self, generation: Generation) -> None:
+        self.told.append(f"up {generation.service}{generation.number}")
 
-    def frame(self, service: str, generation: int, frame: AnyFrame) -> None:
-        self.told.append(f"frame {service}{generation}")
+    def frame(self, generation: Generation, frame: AnyFrame) -> None:
+        self.told.append(f"frame {generation.service}{generation.number}")
         self.frames.append(frame)
 
     def was_used(self, service: str) -> bool:
@@ -207,11 +208,11 @@ class Record:
     def idle_since(self, service: str) -> float | None:
         return None if service in self.busy else self.idle_at.get(service, -math.inf)
 
-    def draining(self, service: str, generation: int) -> None:
-        self.told.append(f"draining {service}{generation}")
+    def draining(self, generation: Generation) -> None:
+        self.told.append(f"draining {generation.service}{generation.number}")
 
-    def down(self, service: str, generation: int, cause: Cause) -> None:
-        self.told.append(f"down {service}{generation}")
+    def down(self, generation: Generation, cause: Cause) -> None:
+        self.told.append(f"down {generation.service}{generation.number}")
         self.causes.append(cause)
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from linckia.kernel import VERSION, data_format
-from linckia.kernel.control.address import CannotHold
+from linckia.proto.control.address import CannotHold
 from linckia.proto.ops.decode import DOCUMENT_TYPES
 from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from linckia.proto.ops.documents.find import DocumentsGrep

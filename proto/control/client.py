@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linckia.kernel.control.address import connect, socket_path
+from linckia.proto.control.address import connect, socket_path
 from linckia.proto.json_types import JsonObject
 
 READ_BYTES = 256 * 1024

@@ -9,11 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.chaos import Faults
 from linckia.proto import frames
 from linckia.proto.channel import Channel
 from linckia.proto.frames import AnyFrame, Ping, Pong, Return
-from linckia.proto.ops.kernel import KernelChaos
+from tests.chaos.links import Injector, KernelChaos
 from tests.memory_link import memory_link
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -23,10 +22,10 @@ pytestmark = pytest.mark.usefixtures("autojump_clock")
 async def linked(*planned: KernelChaos) -> AsyncIterator[tuple[Channel, Channel]]:
     """Both ends of a link to `echo` with these faults: the kernel's, and the service's."""
     ours, theirs = memory_link()
-    faults = Faults()
+    injector = Injector()
     for each in planned:
-        faults.plan(each)
-    kernel, service = faults.channel_to("echo", ours), Channel(theirs, frames.decode)
+        injector.plan(each)
+    kernel, service = injector.channel_to("echo", ours), Channel(theirs, frames.decode)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kernel.run_sender)
         nursery.start_soon(service.run_sender)

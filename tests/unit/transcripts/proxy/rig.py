@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from linckia.kernel.proxy.passage import MAX_RECORDED_BYTES, Exchange, Passage, Upstream
+from linckia.services.transcripts.proxy.passage import MAX_RECORDED_BYTES, Exchange, Passage, Upstream
 
 Answer = Callable[["trio.abc.Stream", "Between"], Awaitable[None]]
 

@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.proxy import passage
-from linckia.kernel.proxy.passage import Upstream
-from tests.unit.proxy.rig import Between, proxied, read_all, read_until, reply_with
+from linckia.services.transcripts.proxy import passage
+from linckia.services.transcripts.proxy.passage import Upstream
+from tests.unit.transcripts.proxy.rig import Between, proxied, read_all, read_until, reply_with
 
 BODY = b'{"model": "m", "messages": []}'
 ZIPPED = gzip.compress(BODY, mtime=0)

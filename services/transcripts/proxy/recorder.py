@@ -16,10 +16,10 @@ from pathlib import Path
 
 import trio
 
-from linckia.kernel.control.client import CallFailed, Client, ControlError
-from linckia.kernel.proxy.passage import Exchange
+from linckia.proto.control.client import CallFailed, Client, ControlError
 from linckia.proto.durable import replace_file
 from linckia.proto.json_types import JsonObject
+from linckia.services.transcripts.proxy.passage import Exchange
 
 log = logging.getLogger("linckia.proxy")
 

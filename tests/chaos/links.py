@@ -1,7 +1,7 @@
-"""Faults that tests have injected into the links between kernel and services: frames that are lost or come late.
+"""Faults in the links between kernel and services: frames that are lost or arrive late.
 
-Only in a kernel that was started with `[chaos] allowed = true`. Frames that are held back hold back those after them:
-a link never changes their order, nor says anything twice.
+A kernel imports this module if its settings name it (`LINKS`), and then has the operation `kernel_chaos`. Frames that
+are held back hold back those after them: a link never reorders or repeats frames.
 """
 
 from __future__ import annotations
@@ -9,17 +9,40 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
 import trio
+from msgspec import Meta
 
+from linckia.kernel.ports import Known, LocalHandler
 from linckia.proto import frames
 from linckia.proto.channel import BACKLOG_BYTES, Channel
 from linckia.proto.frames import AnyFrame
 from linckia.proto.link import Link, LinkClosed
-from linckia.proto.ops.kernel import KernelChaos
+from linckia.proto.operation import Params
+from linckia.proto.ops.kernel import Done, ServiceName, operator
+
+LINKS: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
+"""The environment of a kernel in which faults may be injected; `tests` must be importable in it."""
 
 _LOST = math.inf
+
+
+@operator.write("kernel_chaos", idempotent=False, deadline_s=10, text="message")
+class KernelChaos(Params[Done], frozen=True, kw_only=True):
+    """Have the next frames to or from a service lost or delayed."""
+
+    service: ServiceName
+    direction: Annotated[Literal["to", "from"], Meta(description="Towards the service, or from it")] = "from"
+    fault: Annotated[Literal["drop", "delay", "clear"], Meta(description="`clear` takes back what is planned")]
+    count: Annotated[int, Meta(ge=1, le=1_000_000, description="How many frames")] = 1
+    frame: Annotated[
+        Literal["any", "call", "return", "fault", "progress", "cancel", "event", "ping", "pong", "ready", "part"],
+        Meta(description="Of this kind alone"),
+    ] = "any"
+    delay_ms: Annotated[int, Meta(ge=1, le=600_000, description="How long each is held back")] = 1000
 
 
 @dataclass
@@ -28,11 +51,19 @@ class _Planned:
     left: int
 
 
-class Faults:
-    """What is planned."""
+class Injector:
+    """The planned faults of one kernel (`linckia.kernel.ports.Injector`)."""
 
     def __init__(self) -> None:
         self._planned: list[_Planned] = []
+
+    def handlers(self, known: Known) -> Mapping[type[Params[Any]], LocalHandler]:
+        async def chaos(params: KernelChaos, caller: str) -> Done:
+            known(params.service)
+            self.plan(params)
+            return Done(message=f"{params.fault} is in force for frames {params.direction} {params.service}")
+
+        return {KernelChaos: chaos}
 
     def plan(self, fault: KernelChaos) -> None:
         """In force for frames from now on, in the present and in later generations of the service."""
@@ -42,7 +73,7 @@ class Faults:
             self._planned.append(_Planned(fault, fault.count))
 
     def channel_to(self, service: str, link: Link) -> Channel:
-        """The kernel's end of a link, on which they happen."""
+        """The kernel's end of a link, on which the faults happen."""
         return _Faulty(self, service, link)
 
     def take(self, service: str, direction: str, frame: AnyFrame) -> float:
@@ -59,15 +90,15 @@ class Faults:
 
 
 class _Faulty(Channel):
-    def __init__(self, faults: Faults, service: str, link: Link) -> None:
+    def __init__(self, injector: Injector, service: str, link: Link) -> None:
         super().__init__(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
-        self._faults = faults
+        self._injector = injector
         self._service = service
         self._held: collections.deque[tuple[float, AnyFrame]] = collections.deque()
         self._holds = trio.Event()
 
     def post(self, frame: AnyFrame) -> None:
-        held_s = self._faults.take(self._service, "to", frame)
+        held_s = self._injector.take(self._service, "to", frame)
         if held_s == _LOST:
             return
         if held_s or self._held:
@@ -93,7 +124,7 @@ class _Faulty(Channel):
             self._holds = trio.Event()
 
     async def receive(self) -> AnyFrame:
-        while (held_s := self._faults.take(self._service, "from", frame := await super().receive())) == _LOST:
+        while (held_s := self._injector.take(self._service, "from", frame := await super().receive())) == _LOST:
             pass
         if held_s:
             await trio.sleep(held_s)
