@@ -176,9 +176,13 @@ def _allow(ruleset: int, path: str, access: int) -> None:
 
 
 def _shared_folders() -> tuple[str, ...]:
-    """What every service may read: this interpreter, its packages, these services, and the system's libraries."""
+    """What every service may read: this interpreter, its packages, these services, and the system's libraries.
+
+    Packages may be outside the environment: a user's own (`pip install --user`), or named by a `.pth` file.
+    """
     paths = sysconfig.get_paths()
-    own = (sys.prefix, sys.base_prefix, paths["purelib"], paths["stdlib"], Path(__file__).resolve().parents[2])
+    packages = [folder for folder in sys.path if os.path.isabs(folder)]
+    own = (sys.prefix, sys.base_prefix, paths["stdlib"], str(Path(__file__).resolve().parents[2]), *packages)
     return (*(os.path.realpath(folder) for folder in own), *_SYSTEM_FOLDERS)
 
 

@@ -72,6 +72,28 @@ def test_only_the_folders_given_can_be_read_or_written(tmp_path: Path) -> None:
 
 
 @needs_landlock
+@pytest.mark.parametrize(("entry", "readable"), [("outside", True), ("outside/missing", False), ("..", False)])
+def test_packages_outside_the_environment_can_be_read_and_not_written(
+    tmp_path: Path, entry: str, readable: bool
+) -> None:
+    out = confined(
+        tmp_path,
+        """
+        print(not refused(lambda: (outside / "file").read_text()))
+        assert refused(lambda: (outside / "file").write_text("x"))
+        assert refused(lambda: (data.parent / "file").write_text("x"))
+        """,
+        # As a `.pth` file does; what is relative depends on where a process was started, and is nobody's package.
+        before=f"""
+        import sys
+        os.chdir(outside)
+        sys.path.append({entry!r} if {entry!r} == ".." else str(base / {entry!r}))
+        """,
+    )
+    assert out == str(readable)
+
+
+@needs_landlock
 def test_own_folder_serves_databases_and_temporary_files(tmp_path: Path) -> None:
     out = confined(
         tmp_path,
