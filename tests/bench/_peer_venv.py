@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def environment(name: str, packages: Sequence[str], alone: Sequence[str]) -> Path:
+def environment(name: str, packages: Sequence[str], alone: Sequence[str] = ()) -> Path:
     """The interpreter of the environment `name`; made where it is not there yet.
 
     Args:
@@ -35,7 +35,8 @@ def environment(name: str, packages: Sequence[str], alone: Sequence[str]) -> Pat
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *packages], check=True)
-        subprocess.run([*pip, "--no-deps", *alone], check=True)
+        if alone:
+            subprocess.run([*pip, "--no-deps", *alone], check=True)
         site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
         # Its name sorts last, and what stands in a .pth file comes after the environment's own packages.
         (site / "zz-ours.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")

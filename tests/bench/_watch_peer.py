@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
+
+from tests.bench._peer_venv import environment
 
 _READY = "ready"
 
@@ -35,13 +36,16 @@ while True: time.sleep(1)
 
 _PROGRAMS = {"watchfiles": _WATCHFILES, "watchdog": _WATCHDOG}
 
+_PACKAGES = ("watchfiles==1.3.0", "watchdog==7.1.0")
+
 
 class Peer:
     """A watching process."""
 
     def __init__(self, name: str, root: Path) -> None:
+        python = environment("watchers", _PACKAGES)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAMS[name], str(root)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [str(python), "-c", _PROGRAMS[name], str(root)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self._told: set[str] = set()
         self._changed = threading.Condition()

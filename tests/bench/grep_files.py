@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.bench._programs import require
 from tests.system.running import RunningKernel, running
 
 SUFFIXES = frozenset({".py", ".pyi", ".h", ".hpp", ".md", ".rst", ".txt", ".json", ".js", ".c", ".cpp"})
@@ -112,6 +113,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
+    require("rg")
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name) / "files"
         folder.mkdir()

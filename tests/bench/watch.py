@@ -11,7 +11,7 @@ the time until what its reader knows is what is on disk. Size: the first scan of
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import contextlib
 import os
 import random
 import signal
@@ -70,7 +70,9 @@ class Ours:
                 os.kill(pid, signal.SIGSTOP)
             made.append(await trio.to_thread.run_sync(burst, self._root, abs(stall)))
             if stall < 0:
-                os.kill(pid, signal.SIGCONT)
+                # Over a long burst it misses its pings: then the kernel has replaced it, and the next one catches up.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
             await settled(reader, 60)
             while await self._take(reader, mirror, told):
                 pass
@@ -114,8 +116,7 @@ def of_peer(name: str, root: Path, made: list[set[str]], stall: int, latencies: 
 
 async def compare(kernel: RunningKernel, folder: Path, files: int) -> None:
     print(f"{'':<12}{'lost of burst':>16}{'lost, stalled':>16}{'p50 ms':>10}{'p95 ms':>10}")
-    names = ["linckia", *(name for name in PEERS if importlib.util.find_spec(name))]
-    for name in names:
+    for name in ("linckia", *PEERS):
         lost: list[str] = []
         latencies: list[float] = []
         for stall in (files, -3 * files):
@@ -129,8 +130,6 @@ async def compare(kernel: RunningKernel, folder: Path, files: int) -> None:
             lost.append(f"{len(made[0] - told)} of {len(made[0])}")
         cuts = statistics.quantiles(latencies, n=20)
         print(f"{name:<12}{lost[0]:>16}{lost[1]:>16}{cuts[9] * 1000:>10.1f}{cuts[18] * 1000:>10.1f}", flush=True)
-    for name in set(PEERS) - set(names):
-        print(f"{name} is not installed (pip install {name}) and was left out")
 
 
 async def storm(kernel: RunningKernel, root: Path, outside: Path, steps: int) -> None:
@@ -148,9 +147,8 @@ async def storm(kernel: RunningKernel, root: Path, outside: Path, steps: int) ->
             nonlocal kills
             while process.poll() is None:
                 await trio.sleep(chance.uniform(0.2, 1.5))
-                pid = (await trio.to_thread.run_sync(kernel.service, "watch"))["pid"]
-                if pid is not None and process.poll() is None:
-                    os.kill(pid, signal.SIGKILL)
+                if process.poll() is None:
+                    await trio.to_thread.run_sync(kernel.kill, "watch")
                     kills += 1
 
         async with trio.open_nursery() as nursery:

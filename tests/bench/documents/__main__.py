@@ -9,8 +9,9 @@ scripts/bench documents manuals [SECONDS]  /usr/share/doc or --dir DIR: add, gre
                                            --tokens N: of each passage only so many are embedded, so that all have
                                            their vectors in minutes, and the memory at rest is that of all
 
-Trees are made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run
-has stored is not stored again by the next.
+`versions` needs restic and borg, `grep` needs ripgrep; if one is missing, the package to install is named.  Trees are
+made of the files of this installation.  `--keep DIR` works in DIR and leaves it there, so that what a run has stored is
+not stored again by the next.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench._programs import require
 from tests.bench.documents.grepping import grep
 from tests.bench.documents.manuals import Settings, manuals
 from tests.bench.documents.trees import kernel_alone
@@ -49,8 +51,10 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         match arguments.what:
             case "versions":
+                require("restic", "borg")
                 versions(folder, arguments.count or 32_000)
             case "grep":
+                require("rg")
                 grep(folder, arguments.count or 100_000)
             case "manuals":
                 wait_s = float(arguments.count or 20)

@@ -55,10 +55,6 @@ def grep(folder: Path, count: int) -> None:
 
 def whole(kernel: RunningKernel, root: Path) -> None:
     """All matches of patterns that few documents have, as a client waits for them, beside ripgrep on the files."""
-    ripgrep = shutil.which("rg")
-    if not ripgrep:
-        print("ripgrep is not installed: apt-get install -y ripgrep")
-        return
     print(
         f"{'all matches':<40}{'matches':>8}{'p50 ms':>8}{'p99 ms':>8}{'rg':>8}{'p50 ms':>8}{'p99 ms':>8}{'ratios':>14}"
     )
@@ -71,7 +67,7 @@ def whole(kernel: RunningKernel, root: Path) -> None:
             ours.append((time.monotonic() - began) * 1000)
             # As often as ours, in turns: the slowest of a few would be none to compare the slowest of many with.
             began = time.monotonic()
-            said = subprocess.run([ripgrep, "--no-ignore", "--hidden", "--no-filename", "--count", "-e", pattern,
+            said = subprocess.run(["rg", "--no-ignore", "--hidden", "--no-filename", "--count", "-e", pattern,
                                    str(root)], capture_output=True, text=True, check=False).stdout  # fmt: skip
             theirs.append((time.monotonic() - began) * 1000)
         assert not answer["truncated"], answer["match_count"]
@@ -108,7 +104,6 @@ def _hostile(kernel: RunningKernel, paths: list[str]) -> None:
 
 async def _measure(folder: Path, root: Path) -> None:
     store = Store(folder)
-    ripgrep = shutil.which("rg")
     print(f"{'the first hundred':<40}{'matches':>8}{'CPU ms':>9}{'rg CPU ms':>11}{'ratio':>8}")
     for pattern in (*PATTERNS, *SELECTIVE):
         params = DocumentsGrep(pattern=pattern, limit=MATCHES)
@@ -117,12 +112,9 @@ async def _measure(folder: Path, root: Path) -> None:
             began = time.process_time()
             answer = await store.read(partial(grepping.grep, params=params))
             taken.append((time.process_time() - began) * 1000)
-        ours, theirs = statistics.median(taken), float("nan")
-        if ripgrep:
-            theirs = await trio.to_thread.run_sync(_children_ms, [ripgrep, "--no-ignore", "-e", pattern, str(root)])
+        ours = statistics.median(taken)
+        theirs = await trio.to_thread.run_sync(_children_ms, ["rg", "--no-ignore", "-e", pattern, str(root)])
         print(f"{pattern:<40}{len(answer.matches):>8}{ours:>9.1f}{theirs:>11.0f}{theirs / ours:>8.0f}")
-    if not ripgrep:
-        print("ripgrep is not installed: apt-get install -y ripgrep")
     store.close()
 
 
