@@ -109,7 +109,7 @@ def comments_stop(tree: Tree, at: int, column: int) -> int:
         if line <= stop or index is None:
             return stop
         start = stream.comments[index][0]
-        if tree.text[line:start].strip(" \t") or start - line <= column:
+        if tree.text[line:start].strip(" \t") or _width(tree.text[line:start]) <= column:
             return stop
         stop = tree.line_stop(start)
 
@@ -160,15 +160,20 @@ def _continuation(tree: Tree, index: int) -> list[int]:
     stream = tree.stream
     start = stream.comments[index][0]
     line = tree.line_start(start)
-    column = start - line
+    width = _width(tree.text[line:start])
     by_line = _by_line(tree)
     found: list[int] = []
     while (below := by_line.get(line := tree.next_line(line))) is not None:
         at = stream.comments[below][0]
-        if at - line != column or tree.text[line:at].strip(" \t"):
+        if _width(tree.text[line:at]) != width or tree.text[line:at].strip(" \t"):
             break
         found.append(below)
     return found
+
+
+def _width(text: str) -> int:
+    """The column at which a text ends, with a tab stop every eight."""
+    return len(text.expandtabs(8))
 
 
 def _by_line(tree: Tree) -> dict[int, int]:
