@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Annotated
 
 import msgspec
@@ -273,7 +274,8 @@ def found_by(client: str, now_s: float | None) -> list[Filter]:
 
 
 def _require_text(text: str) -> None:
-    if not any(char.isalnum() for char in text):
+    # A symbol says something, an emoji for one; punctuation alone does not.
+    if not any(char.isalnum() or (unicodedata.category(char).startswith("S") and not char.isascii()) for char in text):
         raise InvalidParams("parameter `text` says nothing; give one plain statement", field="text")
 
 

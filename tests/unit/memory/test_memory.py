@@ -9,7 +9,7 @@ import pytest
 
 from linckia.proto.errors import InvalidParams, LinckiaError
 from linckia.proto.ops import memory as ops
-from linckia.proto.ops.memory import Forget, MemoryExport, MemoryImport, UpdateMemory
+from linckia.proto.ops.memory import Forget, MemoryExport, MemoryImport, Remember, UpdateMemory
 from linckia.proto.ops.retrieve import RetrieveStatus
 from linckia.proto.ops.transcripts import SearchEverything
 from linckia.services.transcripts import main as transcripts
@@ -231,10 +231,19 @@ async def test_what_is_forgotten_is_in_no_file_and_many_are_only_with_a_confirma
         assert [path for path in kept if b"zanzibar1" in path.read_bytes() or b"quagga1" in path.read_bytes()] == []
 
 
+def test_a_symbol_says_something() -> None:
+    for text in ("👍", "❤️", "→ ★", "½"):
+        Remember(text=text).check()
+    for text in ("…", "?! --", "+ = ^"):
+        with pytest.raises(InvalidParams, match="says nothing"):
+            Remember(text=text).check()
+
+
 @pytest.mark.parametrize(
     ("call", "field", "said"),
     [
         ({"text": "…"}, "text", "says nothing"),
+        ({"text": "?! -- +"}, "text", "says nothing"),
         ({"text": "x" * 2001}, "text", "2000"),
         ({"text": "fact", "scope": "team"}, "scope", "scope"),
         ({"text": "fact", "scope": "session"}, "scope", "in no session"),
