@@ -178,11 +178,14 @@ def _allow(ruleset: int, path: str, access: int) -> None:
 def _shared_folders() -> tuple[str, ...]:
     """What every service may read: this interpreter, its packages, these services, and the system's libraries.
 
-    Packages may be outside the environment: a user's own (`pip install --user`), or named by a `.pth` file.
+    Packages may be outside the environment: a user's own (`pip install --user`), or named by a `.pth` file. Folders
+    that PYTHONPATH names stay closed, since they may hold anything.
     """
     paths = sysconfig.get_paths()
-    packages = [folder for folder in sys.path if os.path.isabs(folder)]
-    own = (sys.prefix, sys.base_prefix, paths["stdlib"], str(Path(__file__).resolve().parents[2]), *packages)
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    packages = [folder for folder in sys.path if os.path.isabs(folder) and folder not in named]
+    code = str(Path(__file__).resolve().parents[2])
+    own = (sys.prefix, sys.base_prefix, paths["purelib"], paths["stdlib"], code, *packages)
     return (*(os.path.realpath(folder) for folder in own), *_SYSTEM_FOLDERS)
 
 

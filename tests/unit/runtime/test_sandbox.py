@@ -94,6 +94,23 @@ def test_packages_outside_the_environment_can_be_read_and_not_written(
 
 
 @needs_landlock
+def test_folders_that_pythonpath_names_stay_closed(tmp_path: Path) -> None:
+    out = confined(
+        tmp_path,
+        """
+        assert refused(lambda: (outside / "file").read_text())
+        print("held")
+        """,
+        before="""
+        import sys
+        sys.path.append(str(outside))
+        os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(outside)])
+        """,
+    )
+    assert out == "held"
+
+
+@needs_landlock
 def test_own_folder_serves_databases_and_temporary_files(tmp_path: Path) -> None:
     out = confined(
         tmp_path,
