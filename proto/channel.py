@@ -1,7 +1,8 @@
-"""Frames over a link: coding, cutting large frames into parts, and sending fairly.
+"""Frames over a link: coding, cutting large bodies into parts, and sending fairly.
 
 Small frames go ahead of the remaining parts of large ones, so that a ping or a small call never waits behind a large
-result; frames of one call keep their order whatever their size. What the other end may make this one hold is bounded.
+result; frames of one call keep their order whatever their size.  What the other end can make this one hold is bounded,
+and so is what this end decodes at a time: a large body is passed on as it came.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from linckia.proto.link import Link, LinkClosed
 _CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
 """Those of one id keep their order."""
 
+_WITH_BODY = (Call, Return, Event)
+
 _FORWARD = (Call, Cancel)
 """Not counted as backlog: there are no more of them than calls may be in flight."""
 
@@ -30,14 +33,14 @@ _DISPENSABLE = (Progress, Event, Log)
 AT_ONCE = 64
 """Messages read from one link before others get their turn."""
 
+PARTS_AT_ONCE = 16
+"""Parts that are sent before others get their turn."""
+
 BACKLOG_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
 """Answers that may wait for the other end of a link to read them: the largest, and what comes beside it."""
 
 FRAME_BYTES = 512
 """What a frame that waits takes beside its bytes, about."""
-
-MAX_GATHERED_BYTES = frames.MAX_MESSAGE_BYTES + frames.PART_BYTES
-"""The largest body, and the frame around it."""
 
 
 class ProtocolViolation(Exception):
@@ -48,17 +51,26 @@ class _Queued(NamedTuple):
     """A frame that waits to be sent, and what of it counts as backlog."""
 
     message: bytes
+    body: bytes
+    """Sent after `message` in parts; empty where `message` holds it."""
     backlog: int
 
 
-class _Stream:
-    """A large frame on its way: its number, and how many of its bytes were sent."""
+class _Sending:
+    """A large body on its way: its number, and how many of its bytes were sent; None: not even its frame."""
 
     __slots__ = ("number", "sent")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.sent = 0
+        self.sent: int | None = None
+
+
+class _Gathering(NamedTuple):
+    """A frame whose body arrives in parts."""
+
+    frame: AnyFrame
+    body: bytearray
 
 
 class Channel:
@@ -73,15 +85,17 @@ class Channel:
         max_backlog_bytes: of answers that wait for the other end to read them. Beyond it nothing is read from that end
             until it has caught up, and what can be done without (progress, log lines, events) is dropped. Only one end
             of a link may have such a limit: two could wait for each other.
+        gathered: called after each part that is not the last of its body.
     """
 
     def __init__(
         self,
         link: Link,
-        decode: Callable[[bytes | bytearray], AnyFrame] = frames.decode,
+        decode: Callable[[bytes], AnyFrame] = frames.decode,
         *,
         at_once: int = AT_ONCE,
         max_backlog_bytes: float = math.inf,
+        gathered: Callable[[], None] = lambda: None,
     ) -> None:
         self._link = link
         self._decode = decode
@@ -94,9 +108,10 @@ class Channel:
         """Whether a frame went out at once in this pass of the event loop; those that follow in it travel together."""
         self._large: dict[int, collections.deque[_Queued]] = {}
         """By call; the first of each is being sent where the call is in `_sending`."""
-        self._sending: collections.OrderedDict[int, _Stream] = collections.OrderedDict()
+        self._sending: collections.OrderedDict[int, _Sending] = collections.OrderedDict()
         self._sending_bytes = 0
-        self._parts: dict[int, bytearray] = {}
+        self._gathering: dict[int, _Gathering] = {}
+        self._gathered = gathered
         self._gathered_bytes = 0
         self._streams = itertools.count(1)
         self._wake = trio.Event()
@@ -109,20 +124,30 @@ class Channel:
         """Whether the other end does not read what is sent to it."""
         return self._backlog > self._max_backlog
 
+    @property
+    def held_bytes(self) -> int:
+        """Of bodies that have not arrived whole, and of answers that wait for the other end to read them."""
+        return self._gathered_bytes + self._backlog
+
     def post(self, frame: AnyFrame) -> None:
         """Send `frame` as soon as the link has room.  Raises LinkClosed."""
         if self.is_behind and isinstance(frame, _DISPENSABLE):
             return
-        message = frames.encode(frame)
+        body = frames.body_of(frame)
+        if len(body) > frames.PART_BYTES:
+            message = frames.encode(frames.with_body(frame, b""))
+        else:
+            message, body = frames.encode(frame), b""
         lane = frame.id if isinstance(frame, _CALL_FRAMES) else 0
-        is_large = len(message) > frames.PART_BYTES or (lane and lane in self._large)
+        is_large = body or (lane and lane in self._large)
         if not is_large and not self._small and not self._sent_in_pass and self._link.try_send(message):
             if self._link.joins:
                 self._sent_in_pass = True
                 # The sender has its turn in the next pass.
                 self._wake.set()
             return
-        queued = _Queued(message, 0 if isinstance(frame, _FORWARD) else len(message) + FRAME_BYTES)
+        size = len(message) + len(body) + FRAME_BYTES
+        queued = _Queued(message, body, 0 if isinstance(frame, _FORWARD) else size)
         self._backlog += queued.backlog
         (self._large.setdefault(lane, collections.deque()) if is_large else self._small).append(queued)
         if self._idle.is_set():
@@ -141,32 +166,35 @@ class Channel:
         return taken
 
     def _next_large(self) -> int | None:
-        """The call whose large frame has its turn: round-robin, among as many as the other end puts together."""
+        """The call whose large body has its turn: round-robin, among as many as the other end puts together."""
         for lane, queue in self._large.items():
             if lane not in self._sending:
-                size = len(queue[0].message)
-                fits = self._sending_bytes + size <= MAX_GATHERED_BYTES or not self._sending
+                size = len(queue[0].body)
+                fits = self._sending_bytes + size <= frames.MAX_MESSAGE_BYTES or not self._sending
                 if len(self._sending) == frames.MAX_STREAMS or not fits:
                     break
-                self._sending[lane] = _Stream(next(self._streams))
+                self._sending[lane] = _Sending(next(self._streams))
                 self._sending_bytes += size
         return next(iter(self._sending), None)
 
     def _piece(self, lane: int) -> bytes:
-        message, stream = self._large[lane][0].message, self._sending[lane]
-        if len(message) <= frames.PART_BYTES:
-            return message
-        end = stream.sent + frames.PART_BYTES
-        return frames.encode(Part(stream.number, end >= len(message), message[stream.sent : end]))
+        queued, sending = self._large[lane][0], self._sending[lane]
+        if not queued.body:
+            return queued.message
+        if sending.sent is None:
+            return frames.encode(Part(sending.number, False, queued.message))
+        end = sending.sent + frames.PART_BYTES
+        data = memoryview(queued.body)[sending.sent : end]
+        return frames.encode(Part(sending.number, end >= len(queued.body), data.tobytes()))
 
     def _piece_sent(self, lane: int) -> None:
-        queue, stream = self._large[lane], self._sending[lane]
-        stream.sent += frames.PART_BYTES
-        if stream.sent < len(queue[0].message):
+        queue, sending = self._large[lane], self._sending[lane]
+        sending.sent = 0 if sending.sent is None else sending.sent + frames.PART_BYTES
+        if sending.sent < len(queue[0].body):
             self._sending.move_to_end(lane)
             return
         del self._sending[lane]
-        self._sending_bytes -= len(queue[0].message)
+        self._sending_bytes -= len(queue[0].body)
         self._sent(queue.popleft())
         if not queue:
             del self._large[lane]
@@ -178,6 +206,7 @@ class Channel:
 
     async def run_sender(self) -> None:
         """Send what was posted and did not go at once.  Returns when the link is closed."""
+        sent = 0
         try:
             while not self._closed:
                 self._sent_in_pass = False
@@ -190,6 +219,9 @@ class Channel:
                     await self._link.send(self._piece(lane))
                     if lane in self._sending:
                         self._piece_sent(lane)
+                    sent += 1
+                    if sent % PARTS_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
                 else:
                     self._idle.set()
                     self._wake = trio.Event()
@@ -203,7 +235,8 @@ class Channel:
         self._small.clear()
         self._large.clear()
         self._sending.clear()
-        self._backlog = 0
+        self._gathering.clear()
+        self._backlog = self._gathered_bytes = 0
         self._idle.set()
         self._wake.set()
         self._room.set()
@@ -242,32 +275,38 @@ class Channel:
 
     def _accept(self, message: bytes) -> AnyFrame | None:
         """The frame that is whole with this message."""
+        frame = self._decoded(message)
+        return self._gather(frame) if isinstance(frame, Part) else frame
+
+    def _decoded(self, message: bytes) -> AnyFrame:
         try:
-            frame = self._decode(message)
-            if not isinstance(frame, Part):
-                return frame
-            if (data := self._gather(frame)) is None:
-                return None
-            frame = self._decode(data)
+            return self._decode(message)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(str(error)) from error
-        if isinstance(frame, Part):
-            raise ProtocolViolation("a part in parts")
-        return frame
 
-    def _gather(self, part: Part) -> bytearray | None:
-        """All that came of its stream, if it was the last; decoding copies it, which takes long enough once."""
-        if part.stream not in self._parts and len(self._parts) == frames.MAX_STREAMS:
-            raise ProtocolViolation(f"more than {frames.MAX_STREAMS} frames in parts at the same time")
-        gathered = self._parts.setdefault(part.stream, bytearray())
-        gathered += part.data
-        self._gathered_bytes += len(part.data)
-        if self._gathered_bytes > MAX_GATHERED_BYTES:
-            raise ProtocolViolation(f"frames in parts of more than {MAX_GATHERED_BYTES} bytes together")
-        if not part.last:
+    def _gather(self, part: Part) -> AnyFrame | None:
+        """The frame whose body is whole with this part."""
+        if (gathering := self._gathering.get(part.stream)) is None:
+            self._begin_to_gather(part)
             return None
-        self._gathered_bytes -= len(gathered)
-        return self._parts.pop(part.stream)
+        self._gathered_bytes += len(part.data)
+        if self._gathered_bytes > frames.MAX_MESSAGE_BYTES:
+            raise ProtocolViolation(f"bodies in parts of more than {frames.MAX_MESSAGE_BYTES} bytes together")
+        gathering.body.extend(part.data)
+        if not part.last:
+            self._gathered()
+            return None
+        del self._gathering[part.stream]
+        self._gathered_bytes -= len(gathering.body)
+        return frames.with_body(gathering.frame, gathering.body)
+
+    def _begin_to_gather(self, part: Part) -> None:
+        frame = self._decoded(part.data)
+        if not isinstance(frame, _WITH_BODY) or frames.body_of(frame) or part.last:
+            raise ProtocolViolation(f"parts that begin with {type(frame).__name__}, which is no frame without its body")
+        if len(self._gathering) == frames.MAX_STREAMS:
+            raise ProtocolViolation(f"more than {frames.MAX_STREAMS} bodies in parts at the same time")
+        self._gathering[part.stream] = _Gathering(frame, bytearray())
 
     def close(self) -> None:
         """Close the link; idempotent.  What was posted and not sent is dropped: `flush` first where it matters."""

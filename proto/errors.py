@@ -38,7 +38,17 @@ class Executed(enum.StrEnum):
     YES = "yes"
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+MESSAGE_CHARS = 16 * 1024
+"""The longest message of a failure; `LinckiaError` cuts what is longer."""
+
+DATA_ENTRIES = 32
+DATA_CHARS = 512
+"""The longest key and value of a failure's `data`."""
+
+_DataText = Annotated[str, Meta(max_length=DATA_CHARS)]
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A failure as data.
 
     `code` is the JSON-RPC code of an operation that declares its own (`Operation.codes`); `retry_after_ms` is set
@@ -46,12 +56,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     kind: Kind
-    message: str
+    message: Annotated[str, Meta(max_length=MESSAGE_CHARS)]
     executed: Executed = Executed.NO
-    field: str | None = None
+    field: _DataText | None = None
     code: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
     retry_after_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    data: dict[str, str] = {}
+    data: Annotated[dict[_DataText, _DataText], Meta(max_length=DATA_ENTRIES)] = {}
 
 
 class LinckiaError(Exception):
@@ -78,9 +88,14 @@ class LinckiaError(Exception):
     ) -> None:
         super().__init__(message)
         self.failure = Failure(
-            kind=self.kind, message=message, executed=executed or self.executed, field=field, code=code,
-            retry_after_ms=retry_after_ms, data=data or {},
+            kind=self.kind, message=_cut(message, MESSAGE_CHARS), executed=executed or self.executed,
+            field=None if field is None else _cut(field, DATA_CHARS), code=code, retry_after_ms=retry_after_ms,
+            data={_cut(key, DATA_CHARS): _cut(value, DATA_CHARS) for key, value in (data or {}).items()},
         )  # fmt: skip
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class InvalidParams(LinckiaError, kind=Kind.INVALID_PARAMS):

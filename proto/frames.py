@@ -2,8 +2,8 @@
 
 Frames are msgpack arrays with an integer tag first.  Bodies (`params`, `body`) travel as bytes that hold msgpack, so
 that the kernel passes them on without decoding, or even looking for their end: what is in them costs it nothing.  A
-frame larger than `PART_BYTES` is cut into `Part`s by the channel and put together again at the other end; no handler
-ever sees a part.
+body larger than `PART_BYTES` follows its frame in `Part`s, which the channel puts together at the other end; no handler
+ever sees a part.  So no message that is decoded is larger than `MAX_HEAD_BYTES`.
 
 The types bound what they hold (numbers that may be, names and texts of a length), and `decode` is the one place where
 foreign bytes become frames: what does not fit is a violation of the protocol, which ends its sender.
@@ -15,7 +15,7 @@ import codecs
 import functools
 import os
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Raw
@@ -23,11 +23,14 @@ from msgspec import Meta, Raw
 from linckia.proto.errors import Failure
 from linckia.proto.grants import Grant
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of this page; a hello with another is refused, so that a stale process cannot be talked to by mistake."""
 
 PART_BYTES = 64 * 1024
-"""The largest message on the link: a small call never waits behind more than this."""
+"""The largest body that travels within its frame, and the largest part: a small call waits behind no more than this."""
+
+MAX_HEAD_BYTES = 256 * 1024
+"""The largest frame without its body; `Failure` and `Info` are bounded so that theirs fit."""
 
 ASK_CLIENT = "client.ask"
 """What a service calls to put a request to the client whose call it is serving; the kernel itself answers it."""
@@ -39,13 +42,16 @@ WRITTEN = 1
 """The msgpack extension that a body of JSON is: see `Written`."""
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-"""The largest frame that is put together."""
+"""The largest body."""
 
 MAX_STREAMS = 32
-"""Frames that may arrive in parts at the same time; all of them together are no larger than the largest may be."""
+"""Bodies that may arrive in parts at the same time; all of them together are no larger than the largest may be."""
 
 TEXT_CHARS = 16 * 1024
-"""The longest line for a log, report of progress, or value of `info`; the sender cuts what is longer."""
+"""The longest line for a log or report of progress; the sender cuts what is longer."""
+
+INFO_CHARS = 1024
+"""The longest value of `info`; the sender cuts what is longer."""
 
 TARGET_CHARS = 512
 """The longest description of what a call is about."""
@@ -53,7 +59,7 @@ TARGET_CHARS = 512
 MAX_LEFT_MS = 2**31 - 1
 """Some weeks: for a call that may take as long as it likes."""
 
-INFO_ENTRIES = 64
+INFO_ENTRIES = 32
 
 DAMAGE = "damage"
 """The value of `info` that says that data is damaged, what of it is served, and what to do."""
@@ -66,7 +72,7 @@ Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Name = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS)]
 Target = Annotated[str, Meta(max_length=TARGET_CHARS)]
-Info = Annotated[dict[Name, Text], Meta(max_length=INFO_ENTRIES)]
+Info = Annotated[dict[Name, Annotated[str, Meta(max_length=INFO_CHARS)]], Meta(max_length=INFO_ENTRIES)]
 
 Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
 """Finite: infinity and NaN are no JSON."""
@@ -91,7 +97,7 @@ Backlogs = Annotated[dict[Name, Backlog], Meta(max_length=INFO_ENTRIES)]
 """By what the work is on; what is done is not there."""
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """Base of every frame; `id` is that of the call."""
 
 
@@ -221,7 +227,10 @@ class ByeAck(Frame, frozen=True, tag=16):
 
 
 class Part(Frame, frozen=True, tag=17):
-    """A piece of a larger frame; pieces of one `stream` arrive in order."""
+    """A piece of a large body; pieces of one `stream` arrive in order.
+
+    The `data` of the first is the frame with an empty body; that of all others together is the body.
+    """
 
     stream: Number
     last: bool
@@ -235,6 +244,27 @@ FromKernel: TypeAlias = Call | Return | Fault | Progress | Cancel | Event | Log 
 AnyFrame: TypeAlias = FromService | FromKernel
 
 encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+
+
+def body_of(frame: AnyFrame) -> bytes:
+    """The body of a call, a return or an event; `b""` for all others."""
+    match frame:
+        case Call(params=body) | Return(body=body) | Event(body=body):
+            return body
+        case _:
+            return b""
+
+
+def with_body(frame: AnyFrame, body: bytes | bytearray) -> AnyFrame:
+    """The same call, return or event with another body, which is not copied."""
+    shared = cast("bytes", body)
+    match frame:
+        case Call():
+            return msgspec.structs.replace(frame, params=shared)
+        case Return() | Event():
+            return msgspec.structs.replace(frame, body=shared)
+        case _:
+            raise TypeError(f"{type(frame).__name__} has no body")
 
 
 def decoded(decode: Callable[[Any], T], data: object) -> T:
@@ -252,9 +282,9 @@ def reader(tp: Any) -> Callable[[Any], Any]:
     return functools.partial(decoded, msgspec.msgpack.Decoder(tp).decode)
 
 
-from_service: Callable[[bytes | bytearray], FromService] = reader(FromService)
-from_kernel: Callable[[bytes | bytearray], FromKernel] = reader(FromKernel)
-decode: Callable[[bytes | bytearray], AnyFrame] = reader(AnyFrame)
+from_service: Callable[[bytes], FromService] = reader(FromService)
+from_kernel: Callable[[bytes], FromKernel] = reader(FromKernel)
+decode: Callable[[bytes], AnyFrame] = reader(AnyFrame)
 """In one direction, in the other, and whatever is a frame at all."""
 
 

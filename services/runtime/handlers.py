@@ -181,7 +181,7 @@ class Environment:
 
     def info(self, **values: str) -> None:
         """What `status` shows of this service; replaces the values of the same names, '' removes one."""
-        shown = [(name, value[: frames.TEXT_CHARS]) for name, value in (self.shown | values).items() if value]
+        shown = [(name, value[: frames.INFO_CHARS]) for name, value in (self.shown | values).items() if value]
         self.shown = dict(shown[: frames.INFO_ENTRIES])
 
     def damaged(self, what: str) -> None:

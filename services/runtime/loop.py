@@ -31,8 +31,8 @@ from linckia.services.runtime.calls import Outgoing
 from linckia.services.runtime.handlers import Context, Environment, Handler, Handlers, OpenService
 from linckia.services.runtime.sandbox import end_out_of_memory
 
-LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
-"""No message on the link is longer than a part and its frame; anything longer is not ours."""
+LINK_MESSAGE_BYTES = frames.MAX_HEAD_BYTES
+"""Anything longer is not ours."""
 
 FRAMES_AT_ONCE = 4
 """Frames read before what they began gets its turn: of a burst of calls, the first is not to wait for the last."""

@@ -30,6 +30,9 @@ def call(number: int, op: str, params: object, **changes: object) -> bytes:
     return message(3, number, op, _encode(params), *fields.values())
 
 
+HEAD = message(4, 1, b"")
+"""A return that lacks its body."""
+
 VIOLATIONS: dict[str, list[bytes]] = {
     "nothing": [b""],
     "no msgpack": [b"\xc1\xff\x00garbage"],
@@ -71,9 +74,15 @@ VIOLATIONS: dict[str, list[bytes]] = {
     "a pong with much info": [message(13, 1, 0, {str(n): "" for n in range(10_000)})],
     "a pong of minus one call": [message(13, 1, -1, {})],
     "an event of an endless topic": [message(10, "x" * 1000, {})],
-    "a part in parts": [message(17, 1, True, message(17, 2, False, b"x"))],
-    "parts that make no frame": [message(17, 1, False, b"\xc1"), message(17, 1, True, b"\xc1")],
-    "more streams than there may be": [message(17, n, False, b"x") for n in range(frames.MAX_STREAMS + 1)],
+    "a part in parts": [message(17, 99, False, message(17, 2, False, b"x"))],
+    "parts that begin with no frame": [message(17, 99, False, b"\xc1")],
+    "parts of a frame that has no body": [message(17, 99, False, message(11, "info", "x"))],
+    "parts of a frame that has its body": [message(17, 99, False, message(4, 1, b"x"))],
+    "a body that ends with its frame": [message(17, 99, True, HEAD)],
+    "more streams than there may be": [message(17, 100 + n, False, HEAD) for n in range(frames.MAX_STREAMS + 1)],
+    "a frame with one field too many": [message(15, 0)],
+    "a failure with a field too many": [message(5, 1, {"kind": "internal", "message": "", "x": 1})],
+    "a failure of an endless text": [message(5, 1, {"kind": "internal", "message": "x" * 100_000})],
     "a word after bye": [message(15), message(15)],
 }
 """After its hello and ready: each must end its sender, and nothing else."""
@@ -87,6 +96,7 @@ class Hostile:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._number = 0
+        self._begun: set[int] = set()
 
     def stream(self, count: int, violations: float) -> Iterator[bytes]:
         """`count` messages, of which this share is meant to break the protocol."""
@@ -117,8 +127,16 @@ class Hostile:
             lambda: message(10, pick(("mcp.resource_updated", "mcp.x", "")), body),
             lambda: message(11, pick(("debug", "emergency")), "x" * self._random.randrange(50), pick((None, number))),
             lambda: message(13, number, number, {"x": "y"}),
-            lambda: message(17, 1, True, message(4, number, body)),
+            lambda: self._part(number, body),
         ))()  # fmt: skip
+
+    def _part(self, stream: int, data: bytes) -> bytes:
+        """The first or the last of a stream."""
+        if stream in self._begun:
+            self._begun.remove(stream)
+            return message(17, stream, True, data)
+        self._begun.add(stream)
+        return message(17, stream, False, message(4, stream, b""))
 
     def _value(self, depth: int = 0) -> object:
         pick = self._random.randrange(8 if depth < 4 else 6)

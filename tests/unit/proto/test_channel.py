@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from linckia.proto import frames
-from linckia.proto.channel import MAX_GATHERED_BYTES, Channel, ProtocolViolation
+from linckia.proto.channel import Channel, ProtocolViolation
 from linckia.proto.frames import AnyFrame, Call, Part, Ping, Progress, Return
 from linckia.proto.link import Link, LinkClosed, SocketLink, socket_pair
 from linckia.proto.nng_link import NngLink, stream_pair
@@ -151,18 +151,21 @@ async def test_random_bytes_are_a_violation_not_a_crash() -> None:
 class Endless(Link):
     """There is always one more message: a part of what never ends."""
 
-    message = frames.encode(Part(1, False, b""))
+    began = False
+
 
     def try_send(self, message: bytes) -> bool:
         return True
 
     def try_receive(self) -> bytes | None:
-        return self.message
+        head = b"" if self.began else frames.encode(Return(1, b""))
+        self.began = True
+        return frames.encode(Part(1, False, head))
 
     async def send(self, message: bytes) -> None: ...
 
     async def receive(self) -> bytes:
-        return self.message
+        raise AssertionError("there is always a message")
 
     def close(self) -> None: ...
 
@@ -183,26 +186,59 @@ async def test_end_that_sends_parts_without_end_leaves_others_their_turn() -> No
     assert turns == 100
 
 
+HEAD = frames.encode(Return(1, b""))
+
+
 async def test_parts_take_no_more_memory_than_there_is_for_them() -> None:
     a, b = memory_link()
     channel = Channel(b)
-    many = [frames.encode(Part(n, False, b"x")) for n in range(frames.MAX_STREAMS + 1)]
-    for message in many[:-1]:
-        a.try_send(message)
-    a.try_send(many[0])
-    with trio.move_on_after(0.01):
-        await channel.receive()
-    a.try_send(many[-1])
+    for n in range(frames.MAX_STREAMS + 1):
+        a.try_send(frames.encode(Part(n, False, HEAD)))
     with pytest.raises(ProtocolViolation, match="at the same time"):
         await channel.receive()
     a, b = memory_link()
     channel = Channel(b)
-    # A quarter of what may be, twice over, in streams that each have room.
-    piece = frames.encode(Part(1, False, bytes(MAX_GATHERED_BYTES // 4 + 1)))
-    for _ in range(4):
-        a.try_send(piece)
+    quarter = bytes(frames.MAX_MESSAGE_BYTES // 4 + 1)
+    for n in range(4):
+        a.try_send(frames.encode(Part(n, False, HEAD)))
+        a.try_send(frames.encode(Part(n, False, quarter)))
     with pytest.raises(ProtocolViolation, match="bytes together"):
         await channel.receive()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Part(1, False, frames.encode(Ping(1))),
+        Part(1, False, frames.encode(Part(2, False, HEAD))),
+        Part(1, False, frames.encode(Return(1, b"x"))),
+        Part(1, False, HEAD[:-1]),
+        Part(1, True, HEAD),
+    ],
+    ids=["no body", "part", "body already there", "cut", "ends at once"],
+)
+async def test_parts_begin_with_a_frame_that_lacks_its_body(first: Part) -> None:
+    a, b = memory_link()
+    a.try_send(frames.encode(first))
+    with pytest.raises(ProtocolViolation):
+        await Channel(b).receive()
+
+
+async def test_large_body_is_passed_on_without_a_copy() -> None:
+    a, b = memory_link()
+    c, d = memory_link()
+    first, middle, onward, last = Channel(a), Channel(b), Channel(c), Channel(d)
+    sent = Return(1, body(3_000_000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.run_sender)
+        nursery.start_soon(onward.run_sender)
+        first.post(sent)
+        frame = await middle.receive()
+        onward.post(frame)
+        assert onward.held_bytes < len(sent.body) + 2000
+        assert await last.receive() == sent
+        assert [each.held_bytes for each in (first, middle, onward, last)] == [0, 0, 0, 0]
+        nursery.cancel_scope.cancel()
 
 
 async def test_more_large_frames_than_may_be_in_parts_at_once_arrive_one_after_the_other(pair: Pair) -> None:
