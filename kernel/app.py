@@ -140,7 +140,7 @@ class _Kernel:
         self.trends = Trends(config.data_dir, self._deaths)
         self.stop = trio.Event()
         self.control = ControlServer(
-            dispatcher=self.router,
+            router=self.router,
             table=self.table,
             attach=self.handoff.attach,
             started=trio.Event(),

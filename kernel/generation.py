@@ -9,18 +9,17 @@ import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Protocol
 
 import msgspec
 import trio
 
 from linckia.proto import errors, frames
 from linckia.proto.channel import Channel
-from linckia.proto.dispatch import ClientRequests
 from linckia.proto.errors import Executed, LinckiaError
 from linckia.proto.frames import Call, Cancel, Event, Fault, Level, Log, Progress, Return, Unfinished
 from linckia.proto.grants import Grant
-from linckia.proto.json_types import JsonObject
 from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Operation
 
@@ -33,11 +32,49 @@ FIRST_ID = 1 << 40
 ANSWER_S = 24 * 3600.0
 """For a person to answer; the deadline of the call that asks is what ends it."""
 
+MAX_DECODED_BYTES = 64 * 1024
+"""The largest body that the kernel decodes: some milliseconds, whatever is in it."""
 
-_given: Callable[[bytes], dict[str, object]] = frames.reader(dict[str, object])
+MAX_ASKED_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
+"""Parameters of calls that one process may wait for at the same time: the largest, and what comes beside it."""
+
+MAX_HELD_BYTES = 1024 * 1024 * 1024
+"""Bodies that the kernel holds for all services together: four of the largest."""
+
+MAX_QUESTION_BYTES = 1024 * 1024
+"""Of a service to a client."""
+
+MAX_SEARCHED_BYTES = 1024 * 1024
+"""The largest body in which the kernel looks for single members."""
+
+_NULL = msgspec.Raw(frames.encode(None))
 
 Done = Callable[[bytes | LinckiaError], None]
 """Called once, with the result's body or the failure."""
+
+
+class Undecoded(msgspec.Struct, frozen=True):
+    """A result that is too large for the kernel to look into: the body as it came."""
+
+    body: bytes
+
+
+class Client(Protocol):
+    """What a running call may want of the client that made it.  The first two never block."""
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None: ...
+
+    def log(self, level: Level, logger: str, message: str) -> None: ...
+
+    async def ask(self, question: bytes) -> bytes:
+        """The answer to a `frames.Question`, both as bodies.  Raises LinckiaError."""
+
+
+@cache
+def _reads(names: tuple[str, ...]) -> Callable[[bytes], object]:
+    """What decodes nothing but these members of a body."""
+    members = [(name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in names]
+    return frames.reader(msgspec.defstruct("Members", members))
 
 
 class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
@@ -52,7 +89,7 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     """What the caller gave it, from when it came."""
     done: Done
     progress: Callable[[Progress], None] | None = None
-    client_requests: ClientRequests | None = None
+    client_requests: Client | None = None
     session: str = ""
     """Of the client; an opaque name, no secret.  Empty where there is none, as for the command line."""
     grant: Grant | None = None
@@ -79,17 +116,19 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
             return False
         if not self.op.once_with:
             return True
+        if len(self.params) > MAX_SEARCHED_BYTES:
+            return False
         try:
-            given = _given(self.params)
+            given = _reads(tuple(self.op.once_with))(self.params)
         except msgspec.DecodeError:
             return False
-        return all(given.get(name) is None for name in self.op.once_with)
+        return all(getattr(given, name) in (msgspec.UNSET, _NULL) for name in self.op.once_with)
 
 
 class Waiting:
     """What comes back to a caller in the kernel's own process, until the end of its call."""
 
-    def __init__(self, client_requests: ClientRequests | None) -> None:
+    def __init__(self, client_requests: Client | None) -> None:
         self.finished = trio.Event()
         self.outcome: bytes | LinckiaError | None = None
         self._client_requests = client_requests
@@ -128,39 +167,34 @@ class FrontClient:
         for question in self._questions.values():
             question.done(errors.Unavailable("the client's connection was lost before it answered"))
 
-    async def ask(self, call_id: int, method: str, params: JsonObject) -> JsonObject:
-        """Raises LinckiaError."""
+    async def ask(self, call_id: int, question: bytes) -> bytes:
+        """See `Client.ask`."""
         number = next(self._ids)
-        question = self._questions[number] = Waiting(None)
-        body = frames.pack_body(frames.Question(method, params))
+        waiting = self._questions[number] = Waiting(None)
         try:
             self.channel.post(
                 Call(
-                    id=number, op=frames.ASK_CLIENT, params=body, left_ms=int(ANSWER_S * 1000), trace="",
+                    id=number, op=frames.ASK_CLIENT, params=question, left_ms=int(ANSWER_S * 1000), trace="",
                     caller="kernel", generation=0, parent=call_id,
                 )
             )  # fmt: skip
-            await question.finished.wait()
+            await waiting.finished.wait()
         except LinkClosed:
             raise errors.Unavailable("the client's connection was lost") from None
         finally:
             del self._questions[number]
-            if question.outcome is None:
+            if waiting.outcome is None:
                 with contextlib.suppress(LinkClosed):
                     self.channel.post(Cancel(number))
-        if isinstance(question.outcome, LinckiaError):
-            raise question.outcome
-        assert question.outcome is not None
-        try:
-            answer: JsonObject = frames.read_body(question.outcome, JsonObject)
-        except msgspec.DecodeError as error:
-            raise errors.Internal(f"the client's answer to {method} cannot be read: {error}") from error
-        return answer
+        if isinstance(waiting.outcome, LinckiaError):
+            raise waiting.outcome
+        assert waiting.outcome is not None
+        return waiting.outcome
 
 
 @dataclass(frozen=True)
 class FrontRequests:
-    """`proto.dispatch.ClientRequests` for one call that a front makes for a client."""
+    """`Client` for one call that a front makes for a client."""
 
     client: FrontClient
     call_id: int
@@ -174,8 +208,29 @@ class FrontRequests:
         with contextlib.suppress(LinkClosed):
             self.client.channel.post(Log(level, message, self.call_id, logger))
 
-    async def ask(self, method: str, params: JsonObject) -> JsonObject:
-        return await self.client.ask(self.call_id, method, params)
+    async def ask(self, question: bytes) -> bytes:
+        return await self.client.ask(self.call_id, question)
+
+
+class Held:
+    """The bytes of bodies that the kernel holds for all generations together, and their bound.
+
+    They are of bodies that have not arrived whole, of calls that are not answered, and of answers that their caller
+    has not read.
+    """
+
+    def __init__(self, most: int = MAX_HELD_BYTES) -> None:
+        self.most = most
+        self.generations: set[Generation] = set()
+
+    def exceeds(self, size: int = 0) -> bool:
+        """Whether it is more than may be, with `size` bytes more."""
+        return sum(each.held_bytes for each in self.generations) + size > self.most
+
+    def make_room(self) -> None:
+        """End the generation for which most is held, if all together is too much."""
+        if self.exceeds():
+            max(self.generations, key=lambda each: each.held_bytes).held_too_much(self.most)
 
 
 class Generation:
@@ -184,7 +239,8 @@ class Generation:
     The supervisor creates it and watches over it; the router keeps its calls here, those to it and those that it makes.
     """
 
-    def __init__(self, service: str, number: int, mode: str = "") -> None:
+    def __init__(self, service: str, number: int, mode: str = "", held: Held | None = None) -> None:
+        self.held = held or Held()
         self.service = service
         """Its name, which for the others of a pool is not that of the service."""
         self.number = number
@@ -199,28 +255,50 @@ class Generation:
         """Its own calls to services, by its number for each."""
         self.asks: dict[int, trio.CancelScope] = {}
         """Its calls that the kernel itself answers, questions to clients among them."""
+        self._sizes: dict[int, int] = {}
+        """Of the parameters of both."""
+        self._asked_bytes = 0
         self.client: FrontClient | None = None
         """Set for a front once it is READY: the clients that it speaks for."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What the kernel holds for it: see `Held`."""
+        return self._asked_bytes + (self.channel.held_bytes if self.channel is not None else 0)
+
+    def held_too_much(self, most: int) -> None:
+        """More than `most` bytes are held for all, and most of them for this one: end it."""
 
     def serving(self, call_id: int | None) -> RoutedCall | None:
         """The call in flight to it of that number."""
         return None if call_id is None else self.calls.get(call_id)
 
     def admit(self, call: Call) -> None:
-        """Limit the calls that it waits for.  Raises Overloaded."""
-        waiting_bytes = 0
-        if len(call.params) > frames.PART_BYTES:
-            waiting_bytes = sum(len(made.params) for made in self.made.values())
-        if len(self.made) + len(self.asks) >= CALLS_AT_ONCE or waiting_bytes > frames.MAX_MESSAGE_BYTES:
+        """Note a call that it makes.  Raises Overloaded: it waits for too many, or for too large ones."""
+        size = len(call.params)
+        if len(self._sizes) >= CALLS_AT_ONCE or self._asked_bytes + size > MAX_ASKED_BYTES:
             text = f"service {self.service} has too many calls in hand, or too large ones"
             raise errors.Overloaded(text, retry_after_ms=100)
+        if size > frames.PART_BYTES and self.held.exceeds(size):
+            raise errors.Overloaded("the kernel has too many large calls in hand", retry_after_ms=100)
+        self._sizes[call.id] = size
+        self._asked_bytes += size
+
+    def forget(self, call_id: int) -> None:
+        """It waits for that call no more."""
+        self._asked_bytes -= self._sizes.pop(call_id, 0)
 
     def answer(self, call_id: int, outcome: bytes | LinckiaError) -> None:
         """The outcome of a call that it made."""
-        is_behind = self.channel is not None and self.channel.is_behind
-        if is_behind and not isinstance(outcome, LinckiaError):
-            unread = f"the result was dropped: service {self.service} does not read what it is sent"
-            outcome = errors.Overloaded(unread, executed=Executed.MAYBE)
+        self.forget(call_id)
+        if not isinstance(outcome, LinckiaError):
+            dropped = None
+            if self.channel is not None and self.channel.is_behind:
+                dropped = f"service {self.service} does not read what it is sent"
+            elif len(outcome) > frames.PART_BYTES and self.held.exceeds(len(outcome)):
+                dropped = "the kernel has too many large results in hand"
+            if dropped is not None:
+                outcome = errors.Overloaded(f"the result was dropped: {dropped}", executed=Executed.MAYBE)
         self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
 
     def post(self, frame: Return | Fault | Progress | Event) -> None:

@@ -1,7 +1,7 @@
 """Where the parts of the kernel meet: the interfaces between supervisor and router.
 
-The supervisor hands each generation's channel to a `GenerationSink` (the router); fronts and the command line make
-calls through a `Dispatcher` (the router).  None of them knows the other's inside.
+The supervisor hands each generation's channel to a `GenerationSink` (the router); the command line makes calls through
+`Calls` (the router).  None of them knows the other's inside.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from linckia.kernel.generation import Generation
+from linckia.kernel.generation import Client, Generation
 from linckia.proto.channel import Channel
 from linckia.proto.frames import AnyFrame
 from linckia.proto.link import Link
-from linckia.proto.operation import Params
+from linckia.proto.operation import Operation, Params
 
 ROUTINE = {"routine": True}
 """`extra` of lines of the log that say what happens every day: the file has them, a terminal shows the others."""
@@ -95,6 +95,16 @@ class GenerationSink(Protocol):
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
         """`retry_at` (trio's clock) is when the next start is tried, where one is planned."""
+
+
+class Calls(Protocol):
+    """Makes calls for the kernel's own user."""
+
+    async def call(
+        self, operation: Operation[Any], params: Params[Any], *, caller: str, timeout_s: float | None = None,
+        client_requests: Client | None = None, written: bool = False,
+    ) -> object:  # fmt: skip
+        """See `Router.call`."""
 
 
 LocalHandler = Callable[[Any, str], Awaitable[object]]

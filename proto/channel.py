@@ -85,6 +85,8 @@ class Channel:
         max_backlog_bytes: of answers that wait for the other end to read them. Beyond it nothing is read from that end
             until it has caught up, and what can be done without (progress, log lines, events) is dropped. Only one end
             of a link may have such a limit: two could wait for each other.
+
+    Attributes:
         gathered: called after each part that is not the last of its body.
     """
 
@@ -95,7 +97,6 @@ class Channel:
         *,
         at_once: int = AT_ONCE,
         max_backlog_bytes: float = math.inf,
-        gathered: Callable[[], None] = lambda: None,
     ) -> None:
         self._link = link
         self._decode = decode
@@ -111,7 +112,7 @@ class Channel:
         self._sending: collections.OrderedDict[int, _Sending] = collections.OrderedDict()
         self._sending_bytes = 0
         self._gathering: dict[int, _Gathering] = {}
-        self._gathered = gathered
+        self.gathered: Callable[[], None] = lambda: None
         self._gathered_bytes = 0
         self._streams = itertools.count(1)
         self._wake = trio.Event()
@@ -294,7 +295,7 @@ class Channel:
             raise ProtocolViolation(f"bodies in parts of more than {frames.MAX_MESSAGE_BYTES} bytes together")
         gathering.body.extend(part.data)
         if not part.last:
-            self._gathered()
+            self.gathered()
             return None
         del self._gathering[part.stream]
         self._gathered_bytes -= len(gathering.body)

@@ -34,8 +34,8 @@ NNG_THREADS = {
 }  # fmt: skip
 """nng's defaults are meant for servers with thousands of pipes; 13 threads a process become 7."""
 
-_PIPE_QUEUE = 128
-"""Messages of at most 64 KB that nng holds in each direction: 8 MB at the worst."""
+_PIPE_QUEUE = 64
+"""Messages of at most 256 KiB, and hardly ever more than 64, that nng holds in each direction: 16 MiB at the worst."""
 
 _LENGTH = struct.Struct(">I")
 

@@ -20,8 +20,9 @@ import trio
 
 from linckia.kernel.control.peers import is_admitted
 from linckia.kernel.edge import contained
+from linckia.kernel.generation import Undecoded
+from linckia.kernel.ports import Calls
 from linckia.proto.bounds import exceeded
-from linckia.proto.dispatch import Dispatcher
 from linckia.proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
 from linckia.proto.json_types import JsonObject
 from linckia.proto.link import passed
@@ -32,6 +33,9 @@ log = logging.getLogger("linckia.control")
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """The longest request; the same as the limit on a message of MCP."""
+
+SEND_BYTES = 1024 * 1024
+"""Sent before others get their turn."""
 
 MAX_WAITING = 16
 """Requests that one connection may send ahead."""
@@ -83,7 +87,7 @@ class Successor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ControlServer:
     """Answers on the control socket."""
 
-    dispatcher: Dispatcher
+    router: Calls
     table: Table
     attach: Attach
     started: trio.Event
@@ -186,7 +190,11 @@ class _Connection:
                     answer = await self._answer(line)
                 except LinckiaError as error:
                     answer = {"failure": error.failure}
-                await self.send(answer)
+                if isinstance(answer.get("result"), Undecoded):
+                    body = answer["result"].body
+                    await self.send({"body": len(body)}, body)
+                else:
+                    await self.send(answer)
 
     async def _read(self, lines: trio.MemorySendChannel[bytes], connection: trio.CancelScope) -> None:
         """Hand on whole lines; cancel everything when the client is gone or sends what cannot be taken."""
@@ -216,11 +224,13 @@ class _Connection:
         self._descriptors += passed(ancillary)
         return data
 
-    async def send(self, message: JsonObject) -> None:
-        data = memoryview(msgspec.json.encode(message) + b"\n")
+    async def send(self, message: JsonObject, body: bytes = b"") -> None:
+        """One line, and the body that it announces after it."""
         async with self._sending:
-            while data:
-                data = data[await self._socket.send(data) :]
+            for part in (msgspec.json.encode(message) + b"\n", body):
+                data = memoryview(part)
+                while data:
+                    data = data[await self._socket.send(data[:SEND_BYTES]) :]
 
     async def _answer(self, line: bytes) -> JsonObject:
         """Raises LinckiaError."""
@@ -250,7 +260,7 @@ class _Connection:
             raise Forbidden(f"{operation.name} is called between services only")
         params = operation.parse(request.params)
         await self._server.started.wait()
-        dispatch = self._server.dispatcher.call
+        dispatch = self._server.router.call
         call = partial(dispatch, operation, params, caller=OPERATOR, timeout_s=request.timeout_s, written=True)
         if not request.progress:
             return await call()
@@ -318,8 +328,8 @@ class _Reports:
     def log(self, level: str, logger: str, message: str) -> None:
         """The service's own log has it."""
 
-    async def ask(self, method: str, params: JsonObject) -> JsonObject:
-        raise Unavailable(f"the command line cannot answer {method}; use an MCP client that can")
+    async def ask(self, question: bytes) -> bytes:
+        raise Unavailable("the command line cannot be asked anything; use an MCP client that can")
 
     def finish(self) -> None:
         """The call has ended: send the rest and return.  Not by cancelling, which could cut a line in two."""

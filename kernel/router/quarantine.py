@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 from typing import NamedTuple
 
 import trio
 
 from linckia.kernel.generation import RoutedCall
-from linckia.proto.frames import MAX_MESSAGE_BYTES
 
 QUARANTINE_S = 600.0
 """For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
 
 ENTRIES = 1024
-"""Convictions kept for one service, of `MAX_MESSAGE_BYTES` at most together; the oldest goes first."""
+"""Convictions kept for one service; the oldest goes first."""
+
+MAX_BYTES = 8 * 1024 * 1024
+"""The largest request that is remembered: some milliseconds to compare."""
 
 
 class _Conviction(NamedTuple):
     operation: str
-    params: bytes
+    size: int
+    digest: bytes
     until: float
     """On trio's clock."""
 
@@ -32,8 +36,10 @@ class Quarantine:
 
     def convict(self, call: RoutedCall) -> None:
         """Refuse what it asks from now on."""
-        self._kept.append(_Conviction(call.op.name, call.params, trio.current_time() + QUARANTINE_S))
-        while len(self._kept) > ENTRIES or sum(len(each.params) for each in self._kept) > MAX_MESSAGE_BYTES:
+        if len(call.params) <= MAX_BYTES:
+            until = trio.current_time() + QUARANTINE_S
+            self._kept.append(_Conviction(call.op.name, len(call.params), _digest(call), until))
+        if len(self._kept) > ENTRIES:
             self._kept.popleft()
 
     def left_s(self, call: RoutedCall) -> float:
@@ -41,6 +47,10 @@ class Quarantine:
         now = trio.current_time()
         while self._kept and self._kept[0].until <= now:
             self._kept.popleft()
-        # To compare is quick: of another length, or with another beginning, they are told apart at once.
-        asked = call.op.name, call.params
-        return next((each.until - now for each in self._kept if (each.operation, each.params) == asked), 0.0)
+        alike = [each for each in self._kept if (each.operation, each.size) == (call.op.name, len(call.params))]
+        digest = _digest(call) if alike else b""
+        return next((each.until - now for each in alike if each.digest == digest), 0.0)
+
+
+def _digest(call: RoutedCall) -> bytes:
+    return hashlib.blake2b(call.params, digest_size=32).digest()

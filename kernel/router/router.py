@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
 
 from linckia.kernel.edge import contained, edge
-from linckia.kernel.generation import FrontClient, Generation, RoutedCall, Waiting
+from linckia.kernel.generation import (
+    MAX_DECODED_BYTES,
+    MAX_QUESTION_BYTES,
+    Client,
+    FrontClient,
+    Generation,
+    RoutedCall,
+    Undecoded,
+    Waiting,
+)
 from linckia.kernel.ports import Cause, LocalHandler, ServiceState
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
 from linckia.kernel.router.record import KERNEL, AuditLog, record
 from linckia.proto import errors, frames, grants, mcp, results
 from linckia.proto.channel import ProtocolViolation
-from linckia.proto.dispatch import ClientRequests
 from linckia.proto.errors import Cancelled, Executed, Forbidden, Internal, LinckiaError
 from linckia.proto.frames import AnyFrame, Call, Event, Fault, Progress, Return
 from linckia.proto.front import TO_FRONTS
@@ -30,10 +38,7 @@ from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation, Params
 from linckia.proto.ops import Table
 from linckia.proto.target import described
 
-MAX_QUESTION_BYTES = 1024 * 1024
-"""Of a service to a client; the kernel reads them."""
-
-_question = frames.reader(frames.Question)
+R = TypeVar("R")
 
 
 class Router:
@@ -103,10 +108,10 @@ class Router:
         caller: str = CLIENT,
         timeout_s: float | None = None,
         trace: str | None = None,
-        client_requests: ClientRequests | None = None,
+        client_requests: Client | None = None,
         written: bool = False,
     ) -> object:
-        """See `proto.dispatch.Dispatcher.call`."""
+        """See `proto.dispatch.Dispatcher.call`; a result of more than `MAX_DECODED_BYTES` is `Undecoded`."""
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         waiting = Waiting(client_requests)
         call = RoutedCall(
@@ -135,6 +140,8 @@ class Router:
             outcome = await self._outcome(call, waiting)
             if isinstance(outcome, LinckiaError):
                 raise outcome
+            if len(outcome) > MAX_DECODED_BYTES:
+                return Undecoded(outcome)
             return results.plain(operation, outcome, written=written)
 
         return await self._recorded(call, work)
@@ -152,17 +159,17 @@ class Router:
                 executed = lane.withdraw(call, "withdrawn by the caller")
         return lane.late(call, executed) if waiting.outcome is None else waiting.outcome
 
-    async def _recorded(self, call: RoutedCall, work: Callable[[], Awaitable[object]]) -> object:
+    async def _recorded(self, call: RoutedCall, work: Callable[[], Awaitable[R]]) -> R:
         """What `work` answers or raises, once the audit log has been told of it."""
         outcome: object = Cancelled(f"{call.op.name}: withdrawn by the caller")
         try:
-            outcome = await work()
+            outcome = result = await work()
         except LinckiaError as error:
             outcome = error
             raise
         finally:
             self._record(call, outcome)
-        return outcome
+        return result
 
     async def _answer_own(self, call: RoutedCall, params: Params[Any]) -> object:
         """The result of the kernel's own operation as plain data.  Raises LinckiaError."""
@@ -173,15 +180,17 @@ class Router:
         except LinckiaError as error:
             raise call.op.failure(error) from error.__cause__
 
-    async def _answer_own_for_service(self, call: RoutedCall) -> object:
-        """The same for a call that came over a link.  Raises LinckiaError."""
+    async def _answer_own_for_service(self, call: RoutedCall) -> bytes:
+        """The same for a call that came over a link, as a body.  Raises LinckiaError."""
         grants.current.set(call.grant)
+        if len(call.params) > MAX_DECODED_BYTES:
+            raise errors.InvalidParams(f"{call.op.name}: parameters of more than {MAX_DECODED_BYTES} bytes")
         try:
             params = frames.read_body(call.params, call.op.params)
             params.check()
         except msgspec.DecodeError as error:
             raise errors.InvalidParams(f"{call.op.name}: {error}") from None
-        return await self._answer_own(call, params)
+        return frames.pack_body(await self._answer_own(call, params))
 
     def up(self, generation: Generation) -> None:
         lane = self._lanes[generation.service]
@@ -233,6 +242,7 @@ class Router:
             case frames.Cancel(id=call_id):
                 self._withdraw(generation, call_id, late=frame.reason == frames.DEADLINE)
                 if (scope := generation.asks.pop(call_id, None)) is not None:
+                    generation.forget(call_id)
                     scope.cancel()
             case frames.Log():
                 call = generation.serving(frame.call)
@@ -244,6 +254,7 @@ class Router:
         """A service wants no answer to its call any more; where its time is up, it is told what may have been done."""
         if (call := generation.made.pop(call_id, None)) is None:
             return
+        generation.forget(call_id)
         lane = self._lane_of(call.op)
         executed = lane.withdraw(call, f"withdrawn by service {generation.service}")
         if late:
@@ -346,13 +357,9 @@ class Router:
             raise errors.Unavailable("the call being served was not made by a client that can be asked")
         if len(frame.params) > MAX_QUESTION_BYTES:
             raise errors.InvalidParams(f"a question to a client is {MAX_QUESTION_BYTES} bytes long at most")
-        try:
-            question: frames.Question = _question(frame.params)
-        except msgspec.DecodeError as error:
-            raise ProtocolViolation(f"no question to a client: {error}") from None
-        self._answer_itself(generation, frame, partial(parent.client_requests.ask, question.method, question.params))
+        self._answer_itself(generation, frame, partial(parent.client_requests.ask, frame.params))
 
-    def _answer_itself(self, generation: Generation, call: Call, work: Callable[[], Awaitable[object]]) -> None:
+    def _answer_itself(self, generation: Generation, call: Call, work: Callable[[], Awaitable[bytes]]) -> None:
         """Answer a service's call with what `work` comes to, in a task."""
         scope = trio.CancelScope()
 
@@ -360,7 +367,7 @@ class Router:
             outcome: bytes | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
             with scope, edge(f"{call.op} for service {generation.service}"):
                 try:
-                    outcome = frames.pack_body(await work())
+                    outcome = await work()
                 except LinckiaError as error:
                     outcome = error
             if generation.asks.pop(call.id, None) is not None:

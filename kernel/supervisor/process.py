@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.generation import Generation
+from linckia.kernel.generation import Generation, Held
 from linckia.kernel.ports import Cause, CauseKind, GenerationSink
 from linckia.kernel.supervisor import disk, processes
 from linckia.kernel.supervisor.placement import Placement, Running, cause_of
@@ -125,10 +125,10 @@ class Life(Generation):
     def __init__(
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
         channel_to: Callable[[str, Link], Channel], on_ready: Callable[[Life], None],
-        on_idle: Callable[[Life], None],
+        on_idle: Callable[[Life], None], held: Held,
     ) -> None:  # fmt: skip
         """`on_idle` is called each time that it is found to have had no call for `rests_after_s`."""
-        super().__init__(spec.name, number, mode)
+        super().__init__(spec.name, number, mode, held)
         self.spec = spec
         self.ready_at: float | None = None
         self.info: dict[str, str] = {}
@@ -166,6 +166,10 @@ class Life(Generation):
             self._rung = rung
             self._patience.cancel()
 
+    def held_too_much(self, most: int) -> None:
+        text = f"had the kernel hold {self.held_bytes >> 20} MiB, of {most >> 20} MiB for all services"
+        self.end(Cause(CauseKind.PROTOCOL, None, text), Rung.KILL)
+
     async def run(self, placement: Placement, birth: Birth) -> Ended:
         """Start it, and watch it until it is dead.  Cancellation: the process is killed and collected first."""
         try:
@@ -184,10 +188,13 @@ class Life(Generation):
                 await self.running.wait()
             raise
         finally:
+            self.held.generations.discard(self)
             self.running.close()
 
     async def _watch_until_dead(self, running: Running, data_dir: str) -> Ended:
         channel = self.channel = self._channel_to(self.spec.name, running.link)
+        channel.gathered = self.held.make_room
+        self.held.generations.add(self)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.run_sender)
             for watch in (self._read, self._watch, self._descend, self._watch_loop):

@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from linckia.kernel.edge import contained, edge
+from linckia.kernel.generation import Held
 from linckia.kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
 from linckia.kernel.supervisor import policy, processes
 from linckia.kernel.supervisor.local import LocalPlacement
@@ -92,6 +93,7 @@ class Supervisor:
         self._births = births
         self._channel_to = channel_to
         self._handoff = handoff
+        self._held = Held()
         self._generations: dict[str, Life] = {}
         self._recoveries: dict[str, Recovery] = {}
         self._queue: collections.deque[Happening] = collections.deque()
@@ -195,6 +197,7 @@ class Supervisor:
                     channel_to=self._channel_to,
                     on_ready=self._became_ready,
                     on_idle=lambda idle: self._apply(policy.Idle(idle.service, idle.number)),
+                    held=self._held,
                 )  # fmt: skip
                 self._generations[name] = generation
                 nursery.start_soon(contained, f"the life of {name}", self._live, generation)

@@ -1,4 +1,6 @@
-"""The command line's end of the control socket: synchronous, and nothing but the standard library.
+"""The command line's end of the control socket: synchronous, and mostly the standard library alone.
+
+A large result of a service comes as its service packed it, which needs msgspec to read.
 
 Errors are `ControlError`s whose message is ready to be shown.
 """
@@ -133,6 +135,23 @@ class Client:
                     raise CallFailed(message["failure"])
                 if key in message:
                     return message[key]
+                if "body" in message:
+                    return self._body(message["body"], gone)
                 if on_progress is not None and "progress" in message:
                     on_progress(message["progress"])
         raise KernelGone(gone)
+
+    def _body(self, size: int, gone: str) -> Any:
+        """The result of that many bytes.  Raises CallFailed, KernelGone."""
+        body = self._lines.read(size)
+        if len(body) < size:
+            raise KernelGone(gone)
+        import msgspec  # the command line starts without it
+
+        from linckia.proto.frames import read_body
+
+        try:
+            return read_body(body)
+        except msgspec.DecodeError as error:
+            why = f"the service answered what is no result: {error}"
+            raise CallFailed({"kind": "internal", "message": why}) from None

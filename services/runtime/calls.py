@@ -32,6 +32,8 @@ from linckia.proto.operation import Params, operation_of
 
 R = TypeVar("R")
 
+_question: Callable[[bytes], Question] = frames.reader(Question)
+
 SOON_MS = 1000
 
 LAST_WORD_S = 0.25
@@ -175,11 +177,14 @@ class Outgoing:
             try:
                 if pending is None or pending.client_requests is None:
                     raise Unavailable("the call that asks was not made by a client that can be asked")
-                asked = msgspec.msgpack.decode(question.params, type=Question)
+                asked = _question(question.params)
                 answer = await pending.client_requests.ask(asked.method, asked.params)
                 self.channel.post(Return(question.id, frames.pack_body(answer)))
             except LinckiaError as error:
                 self.channel.post(Fault(question.id, error.failure))
+            except msgspec.DecodeError as error:
+                unreadable = InvalidParams(f"no question to a client: {error}")
+                self.channel.post(Fault(question.id, unreadable.failure))
             finally:
                 del self._questions[question.id]
 

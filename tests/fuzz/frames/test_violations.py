@@ -13,22 +13,22 @@ from linckia.proto.operation import operation_of
 from tests.fuzz.frames.hostile import BROKEN_TEXT, DEEP, VIOLATIONS, call, message
 from tests.fuzz.frames.memory import Defects, Kernel, kernel
 from tests.fuzz.frames.run import fuzz
-from tests.unit.router.ops import Relay, Say
+from tests.unit.router.ops import Say
 from tests.unit.supervisor.stage import Act, Actor
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
 class Client:
-    """`ClientRequests` that takes what comes."""
+    """One that takes what comes."""
 
     def progress(self, done: float, total: float | None, message: str | None) -> None: ...
 
     def log(self, level: str, logger: str, message: str) -> None: ...
 
-    async def ask(self, method: str, params: dict[str, object]) -> dict[str, object]:
+    async def ask(self, question: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
-        return {"content": method}
+        return question
 
 
 async def send(actor: Actor, *messages: bytes) -> None:
@@ -58,27 +58,6 @@ async def test_violation_ends_the_generation_and_nothing_else(
             assert k.report("speaker").generation == k.report("speaker-2").generation == 1
             assert await answers(k)
         assert defects.found == []
-
-
-@pytest.mark.parametrize(
-    "body", [{}, {"method": "x"}, {"method": 1, "params": {}}, {"method": "x", "params": []}, None]
-)
-async def test_question_without_its_fields_ends_who_asks(body: object, autojump_clock: trio.testing.MockClock) -> None:
-    async with kernel() as k, trio.open_nursery() as nursery:
-        k.acted.holds = True
-        nursery.start_soon(asking, k)
-        await trio.testing.wait_all_tasks_blocked()
-        relay = k.acted.stage.actor("relay")
-        (held,) = k.acted.held[relay.pid]
-        k.acted.holds = False
-        await send(relay, call(1, "client.ask", body, parent=held))
-        with trio.fail_after(60):
-            await k.ready(["relay"], after=1)
-        assert k.report("relay").deaths == {CauseKind.PROTOCOL: 1}
-
-
-async def asking(k: Kernel) -> None:
-    await k.router.call(operation_of(Relay), Relay(text="ask"), client_requests=Client())
 
 
 @pytest.mark.parametrize("before_hello", [message(2, {}), message(10, "mcp.x", {}), message(4, 1, b""), message(15)])

@@ -79,7 +79,7 @@ async def served(
     async with rig() as r, trio.open_nursery() as nursery:
         made = Served(data_dir, r)
         server = ControlServer(
-            dispatcher=r.router,
+            router=r.router,
             table=r.table,
             attach=made.gateway.attach,
             started=started,

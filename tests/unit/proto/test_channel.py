@@ -153,7 +153,6 @@ class Endless(Link):
 
     began = False
 
-
     def try_send(self, message: bytes) -> bool:
         return True
 
@@ -237,6 +236,7 @@ async def test_large_body_is_passed_on_without_a_copy() -> None:
         onward.post(frame)
         assert onward.held_bytes < len(sent.body) + 2000
         assert await last.receive() == sent
+        await onward.flush()
         assert [each.held_bytes for each in (first, middle, onward, last)] == [0, 0, 0, 0]
         nursery.cancel_scope.cancel()
 

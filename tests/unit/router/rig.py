@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import trio
 
-from linckia.kernel.generation import Generation
+from linckia.kernel.generation import Generation, Undecoded
 from linckia.kernel.ports import Cause, CauseKind, ServiceState
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.record import AuditLog
@@ -210,4 +210,5 @@ async def rig(
 
 async def call(r: Rig, params: Params[Any], **options: Any) -> Any:
     """Call as a client does; `options` are `Router.call`'s."""
-    return await r.router.call(operation_of(params), params, **options)
+    answer = await r.router.call(operation_of(params), params, **options)
+    return frames.read_body(answer.body) if isinstance(answer, Undecoded) else answer

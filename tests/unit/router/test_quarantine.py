@@ -141,7 +141,7 @@ async def test_only_what_asks_the_same_is_refused_and_for_a_while(
 
 def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine, "ENTRIES", 3)
-    monkeypatch.setattr(quarantine, "MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(quarantine, "MAX_BYTES", 10)
     monkeypatch.setattr(trio, "current_time", lambda: 0.0)
 
     def asking(params: bytes) -> RoutedCall:
@@ -151,16 +151,10 @@ def test_convictions_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPa
         )
 
     kept = quarantine.Quarantine()
-    for params in (b"a", b"b", b"c", b"d"):
+    for params in (b"a", b"b", b"c", b"d", b"more than ten bytes"):
         kept.convict(asking(params))
-    assert [bool(kept.left_s(asking(params))) for params in (b"a", b"b", b"c", b"d")] == [False, True, True, True]
-    kept.convict(asking(b"8 bytes."))
-    assert [bool(kept.left_s(asking(params))) for params in (b"b", b"c", b"d", b"8 bytes.")] == [
-        False,
-        True,
-        True,
-        True,
-    ]
+    asked = (b"a", b"b", b"c", b"d", b"more than ten bytes", b"x")
+    assert [bool(kept.left_s(asking(params))) for params in asked] == [False, True, True, True, False, False]
 
 
 @pytest.mark.parametrize("cause", [KILLED, STOPPED])

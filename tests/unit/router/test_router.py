@@ -88,7 +88,7 @@ async def test_progress_reaches_the_caller() -> None:
         def log(self, level: str, logger: str, message: str) -> None:
             raise AssertionError("nothing was logged")
 
-        async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        async def ask(self, question: bytes) -> bytes:
             raise AssertionError("nothing was asked")
 
     heard = Heard()
@@ -103,8 +103,9 @@ async def test_service_calls_service_with_its_own_name_and_asks_the_client_of_th
 
         def log(self, level: str, logger: str, message: str) -> None: ...
 
-        async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-            return {"content": f"{method}: {params['message']}"}
+        async def ask(self, question: bytes) -> bytes:
+            asked = frames.read_body(question, frames.Question)
+            return frames.pack_body({"content": f"{asked.method}: {asked.params['message']}"})
 
     async with rig() as r:
         await r.up("relay")
