@@ -30,7 +30,7 @@ _FORWARD = (Call, Cancel)
 
 _DISPENSABLE = (Progress, Event, Log)
 
-AT_ONCE = 64
+AT_ONCE = 16
 """Messages read from one link before others get their turn."""
 
 PARTS_AT_ONCE = 16

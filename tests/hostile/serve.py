@@ -1,0 +1,75 @@
+"""`linckia` with the implant in all its services.
+
+    python -m tests.hostile.serve REPORT SEED ARGUMENT…
+
+Each turn of the kernel's event loop of more than `LONG_S` of processor time is a line of JSON in the file REPORT, with
+the task whose step took most of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import trio
+from msgspec import structs
+
+from linckia.kernel import catalog, operations
+from linckia.kernel.cli.__main__ import main
+from linckia.kernel.operations import Lateness
+from tests.hostile.implant import MODULE, SEED
+
+LONG_S = 0.02
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class Turns(Lateness):
+    """Writes the long turns down."""
+
+    report: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = self._step = time.thread_time()
+        self._longest, self._of = 0.0, ""
+
+    def after_io_wait(self, timeout: float) -> None:
+        super().after_io_wait(timeout)
+        self._turn, self._longest = time.thread_time(), 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._step = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if (took := time.thread_time() - self._step) > self._longest:
+            self._longest, self._of = took, task.name
+
+    def before_io_wait(self, timeout: float) -> None:
+        super().before_io_wait(timeout)
+        if (took := time.thread_time() - self._turn) > LONG_S:
+            with self.report.open("a") as file:
+                file.write(json.dumps({"turn_s": took, "longest_s": self._longest, "of": self._of}) + "\n")
+
+
+def implanted(entry: catalog.Entry, seed: str) -> catalog.Entry:
+    """The entry with the implant in front of its service."""
+    env = {**entry.spec.env, MODULE: entry.spec.module, SEED: seed}
+    spec = structs.replace(entry.spec, module="tests.hostile.implant", zygote=None, env=env)
+    return structs.replace(entry, spec=spec, folders=(*entry.folders, TESTS))
+
+
+def run() -> None:
+    """`linckia` with the arguments that follow the first two."""
+    report, seed = sys.argv.pop(1), sys.argv.pop(1)
+    Turns.report = Path(report)
+    setattr(operations, "Lateness", Turns)  # noqa: B010  # of the kernel that starts here
+    entries = tuple(implanted(entry, seed) for entry in catalog.ENTRIES)
+    setattr(catalog, "ENTRIES", entries)  # noqa: B010  # its type says how many they are
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run()

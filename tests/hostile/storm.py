@@ -1,0 +1,104 @@
+"""The implant in every service at the same time, for as long as is asked: what it costs the kernel.
+
+    python -m tests.hostile.storm [--seconds 600] [--seed 1]
+
+Prints the longest turns of the kernel's event loop, its memory, and why services died.  Exit code 1: a turn was longer
+than `MOST_TURN_S`, or its memory went beyond `MOST_BYTES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from linckia.kernel.generation import MAX_HELD_BYTES
+from linckia.proto.control.client import ControlError
+from tests.system.running import HTTP, RunningKernel, running
+
+MOST_TURN_S = 0.1
+
+BESIDE_BYTES = 512 * 1024 * 1024
+"""Of the kernel itself, of what nng holds for 18 links, and of what the allocator has not given back."""
+
+MOST_BYTES = MAX_HELD_BYTES + BESIDE_BYTES
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a storm did to the kernel: its longest turns, in seconds of processor time with their task; its largest
+    resident memory; how often services died, by cause; and how many calls of the operator it answered."""
+
+    turns: list[tuple[float, float, str]]
+    peak_bytes: int
+    deaths: dict[str, int]
+    answered: int
+    lives: bool
+
+    @property
+    def holds(self) -> bool:
+        longest = self.turns[0][0] if self.turns else 0.0
+        return self.lives and longest <= MOST_TURN_S and self.peak_bytes <= MOST_BYTES
+
+
+def storm(seconds: float, seed: int) -> Outcome:
+    """Run it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        report, data, root = folder / "turns", folder / "data", folder / "notes"
+        report.touch()
+        root.mkdir()
+        (root / "a.md").write_text("# A note\n")
+        command = (sys.executable, "-m", "tests.hostile.serve", str(report), str(seed), "serve")
+        with running(data, options=(str(root), *HTTP), command=command, all_ready=False) as kernel:
+            answered = _ask(kernel, time.monotonic() + seconds)
+            lives = kernel.process.poll() is None
+            deaths: collections.Counter[str] = collections.Counter()
+            for service in kernel.status()["services"] if lives else ():
+                deaths.update(service["deaths"])
+            peak = _peak_bytes(kernel.process.pid) if lives else 0
+        lines = [json.loads(line) for line in report.read_text().splitlines()]
+    turns = sorted(((each["turn_s"], each["longest_s"], each["of"]) for each in lines), reverse=True)
+    return Outcome(turns=turns, peak_bytes=peak, deaths=dict(deaths), answered=answered, lives=lives)
+
+
+def _ask(kernel: RunningKernel, until: float) -> int:
+    """The status, over and over; answers how often there was one.  A service that gave up is started again."""
+    answered = 0
+    while time.monotonic() < until and kernel.process.poll() is None:
+        with contextlib.suppress(ControlError):
+            for service in kernel.status()["services"]:
+                if service["state"] == "failed":
+                    kernel.call("kernel_start", {"service": service["name"]}, timeout_s=0.1)
+            answered += 1
+        time.sleep(0.2)
+    return answered
+
+
+def _peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args(arguments)
+    outcome = storm(asked.seconds, asked.seed)
+    for turn_s, longest_s, of in outcome.turns[:10]:
+        print(f"turn of {turn_s * 1000:.0f} ms, {longest_s * 1000:.0f} ms of it in {of}")
+    print(f"{len(outcome.turns)} turns of more than 20 ms; peak {outcome.peak_bytes >> 20} MiB")
+    print(f"deaths {outcome.deaths}; the operator was answered {outcome.answered} times")
+    return 0 if outcome.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
