@@ -104,6 +104,13 @@ async def test_call_goes_through_and_comes_back_as_json(tmp_path: Path) -> None:
         assert answer == {"text": "hello", "generation": 1, "caller": "operator"}
 
 
+async def test_large_result_comes_whole_and_the_next_one_after_it(tmp_path: Path) -> None:
+    text = "long é" * 100_000
+    async with served(tmp_path) as s:
+        answers = await s.ask(lambda c: [c.call("test.say", {"text": each})["text"] for each in (text, "short")])
+    assert answers == [text, "short"]
+
+
 async def test_one_connection_answers_one_request_after_the_other(tmp_path: Path) -> None:
     async with served(tmp_path) as s:
         answer = await s.ask(lambda c: [c.call("test.say", {"text": text})["text"] for text in ("a", "b", "c")])

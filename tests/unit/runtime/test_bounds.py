@@ -12,10 +12,11 @@ import trio.testing
 from linckia.proto import frames
 from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
+from linckia.proto.dispatch import ClientRequests
 from linckia.proto.errors import InvalidParams
-from linckia.proto.frames import Call, Cancel, Log, Pong, Progress
+from linckia.proto.frames import Call, Cancel, Fault, Log, Pong, Progress
 from linckia.proto.link import Link
-from linckia.services.runtime.calls import Outgoing
+from linckia.services.runtime.calls import Outgoing, _Pending
 from linckia.services.runtime.handlers import Context, Environment
 from tests.memory_link import memory_link
 
@@ -69,3 +70,16 @@ async def test_parameters_that_are_larger_than_a_link_carries_are_refused_here()
     with pytest.raises(InvalidParams, match="parameters of more than"):
         await outgoing.raw("op", bytes(frames.MAX_MESSAGE_BYTES + 1), limit_s=1)
     assert theirs.try_receive() is None
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"method": "x"}, {"method": 1, "params": {}}, {"method": "x", "params": []}, None]
+)
+async def test_question_without_its_fields_is_refused(body: object) -> None:
+    outgoing, theirs = both()
+    outgoing.waiting[7] = _Pending(cast(ClientRequests, object()))
+    await outgoing.ask(Call(1, frames.ASK_CLIENT, frames.pack_body(body), 1000, "", "kernel", 0, 7))
+    answer = sent(theirs)
+    assert isinstance(answer, Fault)
+    assert answer.failure.kind == "invalid_params"
+    assert outgoing.waiting.keys() == {7}
