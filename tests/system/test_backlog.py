@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -93,6 +92,4 @@ def test_a_search_waits_a_moment_for_an_embedder_that_has_not_answered_it_yet(ke
         if "vector" in metadata["stages"]:
             assert "lexical" in metadata["stages"]
             return
-        # A restart that comes at once after another is held back on purpose.
-        time.sleep(3)
     raise AssertionError(f"answered by words alone: {stages}")

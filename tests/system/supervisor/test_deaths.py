@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from linckia.kernel.ports import CauseKind, ServiceState
+from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.processes import memory_bytes
 from linckia.kernel.supervisor.spec import Backoff
 from linckia.proto.birth import EXIT_OUT_OF_MEMORY
@@ -208,8 +209,11 @@ async def test_exit_codes_of_the_kernels_other_children_are_not_stolen(tmp_path:
         with trio.fail_after(PATIENCE_S):
             await rig.ready()
             process = await trio.lowlevel.open_process(["sh", "-c", "exit 42"])
-            # Longer than the reaper's interval, in which it comes by and must leave the zombie alone.
-            await trio.sleep(2.5)
+            await until(lambda: exists(process.pid) and not is_alive(process.pid))
+            placement = rig.supervisor._placement
+            assert isinstance(placement, LocalPlacement)
+            for _ in range(2):
+                placement._reaper.collect(trio.current_time())
             assert await process.wait() == 42
 
 
@@ -223,7 +227,9 @@ async def test_manual_stop_is_not_followed_by_a_resurrection(tmp_path: Path) -> 
             assert not is_alive(pid)
             assert rig.sink.told == [("up", "trial", 1), ("draining", "trial", 1), ("down", "trial", 1)]
             assert not rig.sink.causes["trial", 1].is_crash
-            await trio.sleep(0.5)
+            with trio.move_on_after(0.5) as quiet:
+                await rig.supervisor.wait_for("trial", {ServiceState.STARTING, ServiceState.READY})
+            assert quiet.cancelled_caught
             assert rig.report().generation == 1
             rig.supervisor.start("trial")
             await rig.ready(after=1)

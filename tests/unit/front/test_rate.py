@@ -95,5 +95,14 @@ async def test_another_rate_is_in_force_at_once_and_memory_is_bounded(autojump_c
     assert len(limits._by_key) == MAX_CLIENTS
 
 
-async def test_a_task_without_a_limit_is_not_counted() -> None:
-    rate.count("x")
+async def test_a_limit_counts_the_calls_of_its_own_task_alone(autojump_clock: trio.testing.MockClock) -> None:
+    async def limited() -> None:
+        rate.current.set(Limits().of("a", "", Rate(1, 1)))
+        rate.count("x")
+        with pytest.raises(Overloaded):
+            rate.count("x")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limited)
+    for _ in range(10):
+        rate.count("x")
