@@ -18,6 +18,7 @@ from linckia.services.front.protocol.messages import (
     Envelope,
     RequestId,
     error_message,
+    fault_of,
     read_envelope,
     request_key,
 )
@@ -26,8 +27,6 @@ BATCH_VERSIONS = frozenset({"2024-11-05", "2025-03-26"})
 
 MAX_MESSAGES = 1024
 """In one batch; all of them are in flight at once."""
-
-NOT_A_MESSAGE = "Not a JSON-RPC 2.0 message: see its jsonrpc, id and method"
 
 
 class Refused(ValueError):
@@ -78,17 +77,15 @@ def parts(data: bytes) -> list[Part]:
         raise Refused(INVALID_REQUEST, text)
     seen: set[RequestId] = set()
     read = ((bytes(message), read_envelope(bytes(message))) for message in messages)
-    return [Part(message, envelope, _fault(envelope, seen)) for message, envelope in read]
+    return [Part(message, envelope, _fault(envelope, message, seen)) for message, envelope in read]
 
 
-def _fault(envelope: Envelope | None, seen: set[RequestId]) -> bytes | None:
+def _fault(envelope: Envelope | None, message: bytes, seen: set[RequestId]) -> bytes | None:
     """`seen` gathers the ids."""
-    if envelope is None:
-        # Its id could not be read, or it has none that is one.
-        return error_message(None, INVALID_REQUEST, NOT_A_MESSAGE)
+    fault = fault_of(envelope, message)
+    if fault is not None or envelope is None:
+        return fault
     request_id = envelope.id if isinstance(envelope.id, int | str) else None
-    if envelope.jsonrpc != "2.0":
-        return error_message(request_id, INVALID_REQUEST, NOT_A_MESSAGE)
     if envelope.method == "initialize":
         return error_message(request_id, INVALID_REQUEST, "initialize must not be part of a batch")
     key = request_key(envelope)

@@ -159,8 +159,7 @@ class Greeter:
             return None
         if message.id is not None and message.method != "notifications/initialized":
             return Greeting(message.method, message.id, result_message(message.id, result), params)
-        # An `id` of null is none of ours to judge.
-        is_notification = message.method == "notifications/initialized" and b'"id"' not in data
+        is_notification = message.method == "notifications/initialized" and message.id is None
         return Greeting(message.method, None, b"") if is_notification else None
 
     def _result(self, method: str, params: object, greeted: bool, modern: bool, listing: bool) -> JsonObject | None:

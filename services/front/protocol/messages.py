@@ -109,10 +109,30 @@ def _refused(data: bytes, text: str) -> NotJson:
     return NotJson(text, request_id if isinstance(request_id, int | str) else None)
 
 
+NOT_A_MESSAGE = (
+    "Not a JSON-RPC 2.0 message: jsonrpc must be the string 2.0, id a string or an integer, method a string; "
+    "a response has an id and a result, or an error"
+)
+
+
+def fault_of(message: Envelope | None, data: bytes) -> bytes | None:
+    """The error that answers `data`, JSON that was read as `message`; None if it is a message of JSON-RPC 2.0."""
+    if message is not None and message.jsonrpc == "2.0":
+        if isinstance(message.method, str):
+            is_valid = message.id is not None
+        elif isinstance(message.result, UnsetType):
+            is_valid = not isinstance(message.error, UnsetType)
+        else:
+            is_valid = isinstance(message.id, int | str)
+        if is_valid:
+            return None
+    return error_message(readable_id(data), INVALID_REQUEST, NOT_A_MESSAGE)
+
+
 EARLY_BYTES = 4096
 """Of a message that is not read as a whole: its id is looked for in these."""
 
-_EARLY_ID = re.compile(rb'^\s*\{(?:(?!"params").)*?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")', re.DOTALL)
+_EARLY_ID = re.compile(rb'^\s*\{(?:(?!"params").)*?"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,128}")\s*[,}]', re.DOTALL)
 
 
 def readable_id(data: bytes) -> RequestId | None:

@@ -21,6 +21,7 @@ from mcp_types import InitializeRequestParams
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from msgspec import UnsetType
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -41,6 +42,7 @@ from linckia.services.front.protocol.messages import (
     NotJson,
     correlation_key,
     error_message,
+    fault_of,
     is_call,
     read_envelope,
     read_long,
@@ -142,6 +144,8 @@ class Endpoint:
             await self._take(request, await body.read(request.receive, request.headers))
         except Refused as error:
             await request.answer(Response(str(error), status_code=error.status))
+        except ClientDisconnect:
+            return
         finally:
             body.done()
 
@@ -160,6 +164,9 @@ class Endpoint:
                 )
 
             await serve_batch(body, serve, request.receive, request.send, request.own_headers)
+            return
+        if (fault := fault_of(envelope, body)) is not None:
+            await send_whole(request.send, 400, fault, [])
             return
         await self._serve_message(request, body, envelope)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import http
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,11 @@ WRITE_BYTES = 256 * 1024
 """Of an answer at once; a longer body is not copied to go with its head."""
 
 _BODILESS = frozenset({204, 304})
+
+_ONCE = (b"host", b"authorization", b"origin", b"mcp-session-id", b"last-event-id")
+"""Headers that decide who asks for what: two readers might each take another one of two."""
+
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 
 
@@ -29,6 +35,46 @@ class Request:
     chunks: list[bytes] = field(default_factory=list)
     complete: bool = False
     end_told: bool = False
+    patience_s: float = 0.0
+    """How long the server still waits for the rest of the body."""
+
+    def values(self, name: bytes) -> list[bytes]:
+        """The values of a header, by its name in lower case."""
+        return [value for each, value in self.headers if each == name]
+
+    def fault(self) -> tuple[int, str] | None:
+        """The status and the text that refuse this head; the parser has checked its syntax."""
+        if self.version not in ("1.0", "1.1"):
+            return 505, f"HTTP/{self.version} is not supported: use HTTP/1.1"
+        if self.method == b"CONNECT":
+            return 501, "this server is not a proxy: CONNECT is not supported"
+        for name in _ONCE:
+            if len(self.values(name)) > 1:
+                return 400, f"the header {name.decode()} occurs more than once: send it once"
+        return self._coding_fault() or self._target_fault()
+
+    def _coding_fault(self) -> tuple[int, str] | None:
+        """RFC 9112, 6.1: only `chunked` is decoded, and HTTP/1.0 does not have it."""
+        coding = b", ".join(self.values(b"transfer-encoding"))
+        if coding and self.version == "1.0":
+            return 400, "Transfer-Encoding is not part of HTTP/1.0: send Content-Length"
+        if coding and coding.lower() != b"chunked":
+            return 501, "the Transfer-Encoding is not supported: send chunked alone, or Content-Length"
+        return None
+
+    def _target_fault(self) -> tuple[int, str] | None:
+        """RFC 9112, 3.2: HTTP/1.1 requires Host, and an absolute target must name the same authority."""
+        hosts = self.values(b"host")
+        if not hosts and self.version == "1.1":
+            return 400, "the Host header is missing"
+        if self.target.startswith(b"/") or (self.target == b"*" and self.method == b"OPTIONS"):
+            return None
+        absolute = _ABSOLUTE.match(self.target)
+        if absolute is None:
+            return 400, "the target of the request is neither a path nor an http URL"
+        if [absolute[1].lower()] != [host.lower() for host in hosts]:
+            return 400, "the target of the request names another server than the Host header"
+        return None
 
 
 class Response:

@@ -33,7 +33,10 @@ WRITE_S = 60.0
 """For a client to take `WRITE_BYTES` of an answer."""
 
 SLOWEST_BYTES_PER_S = 16 * 1024
-"""Of a body, beyond `Http.body_timeout_s`."""
+"""A body may take `Http.body_timeout_s` and as long as it takes at this rate, all of it together."""
+
+_WITH_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+"""Methods whose body the application reads."""
 
 KEEP_ALIVE_S = 120.0
 """Clients that pause between calls need not connect again."""
@@ -161,10 +164,10 @@ class _Connection:
         self._wrong: tuple[int, str] | None = None
         self._eof = False
         self._gone = False
-        self._upgrade_asked = False
         self._idle: trio.CancelScope | None = None
         self._answering: trio.CancelScope | None = None
         self._served: Request | None = None
+        self._response = Response(Request(), self._write)
 
     def on_message_begin(self) -> None:
         self._parsed, self._is_parsing = Request(), True
@@ -173,6 +176,9 @@ class _Connection:
         self._parsed.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._parsed.method:
+            # Trailers are no headers: they would come after the checks (RFC 9110, 6.5.1).
+            return
         # The parser leaves the blanks that follow a value, which are none of it (RFC 9110, 5.5).
         name, value = name.lower(), value.rstrip(b" \t")
         self._parsed.headers.append((name, value))
@@ -182,7 +188,11 @@ class _Connection:
         self._parsed.method = self._parser.get_method()
         self._parsed.version = self._parser.get_http_version()
         self._parsed.keep_alive = self._parser.should_keep_alive()
+        self._parsed.patience_s = self._server.settings.body_timeout_s
         self._head_bytes = 0
+        self._wrong = self._parsed.fault()
+        if self._wrong is not None:
+            raise ValueError("the head is refused")
         self._requests.append(self._parsed)
 
     def on_body(self, data: bytes) -> None:
@@ -202,21 +212,30 @@ class _Connection:
             return 0
         if not self._is_parsing or not self._parsed.method:
             self._head_bytes += len(data)
-        if self._upgrade_asked:
-            return len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Declined, by an ordinary answer; what would follow is not for this parser.
-            self._upgrade_asked = True
-            self._requests[-1].keep_alive = False
-        except httptools.HttpParserError as error:
-            self._wrong = (400, f"this is no HTTP request: {error}")
+        self._parse(data)
         if self._head_bytes > HEAD_BYTES:
             self._wrong = (431, f"the head of a request is longer than {HEAD_BYTES} bytes")
         if self._wrong is not None:
             self._eof = True
         return len(data)
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._wrong = self._wrong or (400, f"this is not an HTTP request: {error}")
+
+    def _decline(self, rest: bytes) -> None:
+        """Read a request that asks for another protocol as an ordinary one: the parser would skip its body."""
+        asked = self._requests.pop()
+        kept = [b"%b: %b\r\n" % header for header in asked.headers if header[0] != b"upgrade"]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (asked.method, asked.target, asked.version.encode(), b"".join(kept))
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(head)
+        self._requests[-1].keep_alive = False
+        self._parse(rest)
 
     async def serve(self) -> None:
         while (request := await self._next()) is not None:
@@ -275,7 +294,9 @@ class _Connection:
     async def _answer(self, request: Request) -> bool:
         """Have the application answer; whether the connection can be used again."""
         self._served = request
-        response = Response(request, self._write)
+        response = self._response = Response(request, self._write)
+        if request.method not in _WITH_BODY and not await self._pass_over_body(request):
+            return False
         if (scope := self._scope(request)) is None:
             await self.refuse(400, "the target of the request is no URL")
             return False
@@ -309,7 +330,7 @@ class _Connection:
 
     async def _receive(self, request: Request) -> Message:
         """ASGI's `receive`: the body as it comes, and then the client's leaving."""
-        if not request.chunks and not request.complete and not self._eof:
+        if not request.chunks and not request.complete:
             await self._read_body(request)
         if request.chunks or (request.complete and not request.end_told):
             body = b"".join(request.chunks)
@@ -322,16 +343,35 @@ class _Connection:
             await trio.sleep_forever()
         return {"type": "http.disconnect"}
 
+    async def _pass_over_body(self, request: Request) -> bool:
+        """Whether the whole request came, with a body that its method gives no meaning to."""
+        size = 0
+        while not request.complete and not self._gone:
+            await self._read_body(request)
+            size += sum(map(len, request.chunks))
+            request.chunks.clear()
+            if size > HEAD_BYTES:
+                await self.refuse(413, f"the body of a {request.method.decode()} is longer than {HEAD_BYTES} bytes")
+                return False
+        return request.complete
+
     async def _read_body(self, request: Request) -> None:
+        """Read some of a body; one that does not come whole, or not in time, is refused, whatever reads it."""
         if request.expects:
             request.expects = False
             await self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        with trio.move_on_after(self._server.settings.body_timeout_s) as patience:
+        with trio.move_on_after(request.patience_s) as patience:
             while not request.chunks and not request.complete and not self._eof:
-                read = await self._read()
-                patience.deadline += read / SLOWEST_BYTES_PER_S
-        if patience.cancelled_caught:
-            self._eof = True
+                patience.deadline += await self._read() / SLOWEST_BYTES_PER_S
+        request.patience_s = patience.deadline - trio.current_time()
+        if request.chunks or request.complete:
+            return
+        self._eof = True
+        late = 408, "the body of the request did not come in time; see http.body_timeout_s"
+        short = 400, "the request ended before its body was whole"
+        self._wrong = self._wrong or (late if patience.cancelled_caught else short)
+        if not self._response.started:
+            await self.refuse(*self._wrong)
 
     async def _write(self, data: bytes) -> None:
         """A client that has gone, or does not read, gets no more."""

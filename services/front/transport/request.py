@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from mcp.shared.inbound import decode_header_value
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from linckia.proto import grants
@@ -35,14 +36,19 @@ class Body:
         self._taken: list[tuple[Turns, int]] = []
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-        """The whole of it, in its client's turn.  Raises Refused: it is longer than the limit, which a declared length
-        shows before any of it is read, or one too many of its client."""
+        """The whole of it, in its client's turn.
+
+        Raises Refused: it is longer than the limit, which a declared length shows before any of it is read, or one too
+        many of its client.  Raises ClientDisconnect: it did not come whole, which the server has answered.
+        """
         declared = headers.get(b"content-length", b"")
         if declared.isdigit():
             await self._admit(int(declared))
         chunks: list[bytes] = []
         size, more = 0, True
-        while more and (message := await receive())["type"] == "http.request":
+        while more:
+            if (message := await receive())["type"] != "http.request":
+                raise ClientDisconnect
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             await self._admit(size)

@@ -25,11 +25,11 @@ from mcp_types import (
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from linckia.services.front.protocol.batch import NOT_A_MESSAGE
 from linckia.services.front.protocol.connections import on_connection, state_of
 from linckia.services.front.protocol.fast_path import FastPath, ToolCall
 from linckia.services.front.protocol.messages import (
     INVALID_REQUEST,
+    NOT_A_MESSAGE,
     PARSE_ERROR,
     Envelope,
     RequestId,
@@ -130,8 +130,8 @@ class SdkSession:
             return None
         return self.fast_path.recognise(envelope, modern=self._opened_modern)
 
-    async def hand_over(self, data: bytes, has_id: bool, refuse: Callable[[bytes], None]) -> RequestId | None:
-        """Give the SDK a message, or have `refuse` send what is wrong with it; `has_id`, in whatever form.
+    async def hand_over(self, data: bytes, refuse: Callable[[bytes], None]) -> RequestId | None:
+        """Give the SDK a message, or have `refuse` send what is wrong with it.
 
         Returns the request that it withdraws, where it is one of those.
         """
@@ -144,7 +144,7 @@ class SdkSession:
                 refuse(error_message(None, PARSE_ERROR, f"Parse error: {detail['msg']}"))
                 return None
             message = None
-        if message is None or (isinstance(message, JSONRPCNotification) and has_id):
+        if message is None:
             refuse(error_message(readable_id(data), INVALID_REQUEST, NOT_A_MESSAGE))
             return None
         withdrawn = None

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
-from msgspec import UnsetType
 
 from linckia.proto.errors import MaybeExecuted, Unavailable
 from linckia.proto.json_types import JsonObject
@@ -30,12 +29,14 @@ from linckia.services.front.protocol.handshake import Handshake
 from linckia.services.front.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    NOT_A_MESSAGE,
     PARSE_ERROR,
     Envelope,
     NotJson,
     RequestId,
     correlation_key,
     error_message,
+    fault_of,
     is_call,
     read_envelope,
     readable_id,
@@ -217,7 +218,7 @@ class StdioSession:
         self._nursery.start_soon(self._sdk.run)
         # More may be taken meanwhile, at the end of the list that is gone through; none can be after the last.
         for message in self._handshake.taken:
-            await self._sdk.hand_over(message, b'"id"' in message, self._post)
+            await self._sdk.hand_over(message, self._post)
             await self._sdk.handshake_version()
         self._sdk_ready.set()
 
@@ -264,13 +265,12 @@ class StdioSession:
         except NotJson as error:
             self._post(error_message(error.request_id, PARSE_ERROR, f"Parse error: {error}"))
             return
-        if not self._sdk_ready.is_set() and self._greet(line.data, envelope):
-            return
-        sdk = await self._loaded()
         if envelope is None and batch.is_batch(line.data):
-            await self._take_batch(sdk, line)
-        else:
-            await self._take(sdk, line.data, line.rest, envelope)
+            await self._take_batch(await self._loaded(), line)
+        elif (fault := fault_of(envelope, line.data)) is not None:
+            self._post(fault)
+        elif self._sdk_ready.is_set() or not self._greet(line.data, envelope):
+            await self._take(await self._loaded(), line.data, line.rest, envelope)
 
     def _greet(self, data: bytes, envelope: Envelope | None) -> bool:
         """Answer a message while the SDK loads, if it is a greeting."""
@@ -285,7 +285,7 @@ class StdioSession:
 
     async def _take_batch(self, sdk: SdkSession, line: Line) -> None:
         if await sdk.handshake_version() not in batch.BATCH_VERSIONS:
-            text = f"{batch.NOT_A_MESSAGE} (batches are of the revisions up to 2025-03-26 only)"
+            text = f"{NOT_A_MESSAGE} (batches are of the revisions up to 2025-03-26 only)"
             self._post(error_message(None, INVALID_REQUEST, text))
             return
         try:
@@ -331,9 +331,7 @@ class StdioSession:
         if call is not None:
             self._nursery.start_soon(self._serve, sdk, call)
             return
-        # One that is no envelope has an id that is none, or members that no message has.
-        has_id = envelope is None or not isinstance(envelope.id, UnsetType)
-        withdrawn = await sdk.hand_over(data, has_id, refuse)
+        withdrawn = await sdk.hand_over(data, refuse)
         if withdrawn is not None:
             self._withdraw(withdrawn)
 
