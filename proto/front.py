@@ -98,11 +98,12 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
     max_connections: Annotated[int, Meta(ge=1)] = 2048
     max_connections_per_peer: Annotated[int, Meta(ge=1)] = 1024
-    """Of one address; all clients of this machine have the same."""
+    """Without a token, of one address, of which the oldest yield to new ones; and with a token, of that token: of one
+    address for the operator's."""
     header_timeout_s: Annotated[float, Meta(gt=0)] = 20.0
     """For the head of a request to come whole."""
     body_timeout_s: Annotated[float, Meta(gt=0)] = 30.0
-    """For a body to go on: longer for what comes at more than 16 KiB/s."""
+    """For a body to come whole, and as much longer as it takes at 16 KiB/s."""
 
     rate: str | None = None
     """How often each client with a token of its own may call (`proto.grants.parse_rate`); never the operator's."""

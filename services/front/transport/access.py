@@ -35,6 +35,7 @@ from linckia.services.front import rate, refusals
 from linckia.services.front.rate import Limits
 from linckia.services.front.session import current_key, current_peer
 from linckia.services.front.transport import oauth
+from linckia.services.front.transport.http_server import ADMIT
 from linckia.services.front.transport.oauth import Bearer, ResourceServer, Unauthorized
 
 METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
@@ -136,9 +137,10 @@ class Guard:
                 send = _with_cors(send, origin if self._names_origin(origin) else "*", credentials=trusted)
             app = self._answer_without_token(scope, headers, origin)
         client = Bearer()
-        if app is None and not self._is_open and scope["path"] not in OPEN_PATHS:
+        if app is None and scope["path"] not in OPEN_PATHS:
             try:
-                client = await self._authenticate(headers)
+                client = Bearer() if self._is_open else await self._authenticate(headers)
+                app = self._too_many(client, scope)
             except Unauthorized as error:
                 app = self._unauthorized(error, scope, headers)
         current_key.set(client.key)
@@ -204,6 +206,12 @@ class Guard:
             await send(message)
 
         return send_with_challenge
+
+    def _too_many(self, client: Bearer, scope: Scope) -> Response | None:
+        """Count the connection as the client's; what answers it, if the client has too many."""
+        if ADMIT not in scope or scope[ADMIT](client.key):
+            return None
+        return _error(503, "this client has too many connections; see http.max_connections_per_peer")
 
     def _too_often(self, client: Bearer, scope: Scope) -> Response | None:
         """Count the request; what answers it, where there are far too many."""

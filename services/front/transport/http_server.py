@@ -15,7 +15,7 @@ import socket
 import urllib.parse
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import httptools
 import trio
@@ -46,6 +46,14 @@ GRACE_S, LAST_S = 2.5, 0.4
 
 LINGER_S, LINGER_BYTES = 2.0, 4 * 1024 * 1024
 """For a client to close a connection that is not used again, so that it reads the answer and not a reset."""
+
+ADMIT = "linckia.admit"
+"""In the scope, a function: the application calls it with the key of a client whose token it has checked.  It returns
+False if that client has too many connections."""
+
+Owner: TypeAlias = tuple[str, str | None]
+"""Whose connections are counted together: an address without a token (None), or a token: its key, or an address with
+the operator's token, which has none."""
 
 UNANSWERED = (
     "the request was ended before it was answered, since this front or the token has ended: "
@@ -99,8 +107,9 @@ class _Server:
         self.relay = relay
         self.ends_at = math.inf
         """By when what is in flight is answered, once this is to end."""
-        self._connections: set[_Connection] = set()
-        self._by_peer: collections.Counter[str] = collections.Counter()
+        # The oldest first.
+        self._connections: dict[_Connection, None] = {}
+        self._by_owner: collections.Counter[Owner] = collections.Counter()
 
     async def take_over(self, relay: Relay, connections: trio.Nursery) -> None:
         while True:
@@ -115,26 +124,56 @@ class _Server:
             await trio.aclose_forcefully(stream)
             return
         connection = _Connection(self, stream, peer)
-        self._connections.add(connection)
-        self._by_peer[peer[0]] += 1
+        has_room = self._make_room(connection.owner)
+        self._connections[connection] = None
+        self._by_owner[connection.owner] += 1
         try:
-            if (
-                len(self._connections) > self.settings.max_connections
-                or self._by_peer[peer[0]] > self.settings.max_connections_per_peer
-            ):
-                await connection.refuse(503, "too many connections; see http.max_connections")
-            else:
-                await connection.serve()
+            with connection.yielding:
+                if has_room:
+                    await connection.serve()
+                else:
+                    await connection.refuse(503, "too many connections; see http.max_connections")
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             _log.debug("a connection broke", exc_info=True)
         except Exception:  # noqa: BLE001  # one connection's defect must not end the others
             _log.exception("a connection failed")
         finally:
-            self._connections.discard(connection)
-            self._by_peer[peer[0]] -= 1
-            if not self._by_peer[peer[0]]:
-                del self._by_peer[peer[0]]
+            self._forget(connection)
             await trio.aclose_forcefully(stream)
+
+    def _make_room(self, owner: Owner) -> bool:
+        """Whether another connection may be added: where there is no room, the oldest one without a token yields."""
+        is_full = len(self._connections) >= self.settings.max_connections
+        is_many = self._by_owner[owner] >= self.settings.max_connections_per_peer
+        if not is_full and not is_many:
+            return True
+        without_token = (
+            each for each in self._connections if each.owner[1] is None and (is_full or each.owner == owner)
+        )
+        oldest = min(without_token, key=lambda each: each.is_answered, default=None)
+        if oldest is None:
+            return False
+        self._forget(oldest)
+        oldest.yielding.cancel()
+        return len(self._connections) < self.settings.max_connections
+
+    def admit(self, connection: _Connection, key: str) -> bool:
+        """Count the connection as one of the client with that key, whose token is good; False if it has too many."""
+        owner = ("", key) if key else (connection.owner[0], key)
+        if owner != connection.owner and connection in self._connections:
+            if self._by_owner[owner] >= self.settings.max_connections_per_peer:
+                return False
+            self._by_owner.subtract([connection.owner])
+            self._by_owner[owner] += 1
+            connection.owner = owner
+        return True
+
+    def _forget(self, connection: _Connection) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._by_owner[connection.owner] -= 1
+            if not self._by_owner[connection.owner]:
+                del self._by_owner[connection.owner]
 
     @property
     def is_ending(self) -> bool:
@@ -154,6 +193,9 @@ class _Connection:
         self._server = server
         self._stream = stream
         self._peer = peer
+        self.owner: Owner = (peer[0], None)
+        self.yielding = trio.CancelScope()
+        """Cancelled to make room for another connection."""
         self._own = stream.socket.getsockname()[:2]
         self._parser = httptools.HttpRequestParser(self)
         self._requests: collections.deque[Request] = collections.deque()
@@ -273,6 +315,11 @@ class _Connection:
         """Whether nothing of a next request was read."""
         return not self._requests and not self._is_parsing and not self._head_bytes
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the application has a request of it."""
+        return self._answering is not None
+
     def end(self) -> None:
         """At once where it is between two requests, else after the answer."""
         if self._idle is not None:
@@ -326,6 +373,7 @@ class _Connection:
             "method": request.method.decode("latin-1"), "scheme": "http", "path": urllib.parse.unquote(path),
             "raw_path": url.path or b"/", "query_string": url.query or b"", "root_path": "",
             "headers": request.headers, "client": self._peer, "server": self._own,
+            ADMIT: partial(self._server.admit, self),
         }  # fmt: skip
 
     async def _receive(self, request: Request) -> Message:

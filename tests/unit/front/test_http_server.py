@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -16,7 +17,15 @@ from linckia.services.front.transport import http_server
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers the body, `/stream` in pieces; `/unread` reads nothing; `/gone` waits for the client to leave."""
+    """Returns the body, for `/stream` in pieces; `/unread` reads nothing; `/gone` waits for the client to leave.
+
+    `/of/KEY` stands for a request with the token of that key.
+    """
+    key = scope["path"].removeprefix("/of/")
+    if key != scope["path"] and not scope[http_server.ADMIT](key):
+        await send({"type": "http.response.start", "status": 503, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+        return
     if scope["path"] == "/defect":
         raise RuntimeError("a defect")
     body = b""
@@ -144,24 +153,121 @@ async def test_a_head_or_a_body_that_does_not_come_in_time_ends_its_connection()
         LEFT.clear()
         late = await said(port, post("/body", b"").replace(b"Length: 0", b"Length: 9") + b"half")
         assert late.startswith(b"HTTP/1.1 408 ")
+        await trio.testing.wait_all_tasks_blocked(0.05)
         assert LEFT == ["/body"]
 
 
-async def test_connections_beyond_the_limit_are_told_so_and_others_go_on() -> None:
-    async with (
-        served(max_connections_per_peer=2) as (port, _),
-        await trio.open_tcp_stream("127.0.0.1", port) as one,
-    ):
-        two = await trio.open_tcp_stream("127.0.0.1", port)
+async def exchange(stream: trio.SocketStream, sent: bytes) -> bytes:
+    """What comes back for `sent` at once."""
+    with trio.fail_after(20):
+        await stream.send_all(sent)
+        return bytes(await stream.receive_some(65536))
+
+
+async def opened(stack: contextlib.AsyncExitStack, port: int, sent: bytes = b"") -> trio.SocketStream:
+    """A connection that the server has taken; what it sends, if anything, is answered."""
+    stream = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+    if sent:
+        assert (await exchange(stream, sent)).startswith(b"HTTP/1.1 200 ")
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    return stream
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_peer"])
+async def test_connections_without_a_token_yield_to_newer_ones_and_those_with_one_do_not(limit: str) -> None:
+    async with served(None, **{limit: 3}) as (port, _), contextlib.AsyncExitStack() as stack:
+        with_token = await opened(stack, port, post("/of/a", b"mine"))
+        oldest, *others = [await opened(stack, port) for _ in range(2 if limit == "max_connections" else 3)]
+        newest = await opened(stack, port, post("/", b"new"))
+        assert await oldest.receive_some(1) == b""
+        for stream in (with_token, newest, *others):
+            assert (await exchange(stream, post("/", b"still"))).endswith(b"still")
+
+
+async def test_connection_that_is_answered_yields_after_idle_ones() -> None:
+    async with served(max_connections=2) as (port, _), contextlib.AsyncExitStack() as stack:
+        answered = await opened(stack, port)
+        await answered.send_all(post("/", b"").replace(b"Length: 0", b"Length: 4"))
         await trio.testing.wait_all_tasks_blocked(0.01)
-        refused = await said(port)
-        assert refused.startswith(b"HTTP/1.1 503 ")
-        assert b"http.max_connections" in refused
-        await one.send_all(post("/", b"here"))
-        assert (await one.receive_some(1000)).endswith(b"here")
+        idle = await opened(stack, port)
+        await opened(stack, port)
+        assert await idle.receive_some(1) == b""
+        assert (await exchange(answered, b"done")).endswith(b"done")
+
+
+async def test_connections_with_tokens_beyond_the_limit_are_told_so_and_others_go_on() -> None:
+    async with served(max_connections=2) as (port, _), contextlib.AsyncExitStack() as stack:
+        one, two = [await opened(stack, port, post(f"/of/{key}", b"mine")) for key in "ab"]
+        for _ in range(3):
+            refused = await said(port)
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"http.max_connections" in refused
+        assert (await exchange(one, post("/", b"here"))).endswith(b"here")
         await two.aclose()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert (await said(port, post("/", b"again", "Connection: close"))).endswith(b"again")
+
+
+@pytest.mark.parametrize(("key", "status"), [("a", 503), ("b", 200), ("", 200)])
+async def test_one_token_has_only_its_share_of_the_connections(key: str, status: int) -> None:
+    async with served(max_connections_per_peer=2) as (port, _), contextlib.AsyncExitStack() as stack:
+        first = await opened(stack, port, post("/of/a", b"1"))
+        await opened(stack, port, post("/of/a", b"2"))
+        third = await opened(stack, port)
+        assert (await exchange(third, post(f"/of/{key}", b"3"))).startswith(b"HTTP/1.1 %d " % status)
+        # Counted once, however often it asks.
+        assert (await exchange(first, post("/of/a", b"4"))).endswith(b"4")
+        await first.aclose()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (await said(port, post("/of/a", b"5", "Connection: close"))).endswith(b"5")
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: x\r\nX: ", b"y"),
+        (post("/", b"").replace(b"Length: 0", b"Length: 1000"), b"y"),
+        (CHUNKED, b"1\r\ny\r\n"),
+        (CHUNKED + b"1;", b"y"),
+        (CHUNKED + b"1\r\ny\r\n0\r\nX: ", b"y"),
+        (post("/", b"").replace(b"POST", b"GET").replace(b"Length: 0", b"Length: 1000"), b"y"),
+    ],
+    ids=["head", "body", "chunks", "an extension", "a trailer", "the body of a GET"],
+)
+async def test_request_that_comes_byte_by_byte_has_a_time_for_all_of_it(
+    begun: bytes, piece: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    autojump_clock.autojump_threshold = math.inf
+    async with (
+        served(header_timeout_s=20, body_timeout_s=30) as (port, _),
+        await trio.open_tcp_stream("127.0.0.1", port) as stream,
+    ):
+        await stream.send_all(begun)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for _ in range(4):
+            await stream.send_all(piece)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            autojump_clock.jump(9)
+        autojump_clock.autojump_threshold = 0.5
+        with trio.fail_after(5):
+            assert (await stream.receive_some(1000)).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_long_body_has_the_time_that_it_takes_at_the_slowest_rate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    autojump_clock.autojump_threshold = math.inf
+    piece = b"x" * 10 * http_server.SLOWEST_BYTES_PER_S
+    async with served(body_timeout_s=30) as (port, _), await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(post("/", piece * 10 + b"x")[: -len(piece) * 10 - 1])
+        for _ in range(10):
+            await stream.send_all(piece)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            autojump_clock.jump(9)
+        assert (await exchange(stream, b"x")).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_client_that_leaves_is_noticed_while_it_is_served() -> None:
