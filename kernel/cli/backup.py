@@ -22,6 +22,9 @@ from linckia.proto.backup import BackupFailed, Backups, Manifest, Program
 from linckia.proto.control.address import AlreadyHeld, CannotHold, locked
 from linckia.proto.control.client import Client, ControlError
 
+EXIT_INCOMPLETE = 4
+"""Exit code of a backup that was made, and lacks what the lines on stderr name."""
+
 
 def _service() -> Backups:
     """What makes backups.  By its name: the command line knows no code of services, which this process alone loads."""
@@ -29,7 +32,7 @@ def _service() -> Backups:
 
 
 def backup(arguments: argparse.Namespace) -> int:
-    """Make one, or list those there are.  Raises Failed, Usage."""
+    """Make one, or list those there are; `EXIT_INCOMPLETE` if not all could be copied.  Raises Failed, Usage."""
     settings = None if arguments.target and (arguments.list or arguments.keep) else _settings(arguments)
     named = arguments.target or (settings and settings.to)
     if not named:
@@ -55,7 +58,7 @@ def backup(arguments: argparse.Namespace) -> int:
             f"{made.snapshot}: {made.stores} stores, {made.files} files, {size(made.size)}, of which {size(made.new)} "
             f"were added to {made.to}; verified; writers waited {made.held_ms:.0f} ms"
         )
-    return 0
+    return EXIT_INCOMPLETE if made.problems else 0
 
 
 def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> Program:

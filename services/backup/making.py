@@ -14,7 +14,8 @@ import msgspec
 
 from linckia.proto import backup as outcomes
 from linckia.proto.backup import BackupFailed, File, Made, Manifest, Program
-from linckia.services.backup.moment import Moment, Piece
+from linckia.services.backup.moment import Moment
+from linckia.services.backup.piece import Piece, Unreadable
 from linckia.services.backup.target import (
     CHUNK_BYTES,
     FORMAT,
@@ -62,8 +63,13 @@ def _made(data_dir: Path, to: Path, program: Program, keep: int | None, *, backg
         name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
         taken = set(target.names()) if isinstance(target, Folder) else set()
         name = next(each for n in range(1, 10_000) if (each := name if n == 1 else f"{name}-{n:04}") not in taken)
-        files = [_copied(piece, target) for piece in moment.pieces]
-        problems = list(moment.problems)
+        files = []
+        for piece in moment.pieces:
+            try:
+                files.append(_copied(piece, target))
+            except Unreadable as error:
+                moment.left_out(piece.path, str(error))
+        problems = moment.problems
         target.commit(
             Manifest(
                 format=FORMAT, version=program.version, data_format=program.data_format, id=name, at=moment.at,

@@ -111,6 +111,8 @@ def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> N
     """Raises Damaged, OSError."""
     folders = []
     links = {file.path for file in manifest.files if file.link}
+    if len({file.path for file in manifest.files}) < len(manifest.files):
+        raise Damaged(f"the snapshot {manifest.id} names a file twice")
     for file in manifest.files:
         path, within = folder / file.path, Path(file.path)
         if within.is_absolute() or ".." in within.parts or not links.isdisjoint(map(str, within.parents)):
@@ -141,7 +143,8 @@ def _write(target: Target, file: File, path: Path) -> None:
             whole.update(block)
             stream.write(block)
         stream.flush()
-        os.fchmod(descriptor, file.mode)
+        # Not to run as another user: it may be root's from now on.
+        os.fchmod(descriptor, file.mode & 0o777)
         os.fsync(descriptor)
     if file.sha256 not in ("", whole.hexdigest()):
         raise Damaged(f"{file.path} is not what was backed up")

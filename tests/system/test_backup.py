@@ -214,9 +214,7 @@ def test_a_backup_in_a_storm_is_the_ledger_of_its_moment(kernel: RunningKernel, 
     # Whatever is derived, and was left out, has been made again; and all there is was declared.
     assert (place / "again/services/documents/index.db").exists()
     for data in (kernel.data_dir, place / "again"):
-        assert [
-            each.path for each in program().stores.walk(data) if each.keep is None and not each.entry.is_dir()
-        ] == []
+        assert [each.path for each in program().stores.walk(data) if each.keep is None and not each.is_dir] == []
 
     second = json.loads(linckia("backup", place / "to", "--data", place / "again", "--json"))
     third = json.loads(linckia("backup", place / "to", "--data", place / "again", "--json"))

@@ -155,7 +155,7 @@ async def test_acknowledged_writes_are_on_disk_whatever_is_killed(kernel: Runnin
 
 
 def test_every_file_of_a_data_directory_is_declared_to_backups(kernel: RunningKernel) -> None:
-    found = [each for each in program().stores.walk(kernel.data_dir) if not each.entry.is_dir(follow_symlinks=False)]
+    found = [each for each in program().stores.walk(kernel.data_dir) if not each.is_dir]
     assert [each.path for each in found if each.keep is None] == []
     databases = {each.path for each in found if each.path.endswith(".db") and each.keep is Keep.SOURCE}
     stores = ("documents/packs.db", "transcripts/transcripts.db", "files/files.db")

@@ -77,17 +77,15 @@ def test_a_store_that_is_not_free_holds_up_no_other(
 ) -> None:
     monkeypatch.setattr("linckia.services.backup.moment.PATIENCE_S", 0.2)
     monkeypatch.setattr("linckia.services.backup.moment.HOLD_S", 0.05)
-    with contextlib.closing(apsw.Connection(str(data / DATABASES[1]))) as db:
-        db.execute("BEGIN IMMEDIATE")
-        with (
-            pytest.raises(BackupFailed, match=r"files\.db was written to for .* without a pause"),
-            held(data),
-        ):
-            pass
-        db.execute("ROLLBACK")
-        with held(data) as moment:
-            assert counts(copied(moment, tmp_path / "copy")) == [0] * 4
-        writing.put(db, 1)
+    with writing.locked(data / DATABASES[1]), held(data) as moment:
+        (problem,) = moment.problems
+        assert "files.db was written to for" in problem
+        assert "is copied as it is" in problem
+        assert set(moment.schemas) == {DATABASES[0], DATABASES[2]}
+        assert {piece.path for piece in moment.pieces} >= {"token", *DATABASES}
+    with held(data) as moment:
+        assert not moment.problems
+        assert counts(copied(moment, tmp_path / "copy")) == [0] * 4
 
 
 STOPPED = """
@@ -96,7 +94,7 @@ from pathlib import Path
 from linckia.kernel.data_format import program
 from linckia.services.backup import moment
 moment.OR_DIE_S = 0.3
-moment._Store.keep = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
+moment.Store.keep = lambda store: os.kill(os.getpid(), signal.SIGSTOP)
 moment.Moment(Path(sys.argv[1]), program().stores).__enter__()
 """
 

@@ -103,6 +103,25 @@ def writing(data: Path) -> Iterator[Writer]:
             process.kill()
 
 
+HOLDER = """
+import sys, apsw
+db = apsw.Connection(sys.argv[1])
+db.execute("BEGIN IMMEDIATE")
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Another process is its writer, without a pause."""
+    command = [sys.executable, "-c", HOLDER, str(database)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+
+
 def counts(data: Path) -> list[int]:
     """The last number of each database, whose rows are whole, and of the trash."""
     found = []
