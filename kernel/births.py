@@ -146,6 +146,7 @@ class Births:
             ops_modules=self._ops_modules if spec.handoff else entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             disk_limit_bytes=spec.disk_limit_bytes,
+            thread_limit=spec.thread_limit,
             in_flight=spec.in_flight,
             confinement=Confinement(
                 # landlock adds up the rights of a root and of one inside it; the code tells them apart.

@@ -16,7 +16,7 @@ from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from linckia.proto.birth import HEAPS
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.machine import usable_cores
-from linckia.proto.manifest import MAX_WORKERS, TORCH, Manifest, Roots, Zygote
+from linckia.proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
 from linckia.proto.near import nearest
 
 DISK_LIMIT = "disk_limit_bytes"
@@ -75,9 +75,10 @@ def entry(found: manifests.Found) -> Entry:
     (module,) = found.modules([manifest.module])
     modes = tuple(mode for mode in manifest.modes if mode != "cuda" or gpu_present())
     env = {HEAPS: str(usable_cores() + 1)} if manifest.heap_per_core else {}
+    threads = manifest.threads + THREADS_A_CORE * (os.cpu_count() or 1)
     same = {name: getattr(manifest, name) for name in _SAME}
     return Entry(
-        ServiceSpec(module=module, zygote=manifest.zygote.name, modes=modes, env=env, **same),
+        ServiceSpec(module=module, zygote=manifest.zygote.name, modes=modes, env=env, thread_limit=threads, **same),
         manifest,
         preload=() if manifest.torch is None else (module, *found.modules(manifest.torch.preload)),
         ops_modules=found.modules(manifest.ops_modules),

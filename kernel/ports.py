@@ -32,6 +32,7 @@ class CauseKind(enum.StrEnum):
     HANG = "hang"
     MEMORY = "memory"
     DISK = "disk"
+    THREADS = "threads"
     STARTUP_TIMEOUT = "startup_timeout"
     PROTOCOL = "protocol"
     SPAWN = "spawn"

@@ -91,6 +91,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     ops_modules: tuple[str, ...] = ()
     memory_limit_bytes: int | None = None
     disk_limit_bytes: int | None = None
+    thread_limit: int | None = None
     in_flight: int = 64
     confinement: Confinement | None = None
 

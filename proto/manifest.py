@@ -29,6 +29,10 @@ SCRATCH: Final = GIB // 4
 
 MAX_WORKERS: Final = 64
 
+THREADS_A_CORE: Final = 16
+"""Threads that a service may have for each processor: torch, FAISS and ONNX start one for each, again for each of the
+threads that call them."""
+
 
 class Roots(enum.StrEnum):
     """What a service may do below the roots."""
@@ -162,6 +166,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     torch: Torch | None = None
     memory_limit_bytes: int = GIB // 2
     disk_limit_bytes: int | None = None
+    threads: int = 512
+    """Most threads, beside `THREADS_A_CORE` for each processor: more than the calls in flight can keep busy."""
     modes: tuple[str, ...] = ()
     """`cuda` is left out where the machine has no GPU."""
     stall_s: float | None = None

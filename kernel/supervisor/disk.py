@@ -10,12 +10,14 @@ import errno
 import logging
 import math
 import os
-import shlex
 import stat
 import time
 from pathlib import Path
 
 import trio
+
+from linckia.proto.birth import SCRATCH_FOLDER
+from linckia.proto.removal import empty, remove
 
 INTERVAL_S = 1.0
 SHARE = 1 / 50
@@ -41,19 +43,29 @@ async def overflow(folder: Path, pid: int, limit: int) -> str:
         await trio.sleep(max(INTERVAL_S, (time.monotonic() - begun) / SHARE))
 
 
-async def clear(folder: Path) -> None:
-    """Remove what is in it, or the next process would die of the same.  The folder stays: a standby may use no other.
+async def clear(folder: Path, limit: int) -> str:
+    """Remove a dead service's temporary files, so that the next process does not die of them.
 
-    By programs, since it may lie deeper than Python recurses, and be closed to the user whose it is.
+    Returns what is to be done about the rest where that alone is past the limit: it may be somebody's data.
     """
-    for command in (["chmod", "-R", "u+rwx", str(folder)], ["find", str(folder), "-mindepth", "1", "-delete"]):
-        try:
-            done = await trio.run_process(command, check=False, capture_stderr=True)
-        except OSError as error:
-            _log.warning("%s: %s", shlex.join(command), error)
-            return
-        if done.returncode:
-            _log.warning("%s: %s", shlex.join(command), done.stderr.decode(errors="replace").strip()[:500])
+    return await trio.to_thread.run_sync(_clear, folder, limit)
+
+
+def _clear(folder: Path, limit: int) -> str:
+    scratch = folder / SCRATCH_FOLDER
+    try:
+        # The folder stays: a standby may use no other.
+        empty(scratch) if scratch.is_dir() and not scratch.is_symlink() else remove(scratch)
+    except OSError as error:
+        _log.warning("the temporary files in %s cannot be removed: %s", scratch, error)
+    held = folder_bytes(folder, limit)
+    if held <= limit:
+        return ""
+    many = "what cannot be counted (a folder that is closed or too deep)" if held == math.inf else "more than the limit"
+    return (
+        f"; {many} lies outside {scratch}, so it will die of this again: remove what it does not need from {folder}, "
+        "or raise its disk_limit_bytes"
+    )
 
 
 def held_bytes(folder: Path, pid: int, most: float = math.inf) -> float:

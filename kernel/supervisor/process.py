@@ -24,7 +24,7 @@ from linckia.kernel.supervisor.placement import Placement, Running, cause_of
 from linckia.kernel.supervisor.spawn import SpawnError
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.proto import frames
-from linckia.proto.birth import SCRATCH_FOLDER, Birth
+from linckia.proto.birth import Birth
 from linckia.proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from linckia.proto.errors import Unavailable
 from linckia.proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
@@ -43,7 +43,7 @@ ORDERLY_END_S = 1.0
 """For a drained service to close its databases and say bye, beyond the time its calls have."""
 
 RUNAWAY = 1.25
-"""A process at this multiple of its memory limit is not given time to finish: it would take the machine with it."""
+"""A process at this multiple of its memory or threads gets no time to finish: it would take the machine with it."""
 
 _OURS = (Hello, Ready, Pong, Bye)
 
@@ -205,8 +205,10 @@ class Life(Generation):
             with trio.move_on_after(LAST_FRAMES_S if self._hello is not None else UNHEARD_FRAMES_S):
                 await self._all_read.wait()
             nursery.cancel_scope.cancel()
-        if self._cause is not None and self._cause.kind is CauseKind.DISK:
-            await disk.clear(Path(data_dir) / SCRATCH_FOLDER)
+        limit = self.spec.disk_limit_bytes
+        if self._cause is not None and self._cause.kind is CauseKind.DISK and limit is not None:
+            remedy = await disk.clear(Path(data_dir), limit)
+            self._cause = msgspec.structs.replace(self._cause, text=self._cause.text + remedy)
         return Ended(cause=cause_of(ended, self._cause), noticed_at=noticed_at)
 
     async def _read(self, channel: Channel, running: Running) -> None:
@@ -291,6 +293,7 @@ class Life(Generation):
                 self._ping(channel, now, overslept)
             if now >= next_at:
                 self._check_memory(running)
+                self._check_threads(running)
                 self._check_stopped(running)
                 await running.tend(self._sink.was_used(self.spec.name))
                 if self._is_idle():
@@ -355,6 +358,12 @@ class Life(Generation):
         if limit is not None and used is not None and used > limit:
             text = f"uses {used / 2**20:.0f} MiB of memory, its limit is {limit / 2**20:.0f} MiB"
             self.end(Cause(CauseKind.MEMORY, None, text), Rung.KILL if used > limit * RUNAWAY else Rung.DRAIN)
+
+    def _check_threads(self, running: Running) -> None:
+        limit, count = self.spec.thread_limit, processes.threads_of(running.pid)
+        if limit is not None and count > limit:
+            text = f"runs {count} threads, its limit is {limit}"
+            self.end(Cause(CauseKind.THREADS, None, text), Rung.KILL if count > limit * RUNAWAY else Rung.DRAIN)
 
     async def _watch_disk(self, running: Running, folder: Path) -> None:
         if self.spec.disk_limit_bytes is not None:

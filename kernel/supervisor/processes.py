@@ -64,6 +64,12 @@ def progress_of(pid: int) -> tuple[str, int]:
     return (fields[0].decode(), int(fields[11]) + int(fields[12])) if fields else (GONE, 0)
 
 
+def threads_of(pid: int) -> int:
+    """How many threads a process has; 0 where it is gone."""
+    fields = _stat(pid)
+    return int(fields[17]) if fields else 0
+
+
 def _stat(pid: int) -> list[bytes]:
     """The fields of proc_pid_stat(5) from the third on; none where there is no such process."""
     # The name, in parentheses, may hold anything, so fields are counted after its end.

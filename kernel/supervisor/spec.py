@@ -96,6 +96,8 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit."""
     disk_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
     """Of its own folder and of files that it deleted and has open; past it the service is ended.  None: no limit."""
+    thread_limit: Annotated[int, Meta(gt=0)] | None = None
+    """Past it the service is ended; one that has a user of its own cannot start many more.  None: no limit."""
     in_flight: Annotated[int, Meta(ge=1)] = 64
     """Calls served at once; more only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256

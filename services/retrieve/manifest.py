@@ -13,6 +13,8 @@ MANIFESTS = (
         zygote=VECTORS,
         # A million vectors with their text are 2 GB; the page cache does not count.
         memory_limit_bytes=8 * GIB,
+        # Each collection that is open has some of its own.
+        threads=1024,
         # A search is work for one core, in many small steps: more than eight at once would only make all of them late.
         # Three more wait while a collection is rebuilt.
         in_flight=11,

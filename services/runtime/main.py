@@ -35,7 +35,7 @@ from linckia.proto.nng_link import NngLink
 from linckia.services.runtime.handlers import Prepare
 from linckia.services.runtime.loop import LINK_MESSAGE_BYTES, ServiceLoop
 from linckia.services.runtime.privileges import KernelGone, die_with, require_parent
-from linckia.services.runtime.sandbox import bound_files, bound_memory, confine, end_out_of_memory
+from linckia.services.runtime.sandbox import bound_files, bound_memory, bound_threads, confine, end_out_of_memory
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -68,6 +68,7 @@ def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool =
         info: dict[str, str] = {}
         bound_memory(birth)
         bound_files(birth)
+        bound_threads(birth)
         if birth.confinement is not None:
             # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
             # children.

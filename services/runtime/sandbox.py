@@ -71,6 +71,8 @@ RESERVE_BYTES = 512 * 1024**2
 RESERVE_A_CORE_BYTES = 32 * 1024**2
 """What is counted and not used: stacks of worker threads, and heaps that were given room to grow."""
 
+STANDBY_THREADS = 64
+
 _log = logging.getLogger("linckia.service")
 
 
@@ -94,6 +96,9 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     it should be does not start.
     """
     private = data_dir / SCRATCH_FOLDER
+    if private.is_symlink() or (private.exists() and not private.is_dir()):
+        # A process that was taken over has left that, and no other would start.
+        private.unlink()
     private.mkdir(parents=True, exist_ok=True, mode=0o700)
     # /tmp belongs to everybody; temporary files of SQLite and libraries go to the service's own folder.
     os.environ["TMPDIR"] = os.environ["SQLITE_TMPDIR"] = tempfile.tempdir = str(private)
@@ -224,6 +229,18 @@ def bound_files(birth: Birth) -> None:
     """No file is to be larger than the disk that the service may hold; those of roots are not its own."""
     if birth.disk_limit_bytes is not None and len(birth.read_only) == len(birth.roots):
         resource.setrlimit(resource.RLIMIT_FSIZE, (birth.disk_limit_bytes, birth.disk_limit_bytes))
+
+
+def bound_threads(birth: Birth) -> None:
+    """Have the system refuse threads to a service with a user of its own (RLIMIT_NPROC, which counts a user's threads).
+
+    It is past the limit at which the supervisor, which looks once a second, ends it, and leaves room for its standby.
+    """
+    if birth.thread_limit is not None and birth.confinement is not None and birth.confinement.user is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+        most = birth.thread_limit * 5 // 4 + STANDBY_THREADS
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def end_out_of_memory(doing: str) -> NoReturn:

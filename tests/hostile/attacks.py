@@ -5,6 +5,7 @@ They use the system directly, as injected code would: no wrapper of ours is in t
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import fcntl
@@ -281,6 +282,32 @@ def _write(path: str, size: int) -> None:
     with open(path, "wb", buffering=0) as file:
         for _ in range(size >> 20):
             file.write(bytes(1 << 20))
+
+
+def start_threads(count: int) -> object:
+    """Threads that sleep, on small stacks, until the system refuses one."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    _thread.stack_size(65536)
+    for started in range(count):
+        try:
+            _thread.start_new_thread(lock.acquire, ())
+        except RuntimeError:
+            return started
+    return count
+
+
+def leave(file: str, megabytes: int) -> object:
+    """Take so much of the disk outside the temporary files."""
+    _write(f"{os.path.dirname(os.environ['TMPDIR'])}/{file}", megabytes << 20)
+    return "taken"
+
+
+def replace_temporary_folder(to: str) -> object:
+    """By a link to another one, for whoever removes what is in it."""
+    os.rename(os.environ["TMPDIR"], os.environ["TMPDIR"] + ".old")
+    os.symlink(to, os.environ["TMPDIR"])
+    return "replaced"
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
