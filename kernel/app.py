@@ -22,12 +22,13 @@ from msgspec import structs
 
 from linckia.kernel import catalog, tokens
 from linckia.kernel.audit import Audit
-from linckia.kernel.births import Births, RootFolders
+from linckia.kernel.births import Births, RootFolders, secret
 from linckia.kernel.catalog import Entry
 from linckia.kernel.config import Config
 from linckia.kernel.control.server import ControlServer
 from linckia.kernel.edge import contained, kept
 from linckia.kernel.handoff import Handoff
+from linckia.kernel.mandates import KEY_FILE, Mandates
 from linckia.kernel.operations import KernelOperations
 from linckia.kernel.ports import ROUTINE, Injector, ServiceState
 from linckia.kernel.router.instance import Limits
@@ -137,6 +138,8 @@ class _Kernel:
         self.router.wake_with(self.supervisor.wanted)
         self.manager = Manager()
         self.schedule = Schedule(config.data_dir, config.backup)
+        key = secret(config.data_dir, KEY_FILE, "the rights of stored plans end")
+        self.mandates = Mandates(bytes.fromhex(key), self.tokens.named)
         self.trends = Trends(config.data_dir, self._deaths)
         self.stop = trio.Event()
         self.control = ControlServer(
@@ -160,6 +163,7 @@ class _Kernel:
             config=self.config, router=self.router, supervisor=self.supervisor, tokens=self.tokens,
             handoff=self.handoff, shut_down=self.stop.set, audit=self.audit, injector=self.injector,
             schedule=self.schedule, trends=self.trends,
+            mandates=self.mandates,
         )  # fmt: skip
         if self.config.http is not None:
             operations.http_url = f"{self._listen(self.config.http)}/mcp"

@@ -46,7 +46,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `at` is when the call came; `who` the token's name, `stdio`, `http`, `operator`, or a service that acted by itself.
     `outcome` is `ok` or the kind of the failure, `executed` whether its work may have been done, where that is not what
-    the outcome says.  `count` calls were like it in one minute.
+    the outcome says.  `count` calls were like it in one minute.  `source` names the plan that a call is part of; `who`
+    made that plan.
     """
 
     at: datetime.datetime
@@ -59,6 +60,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     duration_ms: float | None = None
     trace: str = ""
     peer: str = ""
+    source: str = ""
     count: int = 1
 
 

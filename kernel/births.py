@@ -82,8 +82,17 @@ def _identity(path: str) -> str:
 
 
 def session_key(data_dir: Path) -> str:
-    """What signs the ids of sessions over HTTP: made once, for the user alone, so that sessions outlive this kernel."""
-    path = data_dir / SESSION_KEY
+    """What signs the ids of sessions over HTTP."""
+    return secret(data_dir, SESSION_KEY, "sessions over HTTP end")
+
+
+def secret(data_dir: Path, name: str, loss: str) -> str:
+    """A key in hexadecimal: made once, for the user alone, and the same for the kernels after this one.
+
+    Args:
+        loss: what happens with this kernel where the key cannot be kept, for the log.
+    """
+    path = data_dir / name
     with contextlib.suppress(OSError, ValueError):
         if len(bytes.fromhex(found := path.read_text().strip())) >= KEY_BYTES:
             return found
@@ -91,7 +100,7 @@ def session_key(data_dir: Path) -> str:
     try:
         replace_file(path, key.encode())
     except OSError as error:
-        _log.warning("sessions over HTTP end with this kernel: %s cannot be written: %s", path, error.strerror)
+        _log.warning("%s with this kernel: %s cannot be written: %s", loss, path, error.strerror)
     return key
 
 

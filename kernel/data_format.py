@@ -24,6 +24,7 @@ OWN: Final = (
     ("token", Keep.SOURCE),
     ("tokens.json", Keep.SOURCE),
     ("session.key", Keep.SOURCE),
+    ("mandates.key", Keep.SOURCE),
     ("linckia.toml", Keep.SOURCE),
     ("config.yaml", Keep.SOURCE),
     ("prompts", Keep.SOURCE),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
+from linckia.kernel.mandates import Mandate
 from linckia.proto import errors, frames
 from linckia.proto.channel import Channel
 from linckia.proto.errors import Executed, LinckiaError
@@ -34,6 +36,9 @@ ANSWER_S = 24 * 3600.0
 
 MAX_DECODED_BYTES = 64 * 1024
 """The largest body that the kernel decodes: some milliseconds, whatever is in it."""
+
+served: ContextVar[RoutedCall | None] = ContextVar("served", default=None)
+"""The call that a service was serving when it made the one that the kernel answers in this task."""
 
 MAX_ASKED_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
 """Parameters of calls that one process may wait for at the same time: the largest, and what comes beside it."""
@@ -98,6 +103,8 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     """What it is about, in the words of who made it (`proto.target`)."""
     peer: str = ""
     """Where the client is."""
+    mandate: Mandate | None = None
+    """Of a call that a client asked for beforehand."""
     for_client: bool = True
     """Whether a client waits for it, be it through another service; services make calls for themselves too."""
     frame_id: int = 0

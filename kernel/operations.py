@@ -18,8 +18,11 @@ import trio
 from linckia.kernel import VERSION
 from linckia.kernel.audit import Audit, Entry, now
 from linckia.kernel.config import Config, load
+from linckia.kernel.generation import MAX_DECODED_BYTES, served
 from linckia.kernel.handoff import Handoff
+from linckia.kernel.mandates import Mandates
 from linckia.kernel.ports import CauseKind, Injector, LocalHandler, ServiceState
+from linckia.kernel.router.record import who
 from linckia.kernel.router.router import Router
 from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
@@ -27,12 +30,14 @@ from linckia.kernel.supervisor import processes
 from linckia.kernel.supervisor.supervisor import Supervisor
 from linckia.kernel.tokens import Announced, CannotRead
 from linckia.kernel.trends import Trends
+from linckia.proto import frames
 from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.errors import Forbidden, InvalidParams, OperationError, Unavailable
 from linckia.proto.front import OFF
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.grants import TokenTable
 from linckia.proto.http import CONTENT_PATH
+from linckia.proto.later import filled
 from linckia.proto.operation import CLIENT, OPERATOR, Params, Role, operation_of
 from linckia.proto.ops import kernel as ops
 
@@ -109,6 +114,7 @@ class KernelOperations:
     supervisor: Supervisor
     tokens: Announced
     handoff: Handoff
+    mandates: Mandates
     shut_down: Callable[[], None]
     schedule: Schedule
     trends: Trends
@@ -132,6 +138,7 @@ class KernelOperations:
             ops.KernelLogs: self._logs,
             ops.KernelShutdown: self._shutdown,
             ops.KernelContentUrl: self._content_url,
+            ops.KernelMandate: self._mandate,
             ops.KernelCall: self._call,
             ops.KernelFiguresParams: self._figures,
             ops.KernelReady: self._ready,
@@ -343,12 +350,23 @@ class KernelOperations:
         url = self.http_url
         return None if url is None else url.removesuffix("/mcp") + CONTENT_PATH
 
-    async def _call(self, params: ops.KernelCall, caller: str) -> Any:
-        operation = self.router.table.find(params.operation)
+    async def _mandate(self, params: ops.KernelMandate, caller: str) -> list[str]:
+        asked = served.get()
+        if asked is None or asked.caller not in (CLIENT, OPERATOR):
+            raise Forbidden("only a client whose call is being served may ask for later calls")
+        if len(asked.params) > MAX_DECODED_BYTES:
+            raise InvalidParams(f"{asked.op.name}: parameters of more than {MAX_DECODED_BYTES} bytes")
+        given = frames.read_body(asked.params, asked.op.params)
+        return self.mandates.seal(given, params.calls, who(asked), asked.grant)
+
+    async def _call(self, params: ops.KernelCall, caller: str) -> None:
+        mandate = self.mandates.opened(params.mandate)
+        operation = self.router.table.find(mandate.call.operation)
         # The kernel's own are a person's hand on the services; the front's need the client's connection.
         if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
-        return await self.router.call(operation, operation.parse(params.arguments), caller=CLIENT)
+        arguments = filled(mandate.call.arguments, params.entry, "arguments")
+        await self.router.call(operation, operation.parse(arguments), caller=CLIENT, mandate=mandate)
 
     def _processes_of(self, name: str) -> list[str]:
         """The processes of a service, or the one that is named.  Raises InvalidParams."""

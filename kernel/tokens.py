@@ -114,6 +114,10 @@ class Announced:
         self._known: dict[str, int] = {}
         self._changed, self._taken_up = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
 
+    def named(self, name: str) -> Token | None:
+        """The token of that name, if there is one."""
+        return next((token for token in self._now.tokens if token.name == name), None)
+
     async def after(self, version: int, front: str) -> TokenTable:
         """The tokens once they are others than those of `version`, which this front knows; after a while anyway."""
         self._known[front] = version

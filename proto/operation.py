@@ -12,7 +12,7 @@ import enum
 import inspect
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
@@ -20,6 +20,7 @@ import msgspec
 
 from linckia.proto.errors import Executed, Kind, LinckiaError
 from linckia.proto.grants import Grant
+from linckia.proto.later import LaterCall
 from linckia.proto.validation import JsonSchema, json_schema, respelled, validate
 
 R = TypeVar("R")
@@ -94,6 +95,14 @@ class Params(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_un
         Raises:
             InvalidParams: names the field.
         """
+
+    def later_calls(self) -> Iterable[LaterCall]:
+        """The calls that it asks to have made later, in the name of whoever sends it."""
+        return ()
+
+    def later_source(self) -> str:
+        """What those calls are part of, for the audit log."""
+        return ""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):

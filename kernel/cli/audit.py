@@ -89,5 +89,8 @@ def in_words(entry: Entry) -> str:
     maybe = ", may have been executed" if entry.executed == "maybe" else ""
     peer = f" from {entry.peer}" if entry.peer not in ("", entry.who) else ""
     told = f": {entry.message}" if entry.message else ""
-    line = f"{at} {entry.who}{peer} {entry.operation} {entry.target} -> {entry.outcome}{maybe}{told}{times}{took}"
+    source = f" by {entry.source}" if entry.source else ""
+    line = (
+        f"{at} {entry.who}{peer}{source} {entry.operation} {entry.target} -> {entry.outcome}{maybe}{told}{times}{took}"
+    )
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)

@@ -23,7 +23,15 @@ from linckia.proto.manifest import Keep
 from linckia.proto.removal import remove
 from linckia.proto.stores import LOGS, foreign, shown
 
-SECRET = ("token", "tokens.json", "session.key", "services/transcripts/transcripts.db*", "audit/*", "proxy/spool/*")
+SECRET = (
+    "token",
+    "tokens.json",
+    "session.key",
+    "mandates.key",
+    "services/transcripts/transcripts.db*",
+    "audit/*",
+    "proxy/spool/*",
+)
 """For their owner alone."""
 
 LEFT_BEHIND = (

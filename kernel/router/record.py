@@ -45,7 +45,7 @@ def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
     took_s = trio.current_time() - call.deadline + call.limit_s
     entry = Entry(
         at=now() - datetime.timedelta(seconds=took_s),
-        who=_who(call),
+        who=who(call),
         operation=call.op.name,
         target=call.target,
         outcome="ok" if failure is None else failure.kind.value,
@@ -54,6 +54,7 @@ def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
         duration_ms=round(took_s * 1000, 3),
         trace=call.trace[_TRACE_ID],
         peer=call.peer,
+        source="" if call.mandate is None else call.mandate.source,
     )
     if failure is not None and failure.kind is Kind.FORBIDDEN:
         log.refused(entry)
@@ -69,12 +70,14 @@ def _concerns(operation: Operation[Any], caller: str, outcome: object) -> bool:
     return isinstance(outcome, LinckiaError) and outcome.kind is Kind.FORBIDDEN
 
 
-def _who(call: RoutedCall) -> str:
+def who(call: RoutedCall) -> str:
+    """Whom the audit log names as the caller."""
+    if call.mandate is not None:
+        return call.mandate.who
     if call.caller != CLIENT:
         return call.caller
     if call.grant is not None:
         return call.grant.name
     if call.peer == STDIO:
         return STDIO
-    # What a plan does for a client who asked for it has no connection.
     return HTTP if call.peer else CLIENT

@@ -23,7 +23,9 @@ from linckia.kernel.generation import (
     RoutedCall,
     Undecoded,
     Waiting,
+    served,
 )
+from linckia.kernel.mandates import Mandate
 from linckia.kernel.ports import Cause, LocalHandler, ServiceState
 from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.lane import Lane
@@ -110,8 +112,12 @@ class Router:
         trace: str | None = None,
         client_requests: Client | None = None,
         written: bool = False,
+        mandate: Mandate | None = None,
     ) -> object:
-        """See `proto.dispatch.Dispatcher.call`; a result of more than `MAX_DECODED_BYTES` is `Undecoded`."""
+        """See `proto.dispatch.Dispatcher.call`; a result of more than `MAX_DECODED_BYTES` is `Undecoded`.
+
+        A call under a `mandate` has its grant, and no other.
+        """
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         waiting = Waiting(client_requests)
         call = RoutedCall(
@@ -125,8 +131,9 @@ class Router:
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
             # The kernel's own work for a client is held to that client's grant.
-            grant=grants.current.get(),
+            grant=grants.current.get() if mandate is None else mandate.grant,
             target=described(params),
+            mandate=mandate,
         )
 
         async def work() -> object:
@@ -180,9 +187,10 @@ class Router:
         except LinckiaError as error:
             raise call.op.failure(error) from error.__cause__
 
-    async def _answer_own_for_service(self, call: RoutedCall) -> bytes:
-        """The same for a call that came over a link, as a body.  Raises LinckiaError."""
+    async def _answer_own_for_service(self, call: RoutedCall, parent: RoutedCall | None) -> bytes:
+        """The same for a call that came over a link, made while serving `parent`, as a body.  Raises LinckiaError."""
         grants.current.set(call.grant)
+        served.set(parent)
         if len(call.params) > MAX_DECODED_BYTES:
             raise errors.InvalidParams(f"{call.op.name}: parameters of more than {MAX_DECODED_BYTES} bytes")
         try:
@@ -298,7 +306,9 @@ class Router:
         client_requests = parent.client_requests if parent is not None else None
         if caller == CLIENT and generation.client is not None:
             client_requests = generation.client.requests(frame.id)
-        # The grant of the call that is served, which no service can widen; of others a front names it.
+        # The grant of the call that is served, which no service can widen.  Of others a front names it, and any other
+        # service has its own: all that the table lets it call, in its own name.
+        own = frame.grant if of_front else Grant(lane.service)
         inherited = parent.grant if parent is not None else None
         # A client's session is for its front alone to name; what is called while serving it is of the same.
         session = frame.session if of_front else parent.session if parent is not None else ""
@@ -315,7 +325,7 @@ class Router:
             else None,
             client_requests=client_requests,
             session=session,
-            grant=frame.grant if inherited is None and of_front else inherited,
+            grant=own if parent is None or (of_front and inherited is None) else inherited,
             target=frame.target,
             peer=frame.peer if of_front else "",
             for_client=caller == CLIENT or (parent is not None and parent.for_client),
@@ -327,7 +337,7 @@ class Router:
         # What a service calls to serve a client is its own concern, within the grant that goes with the call.
         self._admit(call, call.grant if generation.client is not None else None)
         if call.op.service == KERNEL:
-            own = partial(self._answer_own_for_service, call)
+            own = partial(self._answer_own_for_service, call, generation.serving(frame.parent))
             self._answer_itself(generation, frame, partial(self._recorded, call, own))
             return
         lane = self._lane_of(call.op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -10,6 +10,7 @@ from msgspec import Meta
 from linckia.proto.frames import Backlog
 from linckia.proto.front import SERVICE as FRONT
 from linckia.proto.grants import TokenTable
+from linckia.proto.later import MAX_LATER_CALLS, LaterCall
 from linckia.proto.operation import CLIENT, OPERATOR, Family, Params, Role, Route
 
 SERVICE = "kernel"
@@ -192,13 +193,20 @@ class KernelContentUrl(Params[str | None], frozen=True, kw_only=True):
     served over HTTP."""
 
 
-@internal.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600, callers=("files",))
-class KernelCall(Params[Any], frozen=True, kw_only=True):
-    """Call an operation on behalf of a client who asked for it beforehand, as a plan does: with a client's rights,
-    whatever the service's own are. What the kernel itself answers cannot be called so."""
+@internal.read("kernel_mandate", deadline_s=30, callers=("files",))
+class KernelMandate(Params[list[str]], frozen=True, kw_only=True):
+    """Seal calls that the client whose call is being served asks to have made later, with that client's rights."""
 
-    operation: Annotated[str, Meta(max_length=200, description="Name of an operation that clients may call")]
-    arguments: Annotated[dict[str, Any], Meta(description="Its parameters, as a client would give them")]
+    calls: Annotated[list[LaterCall], Meta(max_length=MAX_LATER_CALLS)]
+
+
+@internal.destroy("kernel_call", idempotent=False, deadline_s=24 * 3600, callers=("files",))
+class KernelCall(Params[None], frozen=True, kw_only=True):
+    """Make a call that a client asked for beforehand, as a plan does: with that client's rights, whatever the
+    service's own are. What the kernel itself answers cannot be called so."""
+
+    mandate: Annotated[str, Meta(description="What `kernel_mandate` answered")]
+    entry: Annotated[dict[str, str | int], Meta(description="The values of the placeholders in its arguments")]
 
 
 class ServiceFigures(ServiceStatus, frozen=True, kw_only=True):

@@ -28,7 +28,6 @@ from linckia.services.files.paths import FileRoots
 from linckia.services.files.plans.classifying import Classifying
 from linckia.services.files.plans.executions import Executions
 from linckia.services.files.plans.followers import Followers
-from linckia.services.files.plans.outcomes import Doing
 from linckia.services.files.plans.plans import PlanTools
 from linckia.services.files.plans.sources import SourceTools, resume_sources
 from linckia.services.files.query import named
@@ -75,7 +74,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         tasks.start_soon(followers.run)
         classifying = Classifying(core)
         tasks.start_soon(classifying.run)
-        executions = Executions(core, followers, Doing(core, classifying), tasks)
+        executions = Executions(core, followers, classifying, tasks)
         await steadily(env, "recovery", partial(resume_sources, core, followers))
         await steadily(env, "recovery", executions.resume)
         yield handlers_of(core, changes, recovery, followers, executions, classifying)

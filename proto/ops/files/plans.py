@@ -6,11 +6,13 @@ is an execution, which is on record.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from linckia.proto.later import LaterCall
 from linckia.proto.operation import OPERATOR, Family, Params, Role
 from linckia.proto.ops.files.classifier import Classifier
 from linckia.proto.ops.files.shared import Deleted, Description, Filter, Instant, Path, SetName, Whole, tool
@@ -148,7 +150,7 @@ class ClassifierOutcome(_Tagged, frozen=True, kw_only=True, tag="classifier"):
 
 
 class ToolOutcome(_Tagged, frozen=True, kw_only=True, tag="tool"):
-    """Call an operation for each entry, with the rights of a client."""
+    """Call an operation for each entry, with the rights of the client who gave this outcome."""
 
     tool: Annotated[str, Meta(min_length=1, max_length=200, description="Name of the operation")]
     arguments: Annotated[
@@ -165,6 +167,15 @@ class ChainedOutcome(_Tagged, frozen=True, kw_only=True, tag="chained"):
 
     outcomes: Annotated[list[Outcome], Meta(max_length=1000)]
     stopOnError: Annotated[bool, Meta(description="Leave out the rest for an entry of which one failed")] = False
+
+
+def calls_of(outcomes: Iterable[Outcome]) -> Iterator[LaterCall]:
+    """The operations that outcomes call for each entry."""
+    for outcome in outcomes:
+        if isinstance(outcome, ToolOutcome):
+            yield LaterCall(outcome.tool, outcome.arguments)
+        elif isinstance(outcome, ChainedOutcome):
+            yield from calls_of(outcome.outcomes)
 
 
 Outcome: TypeAlias = SelectionOutcome | ClassifierOutcome | ToolOutcome | ChainedOutcome
@@ -204,6 +215,12 @@ class PlanCreate(Params[Plan], frozen=True, kw_only=True):
     conditions: Conditions | None = None
     outcomes: Outcomes = []
 
+    def later_calls(self) -> Iterable[LaterCall]:
+        return calls_of(self.outcomes)
+
+    def later_source(self) -> str:
+        return f"plan {self.name}"
+
 
 ExecutionStatus = Literal["running", "completed", "failed", "cancelled"]
 
@@ -219,7 +236,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 @tool.destroy("plan-execute", idempotent=False, deadline_s=30)
 class PlanExecute(Params[Started], frozen=True, kw_only=True):
-    """Run a plan now, answered at once; plan-get tells how it goes. Its tools may do whatever a client may."""
+    """Run a plan now, answered at once; plan-get tells how it goes. Its tools are
+    called with the rights of the client who gave its outcomes."""
 
     name: PlanName
 
@@ -289,6 +307,12 @@ class PlanUpdate(Params[Plan], frozen=True, kw_only=True):
     conditions: Annotated[Conditions | None, _AS_CREATED] = None
     outcomes: Annotated[Outcomes | None, _AS_CREATED] = None
     clear_conditions: Annotated[bool, Meta(description="Take them away: all entries are meant")] = False
+
+    def later_calls(self) -> Iterable[LaterCall]:
+        return calls_of(self.outcomes or ())
+
+    def later_source(self) -> str:
+        return f"plan {self.name}"
 
 
 @tool.destroy("plan-delete", idempotent=False, deadline_s=60)

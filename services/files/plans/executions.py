@@ -23,6 +23,7 @@ from linckia.proto.ops.files.plans import Condition, ExecutionRecord, ExecutionS
 from linckia.services.files.core import Core
 from linckia.services.files.index.listing import look
 from linckia.services.files.plans import finding, followers, outcomes
+from linckia.services.files.plans.classifying import Classifying
 from linckia.services.files.plans.finding import Batch, Entry
 from linckia.services.files.plans.followers import Deal, Followed, Followers
 from linckia.services.files.plans.outcomes import Doing, Tally
@@ -47,16 +48,18 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[PlanSource]
     conditions: Condition | None = None
     outcomes: list[Outcome] = []
+    mandates: list[str] = []
+    """The kernel's, for the calls of the outcomes; no client sees them."""
 
 
 class Executions:
     """All executions of this process. Its methods belong to trio's thread."""
 
-    def __init__(self, core: Core, following: Followers, doing: Doing, nursery: trio.Nursery) -> None:
+    def __init__(self, core: Core, following: Followers, classifying: Classifying, nursery: trio.Nursery) -> None:
         """`nursery`: ends before the database is closed."""
         self._core = core
         self._following = following
-        self._doing = doing
+        self._classifying = classifying
         self._nursery = nursery
         self._running: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
 
@@ -75,7 +78,8 @@ class Executions:
         async def run() -> None:
             try:
                 with scope:
-                    await self._run(_Execution(self._core, self._doing, id_, plan))
+                    doing = Doing(self._core, self._classifying, plan.outcomes, plan.mandates)
+                    await self._run(_Execution(self._core, doing, id_, plan))
             finally:
                 self._running.pop(id_, None)
                 ended.set()
@@ -127,9 +131,9 @@ class _Execution:
         self._doing = doing
         self.id = id_
         self.plan = plan
-        tools = list(outcomes.tools_of(plan.outcomes))
-        self._calls = bool(tools)
-        self._once = not all(tool.idempotent for tool in tools)
+        calls = outcomes.calls_of(plan.outcomes)
+        self._calls = bool(calls)
+        self._once = not all(outcomes.TABLE[call.operation].idempotent for call in calls)
 
     async def go_through(self) -> None:
         """All sources that are not followed, from where it was. Raises LinckiaError, OSError where a source cannot be
@@ -197,7 +201,7 @@ class _Execution:
             await self._core.database.write(lambda db: _select(db, source, batch.ids))
         tally = Tally()
         if batch.matched:
-            await self._doing.do(self.plan.outcomes, batch.matched, tally)
+            await self._doing.do(batch.matched, tally)
         await self._core.database.write(lambda db: self._note(db, len(batch.ids), len(batch.matched), tally, position))
 
     async def _one_by_one(self, source: PlanSource, batch: Batch, number: int | None) -> None:
@@ -226,7 +230,7 @@ class _Execution:
             if fresh is None:
                 done = end
                 continue
-            await self._doing.do(self.plan.outcomes, [fresh], tally)
+            await self._doing.do([fresh], tally)
             done = end if claims else end - 1
             matched = int(not claims)
 

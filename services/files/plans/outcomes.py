@@ -5,17 +5,19 @@ An outcome that fails for an entry is counted and said, and does not keep others
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import apsw
+import msgspec
 import trio
 
 from linckia.proto import grants, ops
 from linckia.proto.errors import Executed, Forbidden, InvalidParams, LinckiaError, Overloaded, Unavailable
+from linckia.proto.later import LaterCall, filled
 from linckia.proto.operation import CLIENT, Operation, Role
+from linckia.proto.ops.files import plans as ops_of_plans
 from linckia.proto.ops.files.plans import ChainedOutcome, ClassifierOutcome, Outcome, SelectionOutcome, ToolOutcome
 from linckia.proto.ops.kernel import SERVICE as KERNEL
 from linckia.proto.ops.kernel import KernelCall
@@ -30,10 +32,12 @@ from linckia.services.runtime import times
 
 MAX_DEPTH = 16
 
+NO_MANDATE = (
+    "an earlier version stored this plan, and did not keep whose rights it has; give its `outcomes` again (plan-update)"
+)
+
 ATTEMPTS = 5
 """At an operation whose service is not there for the moment."""
-
-_PLACEHOLDER = re.compile(r"\{\{\s*entry\.(\w+)\s*\}\}")
 
 FIELDS: dict[str, Callable[[Entry], str | int]] = {
     "path": lambda entry: entry.path,
@@ -48,6 +52,10 @@ FIELDS: dict[str, Callable[[Entry], str | int]] = {
 """What `{{entry.…}}` may name."""
 
 TABLE = ops.load()
+
+
+def values_of(entry: Entry) -> dict[str, str | int]:
+    return {name: value(entry) for name, value in FIELDS.items()}
 
 
 @dataclass(slots=True)
@@ -86,7 +94,7 @@ def _check_tool(outcome: ToolOutcome, field: str) -> None:
             field=f"{field}.tool",
         )
     sample = Entry(1, "/folder/name.txt", "name.txt", "/folder/", schema.FILE, "txt", 1, 0, 0)
-    arguments = filled(outcome.arguments, sample, f"{field}.arguments")
+    arguments = filled(outcome.arguments, values_of(sample), f"{field}.arguments")
     try:
         operation.parse(arguments)
     except InvalidParams as error:
@@ -98,13 +106,9 @@ def may_be_called(operation: Operation[Any]) -> bool:
     return operation.admits(CLIENT) and operation.role in (Role.TOOL, Role.STEP) and operation.service != KERNEL
 
 
-def tools_of(outcomes: Sequence[Outcome]) -> Iterator[Operation[Any]]:
-    """The operations that they call for each entry."""
-    for outcome in outcomes:
-        if isinstance(outcome, ToolOutcome):
-            yield TABLE[outcome.tool]
-        elif isinstance(outcome, ChainedOutcome):
-            yield from tools_of(outcome.outcomes)
+def calls_of(outcomes: Sequence[Outcome]) -> list[LaterCall]:
+    """The different calls that they make for each entry."""
+    return list({msgspec.json.encode(call): call for call in ops_of_plans.calls_of(outcomes)}.values())
 
 
 def check_grant(outcomes: Sequence[Outcome]) -> None:
@@ -114,44 +118,30 @@ def check_grant(outcomes: Sequence[Outcome]) -> None:
     """
     if (grant := grants.current.get()) is None:
         return
-    for operation in tools_of(outcomes):
-        if refusal := operation.refusal(grant):
+    for call in calls_of(outcomes):
+        if refusal := TABLE[call.operation].refusal(grant):
             raise Forbidden(f"`outcomes`: {refusal}", field="outcomes")
 
 
-def filled(value: Any, entry: Entry, field: str) -> Any:
-    """A parameter with what the entry has in place of `{{entry.…}}`; one that is nothing else keeps its type. Raises
-    InvalidParams where an entry has nothing of that name."""
-    match value:
-        case str():
-            whole = _PLACEHOLDER.fullmatch(value)
-            if whole is not None:
-                return _field(entry, whole[1], field)
-            return _PLACEHOLDER.sub(lambda match: str(_field(entry, match[1], field)), value)
-        case dict():
-            return {key: filled(item, entry, f"{field}.{key}") for key, item in value.items()}
-        case list():
-            return [filled(item, entry, f"{field}[{n}]") for n, item in enumerate(value)]
-        case _:
-            return value
-
-
-def _field(entry: Entry, name: str, field: str) -> str | int:
-    if name not in FIELDS:
-        raise InvalidParams(f"`{field}`: an entry has no {name[:100]!r}; it has: {', '.join(FIELDS)}", field=field)
-    return FIELDS[name](entry)
-
-
 class Doing:
-    """Does outcomes."""
+    """Does the outcomes of one plan.
 
-    def __init__(self, core: Core, classifying: Classifying) -> None:
+    Args:
+        mandates: the kernel's, for each of the `calls_of` the outcomes.
+    """
+
+    def __init__(
+        self, core: Core, classifying: Classifying, outcomes: Sequence[Outcome], mandates: Sequence[str]
+    ) -> None:
         self._core = core
         self._classifying = classifying
+        self._outcomes = outcomes
+        calls = map(msgspec.json.encode, calls_of(outcomes))
+        self._mandates = dict(zip(calls, mandates, strict=False))
 
-    async def do(self, outcomes: Sequence[Outcome], entries: Sequence[Entry], tally: Tally) -> None:
+    async def do(self, entries: Sequence[Entry], tally: Tally) -> None:
         """Do each outcome for all entries."""
-        for outcome in outcomes:
+        for outcome in self._outcomes:
             await self._do(outcome, entries, tally)
 
     async def _do(self, outcome: Outcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
@@ -210,7 +200,10 @@ class Doing:
 
     async def _call(self, outcome: ToolOutcome, entry: Entry) -> str | None:
         """Why it failed; None where it did not."""
-        call = KernelCall(operation=outcome.tool, arguments=filled(outcome.arguments, entry, "arguments"))
+        mandate = self._mandates.get(msgspec.json.encode(LaterCall(outcome.tool, outcome.arguments)))
+        if mandate is None:
+            return NO_MANDATE
+        call = KernelCall(mandate=mandate, entry=values_of(entry))
         timeout_s = TABLE[outcome.tool].deadline_ms / 1000
         for attempt in range(1, ATTEMPTS + 1):
             try:

@@ -11,8 +11,10 @@ import trio
 from msgspec import structs
 
 from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.later import MAX_LATER_CALLS
 from linckia.proto.ops.files import plans as ops
 from linckia.proto.ops.files.shared import Deleted
+from linckia.proto.ops.kernel import KernelMandate
 from linckia.services.files import paths
 from linckia.services.files.core import Core, Family, reads, writes
 from linckia.services.files.plans import executions, finding, followers, outcomes
@@ -59,6 +61,13 @@ class PlanTools(Family):
         outcomes.check_grant(definition.outcomes)
         return structs.replace(definition, sources=sources)
 
+    async def _mandates(self, definition: Definition, ctx: Context) -> list[str]:
+        """The kernel's, for the calls that the client who is served gives as outcomes.  Raises InvalidParams."""
+        calls = outcomes.calls_of(definition.outcomes)
+        if len(calls) > MAX_LATER_CALLS:
+            raise InvalidParams(f"`outcomes`: more than {MAX_LATER_CALLS} different calls", field="outcomes")
+        return await ctx.call(KernelMandate(calls=calls)) if calls else []
+
     async def _real(self, source: ops.PlanSource, field: str) -> ops.PlanSource:
         path = source.config.path
         if path is None:
@@ -69,6 +78,7 @@ class PlanTools(Family):
     @handles(ops.PlanCreate)
     async def create(self, params: ops.PlanCreate, ctx: Context) -> ops.Plan:
         definition = await self._checked(_definition_of(params))
+        definition = structs.replace(definition, mandates=await self._mandates(definition, ctx))
 
         def change(db: apsw.Connection) -> ops.Plan:
             named.require_free(db, "plan", params.name)
@@ -89,8 +99,10 @@ class PlanTools(Family):
                 raise OperationError(
                     f"plan {params.name!r} is {plan.status}; plan-update with status active lets it run"
                 )
-            definition = _definition_of(plan)
+            definition = _stored(db, params.name)
             outcomes.check_grant(definition.outcomes)
+            if len(outcomes.calls_of(definition.outcomes)) > len(definition.mandates):
+                raise OperationError(outcomes.NO_MANDATE)
             running = executions.running(db, params.name)
             id_ = running[0][0] if running else executions.begin(db, params.name, definition)
             started = fetch_value(db, "SELECT started FROM execution WHERE id = ?", (id_,))
@@ -121,7 +133,7 @@ class PlanTools(Family):
         query = f"SELECT id, {_RUN} FROM execution WHERE id > ? AND finished IS NOT NULL ORDER BY id LIMIT {RUNS}"
         rows = fetch_all(db, query, (params.after,))
         names = ops.CarriedRun.__struct_fields__
-        runs = [{**dict(zip(names, row, strict=True)), "definition": msgspec.json.decode(row[1])} for _, *row in rows]
+        runs = [{**dict(zip(names, row, strict=True)), "definition": _carried(row[1])} for _, *row in rows]
         return ops.CarriedRuns(runs=msgspec.convert(runs, list[ops.CarriedRun]), next=rows[-1][0] if rows else 0)
 
     @writes(ops.FilesImportRuns)
@@ -129,10 +141,10 @@ class PlanTools(Family):
         before = db.total_changes()
         for run in params.runs:
             try:
-                definition = msgspec.json.encode(msgspec.convert(run.definition, Definition)).decode()
+                definition = msgspec.convert({**run.definition, "mandates": []}, Definition)
             except msgspec.ValidationError as error:
                 raise InvalidParams(f"`runs`: a run of {run.plan!r} is of no plan: {error}", field="runs") from None
-            values = {**structs.asdict(run), "definition": definition}
+            values = {**structs.asdict(run), "definition": msgspec.json.encode(definition).decode()}
             db.execute(
                 f"INSERT INTO execution({_RUN}) SELECT :{_RUN.replace(', ', ', :')} FROM plan WHERE name = :plan"
                 " AND NOT EXISTS (SELECT 1 FROM execution WHERE plan = :plan AND started = :started)",
@@ -145,7 +157,9 @@ class PlanTools(Family):
         if params.clear_conditions and params.conditions is not None:
             raise InvalidParams("`clear_conditions`: give new `conditions`, or clear them", field="clear_conditions")
         async with self._changing:
-            before = await self._core.database.read(lambda db: _find(db, params.name))
+            before, stored = await self._core.database.read(
+                lambda db: (_find(db, params.name), _stored(db, params.name))
+            )
             given = {
                 name: value
                 for name in ("description", "mode", "sources", "conditions", "outcomes")
@@ -153,7 +167,9 @@ class PlanTools(Family):
             }
             if params.clear_conditions:
                 given["conditions"] = None
-            definition = await self._checked(structs.replace(_definition_of(before), **given))
+            definition = await self._checked(structs.replace(stored, **given))
+            if params.outcomes is not None:
+                definition = structs.replace(definition, mandates=await self._mandates(definition, ctx))
             status = before.status if params.status is None else params.status
             # An execution of the previous definition is ended, and restarted with this one if it was to run on.
             restarts = bool(given.keys() - {"description"})
@@ -209,9 +225,13 @@ def _resumed(db: apsw.Connection, name: str, definition: Definition) -> int | No
     query = "SELECT id, definition, error FROM execution WHERE plan = ? ORDER BY id DESC LIMIT 1"
     for id_, text, error in fetch_all(db, query, (name,)):
         if error is not None and error.startswith(_STOPPED):
-            if definition.mode == "continuous" or msgspec.json.decode(text, type=Definition) != definition:
+            then = structs.replace(msgspec.json.decode(text, type=Definition), mandates=definition.mandates)
+            if definition.mode == "continuous" or then != definition:
                 return executions.begin(db, name, definition)
-            db.execute("UPDATE execution SET status = 'running', finished = NULL, error = NULL WHERE id = ?", (id_,))
+            db.execute(
+                "UPDATE execution SET status = 'running', finished = NULL, error = NULL, definition = ? WHERE id = ?",
+                (msgspec.json.encode(definition).decode(), id_),
+            )
             return int(id_)
     return None
 
@@ -226,6 +246,10 @@ def _definition_of(given: ops.PlanCreate | ops.Plan) -> Definition:
     return msgspec.convert(given, Definition, from_attributes=True)
 
 
+def _stored(db: apsw.Connection, name: str) -> Definition:
+    return msgspec.json.decode(named.find(db, "plan", name)[1], type=Definition)
+
+
 def _find(db: apsw.Connection, name: str) -> ops.Plan:
     named.find(db, "plan", name)
     (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM plan WHERE name = ?", (name,))
@@ -237,12 +261,25 @@ def _plan(row: Row) -> ops.Plan:
     return ops.Plan(
         name=name,
         status=status,
-        **structs.asdict(msgspec.json.decode(text, type=Definition)),
+        **_shown(text),
         created_at=times.rfc3339(created),
         updated_at=times.rfc3339(updated),
         execution_count=count,
         last_execution_at=times.rfc3339_or_none(last),
     )
+
+
+def _shown(text: str) -> dict[str, Any]:
+    """A stored definition without what is the kernel's."""
+    definition = structs.asdict(msgspec.json.decode(text, type=Definition))
+    del definition["mandates"]
+    return definition
+
+
+def _carried(text: str) -> dict[str, Any]:
+    definition: dict[str, Any] = msgspec.json.decode(text)
+    definition.pop("mandates", None)
+    return definition
 
 
 def _execution(text: str, *row: Any) -> ops.Execution:

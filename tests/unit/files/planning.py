@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import trio
 
 from linckia.proto import ops
 from linckia.proto.errors import InvalidParams, OperationError
+from linckia.proto.later import LaterCall, filled
 from linckia.proto.operation import Params
 from linckia.proto.ops.files.plans import (
     Execution,
@@ -19,7 +21,7 @@ from linckia.proto.ops.files.plans import (
     SourceConfig,
 )
 from linckia.proto.ops.files.sets import ResourceSetGet
-from linckia.proto.ops.kernel import KernelCall
+from linckia.proto.ops.kernel import KernelCall, KernelMandate
 from linckia.services.files.main import open_service as open_files
 from linckia.services.files.plans.finding import Entry
 from linckia.services.files.store import schema
@@ -95,12 +97,18 @@ class Kernel:
 
         @handlers.handle(KernelCall)
         async def call(params: KernelCall, ctx: Context) -> None:
-            self.calls.append((params.operation, params.arguments))
+            asked = msgspec.json.decode(params.mandate, type=LaterCall)
+            arguments = filled(asked.arguments, params.entry, "arguments")
+            self.calls.append((asked.operation, arguments))
             if self.pause is not None:
                 self.paused.set()
                 await self.pause.wait()
-            if self.fails(params.arguments):
+            if self.fails(arguments):
                 raise OperationError("that one cannot be done")
+
+        @handlers.handle(KernelMandate)
+        async def mandate(params: KernelMandate, ctx: Context) -> list[str]:
+            return [msgspec.json.encode(call).decode() for call in params.calls]
 
         async def refuse(params: Params[object], ctx: Context) -> object:
             raise OperationError("not here")

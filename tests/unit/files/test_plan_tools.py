@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 import trio
 
+from linckia.proto.errors import OperationError
+from linckia.proto.later import filled
 from linckia.proto.ops.files.plans import (
     ChainedOutcome,
     MediaCondition,
@@ -126,7 +130,7 @@ async def test_tool_is_called_for_each_entry_with_what_the_entry_has(tmp_path: P
             "note": "{{ entry.name }} has {{entry.size}}",
             "sizes": ["{{entry.size}}"],
         }
-        assert outcomes.filled(arguments, ENTRY, "arguments") == {
+        assert filled(arguments, outcomes.values_of(ENTRY), "arguments") == {
             "path": "/in/a.txt",
             "note": "a.txt has 7",
             "sizes": [7],
@@ -184,3 +188,18 @@ async def test_execution_goes_on_after_its_process_died_and_repeats_no_call(tmp_
         # What was under way may have been done; that is said.
         assert done.outcomes_failed == 1
         assert "it may have been done or not" in (done.error or "")
+
+
+async def test_plan_of_a_version_that_kept_no_mandates_runs_once_its_outcomes_are_given_again(tmp_path: Path) -> None:
+    root, kernel = with_files(tmp_path, 1), Kernel()
+    async with with_kernel(tmp_path / "data", root, kernel) as bench:
+        await bench.call(PlanCreate(name="p", sources=[folder(root)], outcomes=[A_SET]))
+        await bench.stop("files")
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "files" / "files.db")) as db, db:
+            db.execute("UPDATE plan SET definition = json_remove(definition, '$.mandates')")
+        await bench.start("files")
+        with pytest.raises(OperationError, match="give its `outcomes` again"):
+            await bench.call(PlanExecute(name="p"))
+        await bench.call(PlanUpdate(name="p", outcomes=[A_SET]))
+        await bench.call(PlanExecute(name="p"))
+        assert (await ended(bench, "p")).outcomes_applied == 1

@@ -23,6 +23,7 @@ NAMELESS = {
     "kernel_shutdown": "there is one system",
     "kernel_tokens_changed": "the tokens are in their file",
     "files_import_runs": "an export as a whole",
+    "kernel_call": "what it calls has a line of its own",
     "memory_import": "an export as a whole",
     "session-set-preferences": "those of the session",
     "transcript_restore": "an export as a whole",

@@ -34,10 +34,10 @@ async def test_grant_of_a_call_goes_on_to_the_calls_made_for_it_and_is_not_widen
         assert (await of_front(r, Relay(text="widen"), Grant("ci", read_only=True))).grant == "ci"
 
 
-async def test_grant_that_another_service_names_is_not_heard() -> None:
+async def test_other_service_has_its_own_grant_whatever_it_names() -> None:
     async with rig() as r:
         await r.up("relay")
-        assert (await of_front(r, Say(text="x"), Grant("mine"), service="relay")).grant == ""
+        assert (await of_front(r, Say(text="x"), Grant("mine"), service="relay")).grant == "relay"
 
 
 @pytest.mark.parametrize(

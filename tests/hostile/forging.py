@@ -1,0 +1,145 @@
+"""An attacker in a service: frames that the kernel receives as the service's own.
+
+A kernel whose settings name this module (`IMPLANT`) has the operation `kernel_implant`.  The real service runs on
+beside its attacker: what it is sent and what it sends is not touched, and the answers to forged calls never reach it.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from linckia.kernel.ports import Known, LocalHandler
+from linckia.proto import errors, frames
+from linckia.proto.channel import BACKLOG_BYTES, Channel
+from linckia.proto.frames import AnyFrame, Call, Fault, Return
+from linckia.proto.link import Link
+from linckia.proto.operation import Params
+from linckia.proto.ops.kernel import Done, ServiceName, operator
+
+IMPLANT: Final = {"LINCKIA_CHAOS": "true", "LINCKIA_CHAOS_MODULE": __name__}
+"""The environment of a kernel; `tests` must be importable in it."""
+
+_FIRST_ID = 1 << 50
+"""Numbers that no service reaches by itself."""
+
+
+@operator.write("kernel_implant", idempotent=False, deadline_s=30)
+class KernelImplant(Params[Done], frozen=True, kw_only=True):
+    """Call an operation as a service would that was taken over; `kernel_implanted` tells what became of it."""
+
+    service: ServiceName
+    operation: str
+    params: dict[str, Any] = msgspec.field(default_factory=dict)
+    caller: Annotated[str, Meta(description="In whose name; the service's own by default")] = ""
+    during: Annotated[str, Meta(description="Once the service serves a call of this operation, as part of it")] = ""
+
+
+@operator.read("kernel_implanted", deadline_s=30)
+class KernelImplanted(Params[Any], frozen=True, kw_only=True):
+    """The answer to the latest forged call, once there is one."""
+
+
+@dataclass
+class _Forged:
+    wanted: KernelImplant
+    answered: trio.Event
+    answer: Return | Fault | None = None
+    parent: int | None = None
+
+
+class Injector:
+    """The attackers of one kernel (`linckia.kernel.ports.Injector`)."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Forged] = []
+        self._sent: dict[int, _Forged] = {}
+        self._channels: dict[str, _TakenOver] = {}
+        self._latest: _Forged | None = None
+        self._ids = itertools.count(_FIRST_ID)
+
+    def handlers(self, known: Known) -> Mapping[type[Params[Any]], LocalHandler]:
+        async def implant(params: KernelImplant, caller: str) -> Done:
+            self._latest = _Forged(params, trio.Event())
+            self._waiting.append(self._latest)
+            if not params.during:
+                self._channels[params.service].reading.cancel()
+            return Done(message="it waits for its moment")
+
+        async def implanted(params: KernelImplanted, caller: str) -> Any:
+            forged = self._latest
+            assert forged is not None
+            await forged.answered.wait()
+            if isinstance(forged.answer, Fault):
+                raise errors.from_failure(forged.answer.failure)
+            assert forged.answer is not None
+            return frames.read_body(forged.answer.body)
+
+        return {KernelImplant: implant, KernelImplanted: implanted}
+
+    def channel_to(self, service: str, link: Link) -> Channel:
+        self._channels[service] = channel = _TakenOver(self, service, link)
+        return channel
+
+    def delivered(self, service: str, call: Call) -> None:
+        for forged in self._waiting:
+            if (forged.wanted.service, forged.wanted.during) == (service, call.op):
+                forged.parent = call.id
+
+    def forge(self, service: str) -> list[Call]:
+        """What the attacker says now."""
+        ripe = [
+            each
+            for each in self._waiting
+            if each.wanted.service == service and (each.parent is not None or not each.wanted.during)
+        ]
+        calls = []
+        for each in ripe:
+            self._waiting.remove(each)
+            self._sent[number := next(self._ids)] = each
+            wanted = each.wanted
+            calls.append(
+                Call(
+                    id=number, op=wanted.operation, params=frames.pack_body(wanted.params), left_ms=20_000,
+                    trace=frames.new_trace(), caller=wanted.caller or service, generation=1, parent=each.parent,
+                )
+            )  # fmt: skip
+        return calls
+
+    def answered(self, frame: Return | Fault) -> bool:
+        if (forged := self._sent.pop(frame.id, None)) is None:
+            return False
+        forged.answer = frame
+        forged.answered.set()
+        return True
+
+
+class _TakenOver(Channel):
+    def __init__(self, injector: Injector, service: str, link: Link) -> None:
+        super().__init__(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
+        self._injector = injector
+        self._service = service
+        self.reading = trio.CancelScope()
+        self._ready: collections.deque[AnyFrame] = collections.deque()
+
+    def post(self, frame: AnyFrame) -> None:
+        if isinstance(frame, Return | Fault) and self._injector.answered(frame):
+            return
+        if isinstance(frame, Call):
+            self._injector.delivered(self._service, frame)
+        super().post(frame)
+
+    async def receive(self) -> AnyFrame:
+        while not self._ready:
+            with trio.CancelScope() as self.reading:
+                self._ready.append(await super().receive())
+            # Before an answer that came meanwhile: the call that is served is in flight still.
+            self._ready.extendleft(self._injector.forge(self._service))
+        return self._ready.popleft()
