@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated, TypeVar, TypeVarTuple
 
 import msgspec
@@ -45,6 +46,9 @@ Ts = TypeVarTuple("Ts")
 THREADS = 4
 """Parsing holds the interpreter's lock; more threads only let reads of small files pass a large one."""
 
+CHECKS = 2
+"""Validations at once, in threads of their own: each may take seconds, and other calls do not wait for them."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.yaml]`."""
@@ -68,6 +72,7 @@ class YamlService:
     def __init__(self, files: YamlFiles) -> None:
         self._files = files
         self._limiter = trio.CapacityLimiter(THREADS)
+        self._checks = trio.CapacityLimiter(CHECKS)
 
     @handles(NoyalibGet)
     async def get(self, params: NoyalibGet, ctx: Context) -> GetResult:
@@ -79,7 +84,8 @@ class YamlService:
 
     @handles(YamlValidate)
     async def validate(self, params: YamlValidate, ctx: Context) -> ValidateResult:
-        return await self._run(self._files.validate, params.file, params.schema, params.document)
+        check = partial(self._files.validate, params.file, params.schema, params.document)
+        return await trio.to_thread.run_sync(check, limiter=self._checks)
 
     @handles(YamlEdit)
     async def edit(self, params: YamlEdit, ctx: Context) -> EditResult:

@@ -3,6 +3,7 @@
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -39,9 +40,10 @@ Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 MAX_VALUES: Final = 1_000_000  # what the document may come to with its aliases followed
 MAX_DEPTH: Final = 200  # jsonschema recurses: deeper data is refused rather than left to Python's stack
 MAX_FAULTS: Final = 100
-MAX_STEPS: Final = 5_000_000  # the alternatives and references of a schema multiply: a few lines can ask for years
-_STEPS_OF_KEYWORD: Final = 5  # where it finds a fault; ten members of what it looks at are one more
-_STEPS_OF_REFERENCE: Final = 20
+MAX_MATCH: Final = 200_000_000  # instructions of a pattern times characters: some seconds at worst
+MAX_CPU_S: Final = 5.0  # the alternatives and references of a schema multiply: a few lines can ask for years
+_SHOWN_CHARS: Final = 200  # of a value in a message
+_SHOWN_ITEMS: Final = 10
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE: Final = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -126,7 +128,8 @@ class _Composer:
             if name == "<<" and isinstance(data, dict | list):
                 for source in [data] if isinstance(data, dict) else data:
                     if isinstance(source, dict):
-                        merged = {**source, **merged}
+                        for key, value in source.items():
+                            merged.setdefault(key, value)
             else:
                 own[name] = data
         return {**merged, **own}, size, deepest + 1
@@ -162,26 +165,78 @@ def _bad_pattern(schema: object, path: str = "$") -> Iterator[str]:
             yield from _bad_pattern(item, f"{path}.{key}")
 
 
-class _TooManySteps(Exception):
-    pass
+class _TooCostly(Exception):
+    """The schema asks for too much work; says which bound was met."""
 
 
-_steps = threading.local()
-"""How many steps of a validation this thread may still make; without `left`, it makes none of ours."""
+_until = threading.local()
+"""`cpu_s`, in a thread that validates: the processor time of the thread at which it gives up."""
 
 
-def _counted(check: Callable[..., Any], own: int) -> Callable[..., Any]:
-    """A keyword's check that takes from the steps what it costs."""
+def _check_time() -> None:
+    if time.thread_time() > getattr(_until, "cpu_s", math.inf):
+        why = "its alternatives or references multiply, or the document is too large for it"
+        raise _TooCostly(f"the check takes more than {MAX_CPU_S:g} s of processor time: {why}")
 
-    def counted(validator: Validator, value: Any, instance: Any, schema: Any) -> Any:
-        if (left := getattr(_steps, "left", None)) is not None:
-            several = [len(each) for each in (value, instance) if isinstance(each, list | dict)]
-            _steps.left = left - own - sum(several) // 10
-            if _steps.left < 0:
-                raise _TooManySteps
+
+def _search(pattern: str, text: str) -> Any:
+    _check_time()
+    expression = _expression(pattern)
+    if expression.programsize * len(text) > MAX_MATCH:
+        raise _TooCostly(f"the pattern {_brief(repr(pattern))} is too large for a text of {len(text)} characters")
+    return expression.search(linear.readable(text))
+
+
+def _bounded(check: Callable[..., Any]) -> Callable[..., Any]:
+    """A keyword's check that is made while there is time left."""
+
+    def bounded(validator: Validator, value: Any, instance: Any, schema: Any) -> Any:
+        _check_time()
         return check(validator, value, instance, schema)
 
-    return counted
+    return bounded
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 60]} … {text[-57:]}"
+
+
+class _Text(str):
+    """A long string, which is shown in part: the library shows each value in a message for each fault it considers."""
+
+    def __repr__(self) -> str:
+        return _brief(repr(self[:_SHOWN_CHARS] + self[-_SHOWN_CHARS:]))
+
+
+class _Items(list[Data]):
+    """A sequence, of which some items are shown."""
+
+    def __repr__(self) -> str:
+        more = [f"… ({len(self)} items)"] if len(self) > _SHOWN_ITEMS else []
+        return _brief(f"[{', '.join([*map(repr, self[:_SHOWN_ITEMS]), *more])}]")
+
+
+class _Members(dict[str, Data]):
+    """A mapping, of which some members are shown."""
+
+    def __repr__(self) -> str:
+        more = [f"… ({len(self)} members)"] if len(self) > _SHOWN_ITEMS else []
+        shown = (f"{name!r}: {value!r}" for name, value in islice(self.items(), _SHOWN_ITEMS))
+        return _brief(f"{{{', '.join([*shown, *more])}}}")
+
+
+def _shown_in_part(value: Any, done: dict[int, Any]) -> Any:
+    """The same data, in the types that are shown in part; what is in `done` by its id was made so already."""
+    if isinstance(value, str):
+        return _Text(value) if len(value) > 2 * _SHOWN_CHARS else value
+    if not isinstance(value, list | dict):
+        return value
+    if id(value) not in done:
+        if isinstance(value, list):
+            done[id(value)] = _Items(_shown_in_part(item, done) for item in value)
+        else:
+            done[id(value)] = _Members((name, _shown_in_part(item, done)) for name, item in value.items())
+    return done[id(value)]
 
 
 def _unique(container: list[Data]) -> bool:
@@ -200,16 +255,12 @@ def _unique(container: list[Data]) -> bool:
 # The library has no settings for these, and its release is pinned: its regular expressions, its search for equal items
 # that is quadratic, and the alternatives and references of a schema, which multiply.
 for _module in (_format, _keywords, _legacy_keywords, _utils):
-    vars(_module)["re"] = SimpleNamespace(
-        compile=_expression, search=lambda pattern, text: _expression(pattern).search(linear.readable(text))
-    )
+    vars(_module)["re"] = SimpleNamespace(compile=_expression, search=_search)
 vars(_keywords)["uniq"] = _unique
 for _draft in (Draft3Validator, Draft4Validator, Draft6Validator, Draft7Validator, Draft201909Validator,
                Draft202012Validator):  # fmt: skip
     for _name, _check in _draft.VALIDATORS.items():
-        _draft.VALIDATORS[_name] = _counted(
-            _check, _STEPS_OF_REFERENCE if _name.lower().endswith("ref") else _STEPS_OF_KEYWORD
-        )
+        _draft.VALIDATORS[_name] = _bounded(_check)
 
 
 def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fault]:
@@ -217,10 +268,11 @@ def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fau
 
     References to other files or hosts are not followed. Raises YamlError (-32602) where the schema itself is wrong.
     """
-    data, _, _ = _Composer(tree).value(document.event + 1, 0)
+    data = _shown_in_part(_Composer(tree).value(document.event + 1, 0)[0], {})
     made = validators.validator_for(schema, default=Draft202012Validator)
-    _steps.left = MAX_STEPS
+    _until.cpu_s = time.thread_time() + MAX_CPU_S
     try:
+        schema = _shown_in_part(schema, {})
         made.check_schema(schema)
         validator: Validator = made(schema, registry=EMPTY_REGISTRY)
         found = list(islice(validator.iter_errors(data), MAX_FAULTS))
@@ -231,13 +283,12 @@ def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fau
         raise YamlError(Code.INVALID_PARAMS, message) from None
     except linear.BadPattern as error:
         raise YamlError(Code.INVALID_PARAMS, f"schema: {next(_bad_pattern(schema), error)}") from None
-    except _TooManySteps:
-        message = f"schema: it takes more than {MAX_STEPS} steps to check this document: its alternatives multiply"
-        raise YamlError(Code.INVALID_PARAMS, message) from None
+    except _TooCostly as error:
+        raise YamlError(Code.INVALID_PARAMS, f"schema: {error}") from None
     except RecursionError:
         raise YamlError(Code.INVALID_PARAMS, "schema: its references never end for this document") from None
     finally:
-        del _steps.left
+        del _until.cpu_s
     faults = [_located(tree, document, fault) for fault in found]
     return sorted(faults, key=lambda fault: (fault.line, fault.column, fault.message))
 
