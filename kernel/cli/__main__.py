@@ -10,6 +10,7 @@ from importlib import import_module
 
 from linckia.kernel.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Failed, Usage
 from linckia.kernel.cli.parser import build_parser
+from linckia.kernel.cli.terminal import complain
 from linckia.proto.control.address import find_data_dir
 from linckia.proto.control.client import CallFailed, ControlError
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command: Command = getattr(import_module(f"linckia.kernel.cli.{arguments.module}"), arguments.function)
         code = command(arguments)
-        print(end="", flush=True)
+        sys.stdout.flush()
     except BrokenPipeError:
         # The reader has seen enough (`linckia tools | head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(what: object, code: int) -> int:
-    print(f"linckia: {what}", file=sys.stderr)
+    complain(what)
     return code
 
 
@@ -52,7 +53,8 @@ _WHERE_TO_LOOK = {
 def describe(error: CallFailed) -> str:
     """A failure in words, with whether the work may have happened and when to try again, where that matters."""
     failure = error.failure
-    text = str(failure.get("message", "failed"))
+    # A line of its own would look like one of ours.
+    text = str(failure.get("message", "failed")).replace("\n", "\n  ")
     if failure.get("executed") == "maybe":
         text += "\nIt may have been done: look before you repeat it."
     if retry_after_ms := failure.get("retry_after_ms"):

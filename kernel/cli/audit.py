@@ -16,6 +16,7 @@ import msgspec
 from linckia.kernel.audit import Entry, entries, files_of, now, path_of
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.logs import POLL_S, follow
+from linckia.kernel.cli.terminal import escaped, say
 from linckia.kernel.settings import seconds
 
 DEFAULT_COUNT = 50
@@ -35,11 +36,11 @@ def audit(arguments: argparse.Namespace) -> int:
         raise Failed(f"nothing was recorded in {path_of(data_dir).parent} yet; see [audit] in the settings")
     found = filter(fits, itertools.chain.from_iterable(map(_read, paths)))
     for entry in found if count is None else collections.deque(found, maxlen=count):
-        print(show(entry))
+        say(show(entry))
     if arguments.follow:
         for entry in entries(line.encode() for line in _follow(path_of(data_dir))):
             if fits(entry):
-                print(show(entry), flush=True)
+                say(show(entry), flush=True)
     return 0
 
 
@@ -93,4 +94,4 @@ def in_words(entry: Entry) -> str:
     line = (
         f"{at} {entry.who}{peer}{source} {entry.operation} {entry.target} -> {entry.outcome}{maybe}{told}{times}{took}"
     )
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
+    return escaped(line)

@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import complain, duration, show_answer, show_json, size
+from linckia.kernel.cli.terminal import complain, duration, say, show_answer, show_json, size
 from linckia.kernel.config import load
 from linckia.kernel.data_format import program
 from linckia.kernel.settings import BackupSettings, ConfigError, Flags
@@ -54,7 +54,7 @@ def backup(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json(msgspec.to_builtins(made))
     else:
-        print(
+        say(
             f"{made.snapshot}: {made.stores} stores, {made.files} files, {size(made.size)}, of which {size(made.new)} "
             f"were added to {made.to}; verified; writers waited {made.held_ms:.0f} ms"
         )
@@ -105,7 +105,7 @@ def restore_backup(arguments: argparse.Namespace) -> int:
         complain(f"in the backup: {problem}")
     if aside is not None:
         complain(f"what was there is in {aside} now")
-    print(
+    say(
         f"{data_dir} is as it was at {_at(manifest)} ({manifest.id}): {len(manifest.files)} files, "
         f"{size(manifest.size)}, verified. Indexes are rebuilt once Linckia is started"
     )

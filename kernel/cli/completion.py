@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from linckia.kernel.cli.parser import build_parser
+from linckia.kernel.cli.terminal import say
 from linckia.proto.operation import OPERATOR, SURFACES
 from linckia.proto.ops import load
 
@@ -26,7 +27,7 @@ class CommandWords(NamedTuple):
 def completion(arguments: argparse.Namespace) -> int:
     """Print the script."""
     writers = {"bash": bash, "zsh": zsh, "fish": fish}
-    print(writers[arguments.shell](list(commands())))
+    say(*writers[arguments.shell](list(commands())).split("\n"))
     return 0
 
 

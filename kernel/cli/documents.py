@@ -11,12 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_answer, show_json, size
+from linckia.kernel.cli.terminal import (
+    Bars,
+    complain,
+    connect,
+    params_of,
+    patiently,
+    pour,
+    say,
+    show_answer,
+    show_json,
+    size,
+)
 from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 PIECE_BYTES = 1024 * 1024
 PAGE = 1000
@@ -32,7 +43,7 @@ def add(arguments: argparse.Namespace) -> int:
                 answer = patiently(client, "documents_add", request, show)
             answers.append(answer)
             if not arguments.json:
-                print(added(answer, time.monotonic() - began))
+                say(added(answer, time.monotonic() - began))
             for reason in (*answer["failed"], *(f"text of {each}" for each in answer["without_text"])):
                 complain(reason)
     if arguments.json:
@@ -90,7 +101,7 @@ def ls(arguments: argparse.Namespace) -> int:
         del documents[arguments.limit :]
     if arguments.paths and not arguments.json:
         for one in documents:
-            print(one["path"])
+            say(one["path"])
         return 0
     rows = [
         ((one["hash"][:12], "dim"), size(one["size"]), moment(one["indexed"]), (one["path"], "bold"))
@@ -115,9 +126,7 @@ def cat(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 show_json(first)
                 continue
-            for data in _content(client, first):
-                sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            pour(_content(client, first))
     return 0
 
 
@@ -173,13 +182,6 @@ def grep(arguments: argparse.Namespace) -> int:
 class _Lines:
     """Matches as grep prints them, with colours on a terminal."""
 
-    def __init__(self) -> None:
-        self._terminal: Console | None = None
-        if sys.stdout.isatty():
-            from rich.console import Console
-
-            self._terminal = Console(soft_wrap=True, highlight=False)
-
     def show(self, answer: JsonObject, context: int) -> None:
         for path in answer["files"] or []:
             self._line(path, "", None, "")
@@ -187,7 +189,7 @@ class _Lines:
             self._line(one["file"], ":", None, str(one["count"]))
         for index, match in enumerate(answer["matches"]):
             if context and index:
-                print("--")
+                say("--")
             first = match["line_number"] - len(match["context_before"])
             for number, text in enumerate(match["context_before"], first):
                 self._line(match["file"], "-", number, text)
@@ -198,12 +200,7 @@ class _Lines:
     def _line(self, path: str, mark: str, number: int | None, text: str) -> None:
         numbered = "" if number is None else f"{mark}{number}"
         mark = mark if text or number is not None else ""
-        if self._terminal is None:
-            print(f"{path}{numbered}{mark}{text}")
-            return
-        from rich.text import Text
-
-        self._terminal.print(Text(path, "magenta") + Text(numbered, "green") + Text(mark) + Text(text))
+        say([(path, "magenta"), (numbered, "green"), mark, text])
 
 
 def restore(arguments: argparse.Namespace) -> int:
@@ -219,7 +216,7 @@ def restore(arguments: argparse.Namespace) -> int:
     done = "would be restored" if answer["dry_run"] else "restored"
     skipped = f"; {answer['skipped']} skipped" if answer["skipped"] else ""
     written = f"{answer['files_restored']} files ({size(answer['bytes_restored'])})"
-    print(f"{written} {done} below {answer['output_directory']}{skipped}")
+    say(f"{written} {done} below {answer['output_directory']}{skipped}")
     for one in answer["files"]:
         if one["reason"]:
             complain(f"{one['path']}: {one['reason']}")

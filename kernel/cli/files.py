@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import Bars, complain, connect, show_json, size
+from linckia.kernel.cli.terminal import Bars, Cell, complain, connect, escaped, say, show_json, size
 from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 
@@ -27,7 +27,7 @@ def index(arguments: argparse.Namespace) -> int:
     with connect(arguments) as client:
         for path in arguments.paths:
             answer = _indexed(client, absolute(path), 0)
-            print(
+            say(
                 f"{answer['root']}: {answer['files']:,} files, {answer['directories']:,} directories,"
                 f" {size(answer['totalSize'])} in {answer['durationMs'] / 1000:.1f} s"
             )
@@ -53,10 +53,9 @@ def du(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json({**top, "tree": [line._asdict() for line in lines[1:]]})
         return 0
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
     for line in lines:
-        print(drawn(line, top["size"], width, colour))
+        say(drawn(line, top["size"], width))
     return 0
 
 
@@ -85,25 +84,20 @@ def _tree(client: Client, path: str, depth: int, limit: int, branch: str) -> Ite
         yield Line(f"… {more:,} more", 0, f"{branch}└─ ", False)
 
 
-def drawn(line: Line, whole: int, width: int, colour: bool) -> str:
+def drawn(line: Line, whole: int, width: int) -> list[Cell]:
     """Size, share, bar and name, cut to the width of the terminal."""
     if line.name.startswith("… ") and not line.size:
-        return f"{'':{9 + 2 + 5 + 2 + BAR_CELLS + 2}}{line.branch}{line.name}"[:width]
+        return [f"{'':{9 + 2 + 5 + 2 + BAR_CELLS + 2}}{line.branch}{line.name}"[:width]]
     share = min(1.0, line.size / whole) if whole else 0.0
     eighths = round(share * BAR_CELLS * 8)
     bar = (EIGHTHS[8] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")).ljust(BAR_CELLS)
-    name = f"{printable(line.name)}{'/' if line.is_folder and not line.name.endswith('/') else ''}"
+    name = f"{escaped(line.name)}{'/' if line.is_folder and not line.name.endswith('/') else ''}"
     before = f"{size(line.size):>9}  {share * 100:4.0f}%  "
     room = max(0, width - len(before) - BAR_CELLS - 2)
     text = f"{line.branch}{name}"
     if len(text) > room:
         text = f"{text[: max(0, room - 1)]}…"
-    return f"{before}\x1b[32m{bar}\x1b[0m  {text}" if colour else f"{before}{bar}  {text}"
-
-
-def printable(name: str) -> str:
-    """A name on one line of a terminal, whatever is in it."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in name)
+    return [before, (bar, "green"), f"  {text}"]
 
 
 def absolute(path: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from linckia.kernel.cli import Failed
-from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently
+from linckia.kernel.cli.terminal import Bars, OnProgress, complain, connect, patiently, say
 from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
@@ -28,7 +28,7 @@ def import_transcripts(arguments: argparse.Namespace) -> int:
         for file in files:
             importer.take(file)
     took_s = max(time.monotonic() - began, 1e-3)
-    print(
+    say(
         f"{importer.messages} messages in {importer.files} files, {importer.nodes} of them new, in {took_s:.1f} s"
         f" ({importer.read_bytes / took_s / 1e6:.1f} MB/s)"
     )

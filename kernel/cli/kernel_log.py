@@ -15,6 +15,7 @@ import os
 import sys
 from pathlib import Path
 
+from linckia.kernel.cli.terminal import complain, escaped
 from linckia.proto.control.address import log_dir
 
 ROTATE_BYTES = 8 * 1024 * 1024
@@ -55,7 +56,7 @@ class HumanLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.datetime.fromtimestamp(record.created)
-        text = f"{at:%H:%M:%S} {record.name.removeprefix('linckia.'):<10}  {record.getMessage()}"
+        text = f"{at:%H:%M:%S} {record.name.removeprefix('linckia.'):<10}  {escaped(record.getMessage())}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         colour = _COLOURS.get(record.levelno, "") if self._colour else ""
@@ -86,7 +87,7 @@ class Rotating(logging.handlers.RotatingFileHandler):
         # Said once: the lines themselves go to stderr as well where people read it.
         if not self._lost:
             with contextlib.suppress(OSError):
-                print(f"linckia: {self.baseFilename} cannot be written: {error.strerror}", file=sys.stderr)
+                complain(f"{self.baseFilename} cannot be written: {error.strerror}")
         self._lost += 1
 
     def doRollover(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from linckia.kernel.cli import Failed, Usage
+from linckia.kernel.cli.terminal import escaped, say
 from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.near import nearest
 
@@ -31,10 +32,10 @@ def logs(arguments: argparse.Namespace) -> int:
     # Unchanged for programs; on a terminal, JSON lines are put in words.
     show = in_words if sys.stdout.isatty() else str
     for line in last_lines(path, arguments.lines):
-        print(show(line))
+        say(*show(line).split("\n"))
     if arguments.follow:
         for line in follow(path):
-            print(show(line), flush=True)
+            say(*show(line).split("\n"), flush=True)
     return 0
 
 
@@ -45,7 +46,7 @@ def in_words(line: str) -> str:
         words = f"{entry['time']} {entry['level']:<8}{entry['logger'].removeprefix('linckia.')}: {entry['message']}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return line
-    return words + (f"\n{entry['error']}" if "error" in entry else "")
+    return escaped(words) + (f"\n{entry['error']}" if "error" in entry else "")
 
 
 def follow(path: Path) -> Iterator[str]:

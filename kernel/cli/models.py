@@ -20,7 +20,7 @@ import msgspec
 
 from linckia.kernel.catalog import ENTRIES
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import show_answer, size
+from linckia.kernel.cli.terminal import say, show_answer, size
 from linckia.kernel.config import load
 from linckia.kernel.settings import ConfigError, Flags
 from linckia.proto.control.client import CallFailed, Client, NoKernel
@@ -89,7 +89,7 @@ def _known(name: str) -> KnownModel:
 
 def _get(model: KnownModel) -> int:
     if model.name == PACKAGED:
-        print(f"{model.name} comes with the installation.")
+        say(f"{model.name} comes with the installation.")
         return 0
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import httpx2
@@ -124,7 +124,7 @@ def _get(model: KnownModel) -> int:
     lacking = [name for name in ("config.json", "tokenizer.json", "*.safetensors") if not list(folder.glob(name))]
     if lacking:
         raise Failed(f"{hub} has no {' and no '.join(lacking)} of {model.name} at {model.revision}")
-    print(f"{model.name} is in {folder}. `linckia models use {model.short_name}` has it used.")
+    say(f"{model.name} is in {folder}. `linckia models use {model.short_name}` has it used.")
     return 0
 
 
@@ -185,7 +185,7 @@ def _use(name: str, data_dir: Path) -> int:
             raise Failed(f"the environment says {in_force!r} for the model of {service}, and it goes before {path}")
         _restart(data_dir, service)
     except NoKernel:
-        print(f"{name} is used from the next start on ({path}).")
+        say(f"{name} is used from the next start on ({path}).")
         return 0
     except (ConfigError, CallFailed, Failed) as error:
         if before is None:
@@ -195,10 +195,10 @@ def _use(name: str, data_dir: Path) -> int:
         with contextlib.suppress(NoKernel):
             _restart(data_dir, service)
         raise Failed(f"{name} is not used, and all is as before: {error}") from None
-    print(f"{name} is used: {service} is ready with it.")
+    say(f"{name} is used: {service} is ready with it.")
     if service == EMBEDDER:
         _cut_anew(data_dir)
-        print("Searches use the vectors there are until all are of this model; `linckia status` says how far it is.")
+        say("Searches use the vectors there are until all are of this model; `linckia status` says how far it is.")
     return 0
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import Bars, complain, connect, params_of, patiently, show_json, show_table
+from linckia.kernel.cli.terminal import Bars, complain, connect, params_of, patiently, say, show_json, show_table
 from linckia.proto.json_types import JsonObject
 
 SNIPPET_CHARS = 160
@@ -52,7 +52,7 @@ def ingest(arguments: argparse.Namespace) -> int:
         # The work resumes where it was, however long its service takes to come back.
         params = {"paths": paths, "vectors": arguments.vectors}
         answer = patiently(client, "knowledge_ingest", params, show, patience_s=float("inf"))
-    print(summary(answer, time.monotonic() - began))
+    say(summary(answer, time.monotonic() - began))
     for problem in answer["failed"]:
         complain(f"{problem['path']}: {problem['reason']}")
     return 1 if answer["failed_count"] else 0

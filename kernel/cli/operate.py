@@ -8,7 +8,7 @@ import sys
 import time
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Bars, connect, show_json
+from linckia.kernel.cli.terminal import Bars, connect, say, show_json
 from linckia.proto.control.client import NoKernel
 from linckia.proto.json_types import JsonObject
 
@@ -51,7 +51,7 @@ def _operate(arguments: argparse.Namespace) -> int:
     """Call the kernel's operation of the command's name for one service.  Raises ControlError."""
     with connect(arguments) as client:
         result: JsonObject = client.call(f"kernel_{arguments.command}", {"service": arguments.service})
-    print(result["message"])
+    say(result["message"])
     return 0
 
 
@@ -69,7 +69,7 @@ def stop(arguments: argparse.Namespace) -> int:
         try:
             connect(arguments).close()
         except NoKernel:
-            print("The kernel has ended.")
+            say("The kernel has ended.")
             return 0
         time.sleep(POLL_S)
     raise Failed(f"the kernel was told to end and still runs after {END_TIMEOUT_S:.0f} s; see `linckia logs`")

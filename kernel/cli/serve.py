@@ -19,6 +19,7 @@ from functools import partial
 from linckia.kernel import VERSION, data_format
 from linckia.kernel.cli import EXIT_HELD, Failed, Usage
 from linckia.kernel.cli.kernel_log import open_log
+from linckia.kernel.cli.terminal import complain, say
 from linckia.kernel.config import Config, load
 from linckia.kernel.settings import ConfigError, Flags
 from linckia.kernel.supervisor.spawn import Ahead
@@ -61,7 +62,7 @@ def serve(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         raise Usage(str(error)) from None
     except AlreadyHeld as error:
-        print(f"linckia: {error}", file=sys.stderr)
+        complain(error)
         return EXIT_HELD
     except CannotHold as error:
         raise Failed(str(error)) from None
@@ -110,7 +111,7 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
     try:
         with Client(config.data_dir) as client:
             client.step_aside([str(root) for root in config.roots], read_only=config.read_only)
-        print("linckia: taking over from the kernel that MCP clients started", file=sys.stderr)
+        complain("taking over from the kernel that MCP clients started")
     except CallFailed as error:
         if error.failure.get("kind") == "forbidden":
             raise held from None
@@ -184,15 +185,14 @@ def announce(config: Config, http_url: str | None, page_url: str | None) -> None
     if page_url is not None and not sys.stderr.isatty():
         # A log may be read by others: what is behind the # lets in.
         page_url = page_url.partition("#")[0]
-    print(
-        f"Linckia {VERSION} is ready (process {os.getpid()})\n"
-        f"  MCP over HTTP   {http_url or 'off'}\n"
-        f"  operator's page {page_url or 'off'}\n"
-        f"  token           {_token(config)}\n"
-        f"  MCP over stdio  linckia stdio --data {config.data_dir}\n"
-        f"  control         {socket_path(config.data_dir)}\n"
-        f"  roots           {roots}\n"
+    say(
+        f"Linckia {VERSION} is ready (process {os.getpid()})",
+        f"  MCP over HTTP   {http_url or 'off'}",
+        f"  operator's page {page_url or 'off'}",
+        f"  token           {_token(config)}",
+        f"  MCP over stdio  linckia stdio --data {config.data_dir}",
+        f"  control         {socket_path(config.data_dir)}",
+        f"  roots           {roots}",
         "Ctrl-C or `linckia stop` ends it in order.",
-        file=sys.stderr,
-        flush=True,
+        to=sys.stderr,
     )

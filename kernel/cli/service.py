@@ -16,6 +16,7 @@ from pathlib import Path
 
 from linckia.kernel.cli import EXIT_HELD, EXIT_USAGE, Failed, Usage
 from linckia.kernel.cli.stdio import real_root
+from linckia.kernel.cli.terminal import say
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 
@@ -55,16 +56,16 @@ def service(arguments: argparse.Namespace) -> int:
         return _remove(path, system=arguments.system)
     text = unit(arguments)
     if arguments.action == "show":
-        print(text, end="")
+        say(*text.splitlines())
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     _systemctl("daemon-reload", system=arguments.system)
     _systemctl("enable", "--now", path.name, system=arguments.system)
     manage = "systemctl" if arguments.system else "systemctl --user"
-    print(f"{path} is installed and started; `{manage} status {path.stem}` and `linckia status` show it.")
+    say(f"{path} is installed and started; `{manage} status {path.stem}` and `linckia status` show it.")
     if not arguments.system:
-        print("It runs while you are logged in; `loginctl enable-linger` lets it run from the start of the machine on.")
+        say("It runs while you are logged in; `loginctl enable-linger` lets it run from the start of the machine on.")
     return 0
 
 
@@ -92,7 +93,7 @@ def _remove(path: Path, *, system: bool) -> int:
     _systemctl("disable", "--now", path.name, system=system)
     path.unlink()
     _systemctl("daemon-reload", system=system)
-    print(f"{path} is removed; the data directory stays as it is.")
+    say(f"{path} is removed; the data directory stays as it is.")
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Cell, connect, duration, rich_table, show_json, show_table, size
+from linckia.kernel.cli.terminal import Cell, connect, duration, escaped, rich_table, say, show_json, show_table, size
 from linckia.proto.json_types import JsonObject
 
 HEADERS = ("SERVICE", "STATE", "GEN", "PID", "UP", "RESTARTS", "RECOVERY", "MEMORY", "BUSY", "")
@@ -28,8 +28,7 @@ def status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json(answer)
     else:
-        print(heading(answer))
-        print()
+        say(*heading(answer).split("\n"), "")
         if arguments.trends:
             show_table(TRENDS, [trend(one) for one in answer["trends"]])
         else:
@@ -53,7 +52,7 @@ def top(arguments: argparse.Namespace) -> int:
             live.update(
                 Group(
                     # It stays on the screen, where others may look.
-                    Text(heading(answer, secrets=False)),
+                    *map(Text, map(escaped, heading(answer, secrets=False).split("\n"))),
                     Text(),
                     rich_table(HEADERS, [row(service) for service in answer["services"]]),
                 ),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linckia.kernel.cli import EXIT_HELD, Failed, Usage
+from linckia.kernel.cli.terminal import complain
 from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.control.client import CallFailed, Client, KernelGone, NoKernel
 from linckia.proto.json_types import JsonObject
@@ -51,7 +52,7 @@ def stdio(arguments: argparse.Namespace) -> int:
     roots = [real_root(path) for path in arguments.paths]
     with _as_they_were(0, 1):
         if os.isatty(0):
-            print("linckia: speaking MCP on this terminal, one JSON message a line; Ctrl-D ends", file=sys.stderr)
+            complain("speaking MCP on this terminal, one JSON message a line; Ctrl-D ends")
         _serve(data_dir, roots, arguments)
     return 0
 
@@ -72,11 +73,11 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
                 ended = "died"
         if ended in ("client", "stopped"):
             if ended == "stopped":
-                print("linckia: the kernel was ended; the session ends with it", file=sys.stderr)
+                complain("the kernel was ended; the session ends with it")
             return
         roots = attached["roots"]
         if ended == "replaced":
-            print("linckia: another kernel takes over; the session goes on there", file=sys.stderr)
+            complain("another kernel takes over; the session goes on there")
             patience_s = COMES_BACK_S
             continue
         early = early + 1 if time.monotonic() - joined_at < EARLY_S else 0
@@ -85,7 +86,7 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
                 f"{early} kernels in a row have died within {EARLY_S:.0f} s of taking the session; see {log}. "
                 "Start the client's session again: what was acknowledged is on disk."
             )
-        print(f"linckia: the kernel has died (see {log}); the session goes on with the next", file=sys.stderr)
+        complain(f"the kernel has died (see {log}); the session goes on with the next")
         patience_s = 0.0 if attached["ephemeral"] else COMES_BACK_S
 
 

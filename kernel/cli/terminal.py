@@ -1,13 +1,23 @@
-"""What commands share: calls of operations; tables, progress, sizes and durations for people at a terminal."""
+"""What commands share: calls of operations; output, tables, progress, sizes and durations for people at a terminal.
+
+All output of commands passes through here.  A terminal obeys what is printed on it, and strangers choose the names of
+files, their contents, log lines and what services say of themselves.  On a terminal, characters that would control it
+are shown as escapes (`\\x1b`, `\\u202e`), and so is a newline within a line.  A pipe gets everything as it is, as from
+`ls` and `git`.  JSON stays JSON on both.
+"""
 
 from __future__ import annotations
 
 import argparse
+import codecs
+import itertools
 import json
+import os
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
@@ -24,6 +34,56 @@ Cell = str | tuple[str, str]
 """Text, or text and the style it has on a terminal."""
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+_UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but the tab, what changes the direction of text, line separators, and halves of characters."""
+
+_HALVES = re.compile("[\ud800-\udfff]")
+"""No encoding has them."""
+
+_COLOURS = {"green": "\x1b[32m", "magenta": "\x1b[35m"}
+
+
+def escaped(text: str, unsafe: re.Pattern[str] = _UNSAFE) -> str:
+    """One line that a terminal shows and does not obey."""
+    return unsafe.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def say(*lines: Cell | Sequence[Cell], to: TextIO | None = None, flush: bool = False) -> None:
+    """Print lines, each of one text or of several that may have a colour, to stdout or to another stream."""
+    stream = sys.stdout if to is None else to
+    on_terminal = stream.isatty()
+    colours = _COLOURS if on_terminal and not os.environ.get("NO_COLOR") else {}
+    for line in lines:
+        cells = [line] if isinstance(line, str) else [line] if _is_styled(line) else line
+        written = ""
+        for cell in cells:
+            text, style = (cell, "") if isinstance(cell, str) else (str(cell[0]), str(cell[1]))
+            shown = escaped(text.removesuffix("\r")) if on_terminal else escaped(text, _HALVES)
+            colour = colours.get(style, "")
+            written += f"{colour}{shown}\x1b[0m" if colour and shown else shown
+        stream.write(f"{written}\n")
+    if flush:
+        stream.flush()
+
+
+def _is_styled(line: Cell | Sequence[Cell]) -> bool:
+    return isinstance(line, tuple)
+
+
+def pour(pieces: Iterable[bytes]) -> None:
+    """Write bytes to stdout: as they are, or as text to a terminal."""
+    if not sys.stdout.isatty():
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(pieces)
+        sys.stdout.buffer.flush()
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    for piece, final in itertools.chain(((piece, False) for piece in pieces), [(b"", True)]):
+        text = decoder.decode(piece, final)
+        sys.stdout.write("\n".join(map(escaped, text.replace("\r\n", "\n").split("\n"))))
+    sys.stdout.flush()
 
 
 def connect(arguments: argparse.Namespace) -> Client:
@@ -56,12 +116,16 @@ def patiently(
 
 def show_json(answer: object) -> None:
     """Indented on a terminal, on one line elsewhere."""
-    print(json.dumps(answer, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    on_terminal = sys.stdout.isatty()
+    text = json.dumps(answer, ensure_ascii=False, indent=2 if on_terminal else None)
+    # JSON has an escape of its own for each of them, within its strings; between these there are newlines alone.
+    unsafe = _UNSAFE if on_terminal else _HALVES
+    say(*(unsafe.sub(lambda found: f"\\u{ord(found[0]):04x}", line) for line in text.split("\n")))
 
 
 def complain(text: object) -> None:
-    """A line on stderr."""
-    print(f"linckia: {text}", file=sys.stderr)
+    """A message on stderr."""
+    say(*f"linckia: {text}".split("\n"), to=sys.stderr)
 
 
 def size(count: float) -> str:
@@ -99,7 +163,9 @@ def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
     for header in headers:
         table.add_column(header, no_wrap=header != headers[-1])
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
+        table.add_row(
+            *(Text(escaped(cell)) if isinstance(cell, str) else Text(escaped(cell[0]), style=cell[1]) for cell in row)
+        )
     return table
 
 
@@ -114,7 +180,7 @@ def show_answer(as_json: bool, answer: object, headers: Sequence[str], rows: Seq
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Print a table in the way that suits stdout."""
     if not sys.stdout.isatty():
-        print(plain(headers, rows))
+        say(*plain(headers, rows).split("\n"))
         return
     from rich.console import Console
 
@@ -155,7 +221,7 @@ class Bars:
 
     def show(self, report: JsonObject) -> None:
         """Draw one report."""
-        message, done = str(report["message"] or ""), report["done"]
+        message, done = escaped(str(report["message"] or "")), report["done"]
         what, _, said = message.partition(": ") if not self._label else (self._label, "", message)
         if what not in self._tasks:
             self._tasks[what] = self.progress.add_task(what, rate="", said=""), time.monotonic(), done

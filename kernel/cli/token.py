@@ -19,7 +19,7 @@ import msgspec
 from linckia.kernel import tokens
 from linckia.kernel.catalog import ENTRIES
 from linckia.kernel.cli import Failed, Usage
-from linckia.kernel.cli.terminal import Cell, complain, show_answer, show_json
+from linckia.kernel.cli.terminal import Cell, complain, say, show_answer, show_json
 from linckia.kernel.config import load
 from linckia.kernel.settings import ConfigError, Flags, seconds
 from linckia.proto.control.client import Client, ControlError, NoKernel
@@ -77,7 +77,7 @@ def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
     if arguments.json:
         show_json({**_shown(made), "token": secret})
         return 0
-    print(secret)
+    say(secret)
     complain("it is shown this once; a client sends it as `Authorization: Bearer TOKEN`")
     return 0
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from linckia.kernel.cli import Usage
-from linckia.kernel.cli.terminal import show_answer
+from linckia.kernel.cli.terminal import say, show_answer
 from linckia.proto.near import nearest
 from linckia.proto.operation import CLIENT, OPERATOR, SURFACES, Access, Role
 from linckia.proto.ops import Table, load
@@ -21,7 +21,7 @@ def tools(arguments: argparse.Namespace) -> int:
         raise Usage(f"there is no surface {arguments.surface!r}{nearest(arguments.surface, SURFACES)}")
     table = load()
     if arguments.markdown:
-        print("\n".join(markdown(table)))
+        say(*markdown(table))
         return 0
     if arguments.callers:
         found = callers(table)

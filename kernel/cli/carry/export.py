@@ -18,7 +18,7 @@ from pathlib import Path
 
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.carry.files import batched, by_next, by_offset, declared, line, listed, write
-from linckia.kernel.cli.terminal import complain, connect, patiently
+from linckia.kernel.cli.terminal import complain, connect, patiently, say
 from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.manifest import Export
@@ -83,7 +83,7 @@ def export(arguments: argparse.Namespace) -> int:
         }  # fmt: skip
         for name, write_part in parts.items():
             try:
-                print(f"{name}: {write_part(client, part / name)}")
+                say(f"{name}: {write_part(client, part / name)}")
             except CallFailed as error:
                 if error.failure.get("kind") != "unknown_operation":
                     raise

@@ -17,7 +17,7 @@ from pathlib import Path
 from linckia.kernel.cli import Failed, Usage
 from linckia.kernel.cli.carry.export import FORMAT, content_folder, set_names
 from linckia.kernel.cli.carry.files import BATCH_BYTES, batched, declared, lines
-from linckia.kernel.cli.terminal import complain, connect, patiently
+from linckia.kernel.cli.terminal import complain, connect, patiently, say
 from linckia.proto.control.client import CallFailed, Client
 from linckia.proto.json_types import JsonObject
 from linckia.proto.manifest import Export
@@ -54,7 +54,7 @@ def take_in(arguments: argparse.Namespace) -> int:
                     said, missing = take(client, source / name)
                 except (KeyError, TypeError, AttributeError) as error:
                     raise Failed(f"{source / name} is not as its README.md says: {error!r}") from None
-                print(f"{name}: {said}")
+                say(f"{name}: {said}")
                 left += missing
         for folder in sorted(each for each in source.iterdir() if each.is_dir() and each.name not in parts):
             complain(f"{folder} is left out: no service {folder.name!r} is served that takes it in")

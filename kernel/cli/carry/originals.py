@@ -18,7 +18,7 @@ from typing import Any
 
 from linckia.kernel.cli import Failed
 from linckia.kernel.cli.carry.files import batched, write
-from linckia.kernel.cli.terminal import complain, patiently
+from linckia.kernel.cli.terminal import complain, patiently, say
 from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 
@@ -63,7 +63,7 @@ def _tapes(client: Client, db: sqlite3.Connection, file: Path) -> int:
         answer = patiently(client, "transcript_import", {**given, "final": position >= total})
         unreadable += answer["unreadable"]
         problem = problem or answer["problem"]
-    print(f"{position - unreadable} turns are kept")
+    say(f"{position - unreadable} turns are kept")
     if unreadable:
         complain(f"{unreadable} turns are left out; the first: {problem}")
     return 1 if unreadable else 0
@@ -128,7 +128,7 @@ def _space_browser(client: Client, db: sqlite3.Connection, take_files: TakeFiles
         members = "SELECT name, entry_path FROM resource_set_entries JOIN resource_sets ON id = set_id ORDER BY 1, 2"
         write(folder / "entries.jsonl", ({"set": of, "path": path} for of, path in db.execute(members)))
         said, missing = take_files(client, folder)
-    print(said)
+    say(said)
     return 1 if left or missing else 0
 
 

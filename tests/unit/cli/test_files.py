@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 
-from linckia.kernel.cli.files import Line, absolute, drawn, printable
+from linckia.kernel.cli.files import Line, absolute, drawn
 from linckia.kernel.cli.terminal import size
+
+
+def text_of(line: Line, whole: int, width: int) -> str:
+    return "".join(cell if isinstance(cell, str) else cell[0] for cell in drawn(line, whole, width))
 
 
 def test_a_line_fits_the_terminal() -> None:
     line = Line("a very long name of a directory", 512, "├─ ", True)
     for width in (0, 20, 60, 200):
-        assert len(drawn(line, 1024, width, False)) <= max(width, 41)
-    assert (
-        drawn(line, 1024, 200, False) == f"    512 B    50%  {'█' * 10}{' ' * 10}  ├─ a very long name of a directory/"
-    )
-    assert drawn(Line("empty", 0, "", False), 0, 80, False).startswith("      0 B     0%  ")
+        assert len(text_of(line, 1024, width)) <= max(width, 41)
+    assert text_of(line, 1024, 200) == f"    512 B    50%  {'█' * 10}{' ' * 10}  ├─ a very long name of a directory/"
+    assert text_of(Line("empty", 0, "", False), 0, 80).startswith("      0 B     0%  ")
 
 
 def test_sizes_are_in_the_unit_that_suits() -> None:
@@ -25,7 +27,7 @@ def test_sizes_are_in_the_unit_that_suits() -> None:
 
 
 def test_names_with_control_characters_are_shown_and_not_obeyed() -> None:
-    assert printable("a\x1b[2Jb\n") == "a\\x1b[2Jb\\x0a"
+    assert text_of(Line("a\x1b[2Jb\n", 1, "", False), 1, 200).endswith(r"  a\x1b[2Jb\n")
 
 
 def test_bytes_that_are_no_text_reach_the_service() -> None:
