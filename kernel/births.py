@@ -21,9 +21,8 @@ import trio
 
 from linckia.kernel import VERSION, users
 from linckia.kernel.catalog import DISK_LIMIT, Entry
-from linckia.kernel.config import Config, files_of
+from linckia.kernel.config import Config, files_of, model_folders
 from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto import models
 from linckia.proto.birth import Birth, Confinement
 from linckia.proto.durable import replace_file
 from linckia.proto.front import FrontSettings, PromptFolder
@@ -130,7 +129,7 @@ class Births:
         roots = (*(tuple(map(str, config.roots)) if manifest.roots is not Roots.NONE else ()), *entry.follows)
         read_only = tuple(map(str, config.read_only_roots)) if manifest.roots is Roots.WRITE else roots
         writable = tuple(root for root in roots if root not in read_only)
-        weights = _model_folders(config.services.get(manifest.models_of, {})) if manifest.models_of else ()
+        weights = model_folders(config.services.get(manifest.models_of, {})) if manifest.models_of else ()
         named = _named_files(manifest, settings)
         prompts = [folder["path"] for folder in self._of_front["prompt_folders"]] if spec.handoff else []
         needed = filter(Path.exists, (*map(Path, weights), *entry.folders))
@@ -230,11 +229,3 @@ def _named_variables(manifest: Manifest, settings: Mapping[str, object]) -> dict
 def _certificates() -> tuple[str, ...]:
     """The file and the folders of certificates that the environment names."""
     return tuple(path for name in CERTIFICATES for path in os.environ.get(name, "").split(os.pathsep) if path)
-
-
-def _model_folders(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The folders that may hold model weights: the hub's cache (beside it lies the key that the hub was used with),
-    and the folder that the settings name."""
-    model = settings.get("model")
-    named = isinstance(model, str) and model.startswith(("/", "~", "."))
-    return (str(models.hub()), *([str(Path(str(model)).expanduser().resolve())] if named else []))

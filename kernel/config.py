@@ -45,6 +45,7 @@ from linckia.proto.front import (
 from linckia.proto.grants import parse_rate
 from linckia.proto.json_types import Layer
 from linckia.proto.manifest import Manifest
+from linckia.proto.models import hub
 from linckia.proto.near import nearest
 from linckia.proto.operation import ALL, SURFACES
 
@@ -86,6 +87,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     rest_after_s: float = REST_AFTER_S
 
 
+def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The folders that may hold model weights: the hub's cache (beside it lies the key that the hub was used with),
+    and the folder that the settings name."""
+    model = settings.get("model")
+    named = isinstance(model, str) and model.startswith(("/", "~", "."))
+    return (str(hub(environment)), *([str(Path(str(model)).expanduser().resolve())] if named else []))
+
+
+def _models(services: Mapping[str, Layer], of: Manifest, environment: Mapping[str, str]) -> tuple[str, ...]:
+    return model_folders(services.get(of.models_of, {}), environment)
+
+
 def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     """The settings in force.  Raises ConfigError: names the setting and where it was made."""
     data_dir = find_data_dir(flags.data_dir, environment)
@@ -125,6 +138,9 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         for name, table in _with_real_paths(settings.services, folder, found).items():
             services[name] = services.get(name, {}) | table
     denied += [path for each in found for path in files_of(each, services.get(each.name, {}))]
+    # What a client could put there, services would load; below a root that lies there itself, that is meant.
+    loaded = {place for each in found if each.models_of for place in _models(services, each, environment)}
+    denied += [place for place in loaded if not any(root.is_relative_to(os.path.realpath(place)) for root in roots)]
     served = _served(http)
     if served is not None and served.oauth is not None:
         oauth = _oauth(served.oauth, roots)

@@ -361,6 +361,75 @@ def mark(path: str) -> object:
     return "marked"
 
 
+# ---- other services of the same user ---------------------------------------------------------------------------------
+
+
+def read_file(path: str) -> object:
+    """By name, or by another name for it."""
+    with open(path, "rb") as file:
+        return file.read(100).decode(errors="replace")
+
+
+def make_file(path: str) -> object:
+    """In a folder that another service reads from."""
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    return "made"
+
+
+def link_to(path: str, how: str) -> object:
+    """Have what is another's under a name of one's own, and read it there."""
+    own = f"{os.environ['TMPDIR']}/linked"
+    if os.path.lexists(own):
+        os.unlink(own)
+    (os.link if how == "hard" else os.symlink)(path, own)
+    return read_file(own)
+
+
+def move_to(path: str) -> object:
+    """A file of one's own into the place of another's."""
+    own = f"{os.environ['TMPDIR']}/moved"
+    _write(own, 0)
+    os.rename(own, path)
+    return "moved"
+
+
+def look_into(pid: int, what: str) -> object:
+    """A process of the same user, by /proc."""
+    for way in (f"/proc/{pid}", f"/proc/self/../{pid}", f"/proc/self/root/proc/{pid}", f"/proc/self/task/../../{pid}"):
+        try:
+            return read_file(f"{way}/{what}")
+        except OSError as error:
+            refused = error
+    raise refused
+
+
+def touch_process(pid: int, how: str) -> object:
+    """A process of the same user, by its number."""
+    match how:
+        case "signal":
+            return os.kill(pid, 0)
+        case "trace":
+            return _syscall(_PTRACE, 0x4206, pid, 0, 0)
+        case "read":
+            return _syscall(_PROCESS_VM_READV, pid, 0, 0, 0, 0, 0)
+        case "hold":
+            return _syscall(_PIDFD_OPEN, pid, 0)
+        case "limit":
+            return resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        case "compare":
+            return _syscall(312 if _X86_64 else 272, pid, os.getpid(), 0, 0, 0)
+    raise ValueError(how)
+
+
+def share(how: str) -> object:
+    """Memory, messages, semaphores and keys that are the user's, whichever process made them."""
+    numbers = {
+        "memory": (29, 194), "semaphores": (64, 190), "messages": (68, 186), "queue": (240, 180), "key": (248, 217),
+        "keys": (250, 219),
+    }  # fmt: skip
+    return _syscall(numbers[how][0 if _X86_64 else 1], 0, 4096, 0o1600, 0, 0)
+
+
 # ---- what it was born with ------------------------------------------------------------------------------------------
 
 

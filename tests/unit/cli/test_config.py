@@ -105,6 +105,18 @@ def test_folders_that_hold_backups_are_below_no_root(data_dir: Path, tmp_path: P
         load_in(data_dir, {"LINCKIA_ROOTS": str(root / "b")})
 
 
+def test_no_client_writes_where_services_load_models_from(data_dir: Path, tmp_path: Path) -> None:
+    own = tmp_path / "home" / "weights"
+    own.mkdir(parents=True)
+    write(data_dir, f'[services.embed]\nmodel = "{own}"\n')
+    environment = {"LINCKIA_ROOTS": str(tmp_path / "home"), "HF_HOME": str(tmp_path / "home" / "cache")}
+    config = load_in(data_dir, environment)
+    assert {str(own), str(tmp_path / "home" / "cache" / "hub")} <= set(config.denied)
+    # Unless somebody serves that very folder.
+    config = load_in(data_dir, environment | {"LINCKIA_ROOTS": str(own)})
+    assert (config.roots, str(own) in config.denied) == ((own,), False)
+
+
 def test_http_can_be_switched_off(data_dir: Path) -> None:
     assert load_in(data_dir, flags=Flags(http="off")).http is None
 
