@@ -2,7 +2,8 @@
 
 A front may die like any service: the next generation is handed the same sockets, whose queues kept who came meanwhile,
 and the same local clients, whose sessions go on from the memory that each brought along.  One that ends in order leaves
-the connections over HTTP that wait for their next request: they are handed on, too.  What fronts have noted of sessions
+the connections over HTTP that wait for their next request: they are handed on, too.  A socket that a front has shut
+down is replaced, and the front ended.  What fronts have noted of sessions
 over HTTP is kept here as texts that the kernel never reads.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from linckia.kernel.edge import contained
+from linckia.kernel.edge import contained, kept
 from linckia.proto import frames
 from linckia.proto.front import (
     MAX_BETWEEN,
@@ -36,6 +37,12 @@ from linckia.proto.front import (
     ToFront,
 )  # fmt: skip
 from linckia.proto.link import passed, rights
+
+LOOK_S = 1.0
+"""Between two looks at the listening sockets, which take a microsecond each."""
+
+_SO_LOCK_FILTER = 44
+"""socket(7); Python has no name for it."""
 
 BACKLOG = 1024
 """Connections that wait to be accepted, while a front starts, say."""
@@ -71,6 +78,7 @@ class _Front:
 
     name: str
     end: trio.socket.SocketType
+    condemn: Callable[[str], None]
     clients: int = 0
     sending: trio.Lock = field(default_factory=trio.Lock)
 
@@ -118,6 +126,7 @@ class Handoff:
         self.session_states = SessionStates()
         self._names = tuple(names)
         self._listening: dict[str, socket.socket] = {}
+        self._address: tuple[str, int] = ("", 0)
         self._fronts: dict[str, _Front] = {}
         self._between: dict[str, collections.deque[int]] = {name: collections.deque() for name in self._names}
         """Connections that wait for the next generation of a front."""
@@ -132,23 +141,55 @@ class Handoff:
 
     def listen(self, http: Http) -> str:
         """Listen for HTTP, with a socket for each front; answers the URL.  Raises OSError."""
-        port = http.port
-        family = socket.AF_INET6 if ":" in http.host else socket.AF_INET
+        self._address = http.host, http.port
         for name in self._names:
-            listening = self._listening[name] = socket.socket(family, socket.SOCK_STREAM)
+            self._listening[name] = self._listen()
+            # The others take the port that the first one was given.
+            self._address = http.host, self._listening[name].getsockname()[1]
+        host = f"[{http.host}]" if ":" in http.host else http.host
+        return f"http://{host}:{self._address[1]}"
+
+    def _listen(self) -> socket.socket:
+        """Listen at the address.  Raises OSError."""
+        listening = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET, socket.SOCK_STREAM)
+        try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # A front that was taken over could have the system drop what comes, for later fronts as well.
+            listening.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
             if len(self._names) > 1:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listening.bind((http.host, port))
+            listening.bind(self._address)
             listening.listen(BACKLOG)
-            port = listening.getsockname()[1]
-        host = f"[{http.host}]" if family == socket.AF_INET6 else http.host
-        return f"http://{host}:{port}"
+        except OSError:
+            listening.close()
+            raise
+        return listening
+
+    def _listens(self, listening: socket.socket) -> bool:
+        """Whether nobody has shut it down, after which it may listen at another port."""
+        accepts = listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        return bool(accepts) and listening.getsockname()[1] == self._address[1]
+
+    def _replace_shut(self) -> None:
+        """Listen anew for fronts that have shut down their sockets, and end them."""
+        for name, listening in self._listening.items():
+            if self._listens(listening):
+                continue
+            if (front := self._fronts.get(name)) is not None:
+                front.condemn("shut down the socket on which it serves HTTP")
+            try:
+                self._listening[name] = self._listen()
+            except OSError as error:
+                # The next look tries again.
+                _log.error("HTTP cannot listen again for %s: %s", name, error)
+            else:
+                _log.warning("%s had shut down its socket: HTTP listens on a new one", name)
+                listening.close()
 
     def close(self) -> None:
         """Listen no longer."""
-        for listening in self._listening.values():
-            listening.close()
+        while self._listening:
+            self._listening.popitem()[1].close()
         for waiting in self._between.values():
             while waiting:
                 os.close(waiting.popleft())
@@ -156,13 +197,23 @@ class Handoff:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(kept, "the look at listening sockets", self._look)
             task_status.started()
             await trio.sleep_forever()
 
-    def ready(self, name: str, end: socket.socket) -> None:
-        """A generation of a front is READY, and `end` is the socket to it, which stays the caller's."""
+    async def _look(self) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            self._replace_shut()
+
+    def ready(self, name: str, end: socket.socket, condemn: Callable[[str], None]) -> None:
+        """A generation of a front is READY, and `end` is the socket to it, which stays the caller's.
+
+        Args:
+            condemn: ends the generation for what it did.
+        """
         if self._nursery is not None:
-            front = _Front(name, trio.socket.from_stdlib_socket(end.dup()))
+            front = _Front(name, trio.socket.from_stdlib_socket(end.dup()), condemn)
             self._nursery.start_soon(contained, f"the clients of {name}", self._serve, front)
 
     async def attach(self, fd_in: int, fd_out: int, surface: str, memory: int | None = None) -> None:
@@ -197,11 +248,16 @@ class Handoff:
 
     async def _serve(self, front: _Front) -> None:
         """One generation of a front, until it is dead."""
+        # What the one before has done is not this one's fault.
+        self._fronts.pop(front.name, None)
+        self._replace_shut()
         self._fronts[front.name] = front
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, front, nursery.cancel_scope)
                 if (listening := self._listening.get(front.name)) is not None:
+                    # The one before may have changed its length.
+                    listening.listen(BACKLOG)
                     await front.send(Listen(), (listening.fileno(),))
                 for client in list(self._clients.values()):
                     if client.front is None:
@@ -247,5 +303,5 @@ class Handoff:
                 if (following := self._fronts.get(front.name, front)) is not front:
                     await self._hand_on(following)
         except (OSError, msgspec.DecodeError) as error:
-            _log.error("%s: what it said of its clients cannot be read: %s", front.name, error)
+            front.condemn(f"what it said of its clients cannot be read: {error}")
         scope.cancel()

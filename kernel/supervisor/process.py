@@ -170,6 +170,10 @@ class Life(Generation):
         text = f"had the kernel hold {self.held_bytes >> 20} MiB, of {most >> 20} MiB for all services"
         self.end(Cause(CauseKind.PROTOCOL, None, text), Rung.KILL)
 
+    def condemn(self, why: str) -> None:
+        """End it at once: it broke the protocol."""
+        self.end(Cause(CauseKind.PROTOCOL, None, f"broke the protocol: {why}"), Rung.ABORT)
+
     async def run(self, placement: Placement, birth: Birth) -> Ended:
         """Start it, and watch it until it is dead.  Cancellation: the process is killed and collected first."""
         try:
@@ -217,7 +221,7 @@ class Life(Generation):
                 self._accept(await channel.receive(), channel, running)
         except ProtocolViolation as error:
             self._all_read.set()
-            self.end(Cause(CauseKind.PROTOCOL, None, f"broke the protocol: {error}"), Rung.ABORT)
+            self.condemn(str(error))
         except LinkClosed:
             self._all_read.set()
             await trio.sleep(LINK_LOST_S)

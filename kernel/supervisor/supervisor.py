@@ -73,13 +73,14 @@ class Supervisor:
         placement: Placement,
         *,
         channel_to: Callable[[str, Link], Channel] = channel_to,
-        handoff: Callable[[str, socket.socket], None] = lambda name, end: None,
+        handoff: Callable[[str, socket.socket, Callable[[str], None]], None] = lambda name, end, condemn: None,
     ) -> None:
         """
         Args:
             births: called for each start; what it raises is a failed start.
             channel_to: the kernel's end of a link, by the service's name.
-            handoff: told of each generation that is READY and has such a socket, with the kernel's end of it.
+            handoff: told of each generation that is READY and has such a socket, with the kernel's end of it, and a
+                function that ends the generation for breaking the protocol.
             placement: where services are started.
 
         Raises:
@@ -255,7 +256,7 @@ class Supervisor:
         if recovery is not None and recovery.ready_ms is None:
             recovery.ready_ms = (trio.current_time() - recovery.noticed_at) * 1000
         if running is not None and running.handoff is not None:
-            self._handoff(name, running.handoff)
+            self._handoff(name, running.handoff, generation.condemn)
         self._apply(policy.BecameReady(name, generation.number))
 
     def status(self) -> Report:

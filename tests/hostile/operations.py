@@ -13,6 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from linckia.proto.operation import OPERATOR, Family, Params, Role
+from tests.hostile import front
+
+front.take_over()
 
 hostile = Family("hostile", role=Role.INTERNAL, callers=(OPERATOR,))
 
