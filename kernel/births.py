@@ -164,6 +164,7 @@ class Births:
                 connections=manifest.connections,
                 gpu=mode == "cuda",
                 watches=manifest.watches,
+                open_files=manifest.open_files,
                 # What it writes to the roots is to be root's, or of whom it was.
                 user=users.user_of(config.data_dir, spec.name) if self._own_users and not writable else None,
                 # A file with a key in it, and often a folder on the way to what all need, is for its owner alone.

@@ -58,6 +58,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     connections: bool = False
     gpu: bool = False
     watches: bool = False
+    open_files: int = 1024
     user: User | None = None
     files_of_others: FilesOfOthers = ""
     folders: tuple[str, ...] = ()

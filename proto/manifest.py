@@ -168,6 +168,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     disk_limit_bytes: int | None = None
     threads: int = 512
     """Most threads, beside `THREADS_A_CORE` for each processor: more than the calls in flight can keep busy."""
+    open_files: int = 1024
+    """Most open files.  With n of them, a process can watch (n/2)² by epoll; the system bounds those of a user's
+    processes together, and counts their memory for none."""
     modes: tuple[str, ...] = ()
     """`cuda` is left out where the machine has no GPU."""
     stall_s: float | None = None

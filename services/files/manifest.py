@@ -27,6 +27,8 @@ MANIFESTS = (
         stall_s=STALL_S,
         disk_limit_bytes=SCRATCH,
         in_flight=8,
+        # One for each folder above what is copied.
+        open_files=4096,
         roots=Roots.READ,
         # A rescan goes on without it, only slower.
         rests=True,

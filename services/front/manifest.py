@@ -17,6 +17,8 @@ MANIFESTS = (
         memory_limit_bytes=2 * GIB,
         disk_limit_bytes=SCRATCH,
         in_flight=256,
+        # Thousands of clients.
+        open_files=8192,
         handoff=True,
         standby_first_s=4.0,
         # A client waits for the front, whatever else rests.

@@ -15,6 +15,7 @@ MANIFESTS = (
         memory_limit_bytes=8 * GIB,
         # Each collection that is open has some of its own.
         threads=1024,
+        open_files=8192,
         # A search is work for one core, in many small steps: more than eight at once would only make all of them late.
         # Three more wait while a collection is rebuilt.
         in_flight=11,

@@ -63,10 +63,6 @@ _DEVICES = ("/dev/null", "/dev/urandom", "/dev/random")
 memory is shared and counted nowhere."""
 _GPU_DEVICES = "nvidia*"
 
-MAX_FILES = 8192
-"""Open files: FAISS segments, SQLite and thousands of clients fit; a leak is stopped before the machine is, and what
-pairs of sockets hold, which counts as no process's memory, is two gigabytes at most."""
-
 RESERVE_BYTES = 512 * 1024**2
 RESERVE_A_CORE_BYTES = 32 * 1024**2
 """What is counted and not used: stacks of worker threads, and heaps that were given room to grow."""
@@ -105,7 +101,7 @@ def confine(limits: Confinement, data_dir: Path) -> str:
     _move_temporary_files_of_sqlite(private)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    limit = limits.open_files if hard == resource.RLIM_INFINITY else min(limits.open_files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     in_force = []

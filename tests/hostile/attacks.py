@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -385,6 +386,14 @@ def link_to(path: str, how: str) -> object:
     return read_file(own)
 
 
+def plant(path: str) -> object:
+    """A database, its log and its index that are another's, for a backup to copy."""
+    folder = os.path.dirname(os.environ["TMPDIR"])
+    for end in ("", "-wal", "-shm"):
+        os.symlink(path, f"{folder}/planted.db{end}")
+    return "planted"
+
+
 def move_to(path: str) -> object:
     """A file of one's own into the place of another's."""
     own = f"{os.environ['TMPDIR']}/moved"
@@ -407,7 +416,8 @@ def touch_process(pid: int, how: str) -> object:
     """A process of the same user, by its number."""
     match how:
         case "signal":
-            return os.kill(pid, 0)
+            os.kill(pid, 0)
+            return "sent"
         case "trace":
             return _syscall(_PTRACE, 0x4206, pid, 0, 0)
         case "read":
@@ -419,6 +429,28 @@ def touch_process(pid: int, how: str) -> object:
         case "compare":
             return _syscall(312 if _X86_64 else 272, pid, os.getpid(), 0, 0, 0)
     raise ValueError(how)
+
+
+def watch_much() -> object:
+    """Every descriptor there may be by every other, of which a user has so many (epoll); how many there were."""
+    folders, files = [], []
+    try:
+        while True:
+            folders.append(select.epoll())
+            files.append(os.eventfd(0))
+    except OSError:
+        count = 0
+    try:
+        for folder in folders:
+            for file in files:
+                folder.register(file, 0)
+                count += 1
+    finally:
+        for file in files:
+            os.close(file)
+        for folder in folders:
+            folder.close()
+    return count
 
 
 def share(how: str) -> object:

@@ -18,8 +18,12 @@ import zstandard
 from linckia.kernel.cli.findings import Verdict
 from linckia.kernel.cli.repair import repaired
 from linckia.proto.backup import Made
+from tests.system.running import RunningKernel
+from tests.system.test_hostile import attack, kernel
 from tests.unit.backup import writing
 from tests.unit.backup.writing import backup, restore
+
+__all__ = ["kernel"]
 
 SECRET = b"a secret of somebody else"
 
@@ -300,3 +304,18 @@ def test_a_repair_removes_what_is_too_deep_to_be_named(data: Path, own: Path) ->
     deep(own / "tmp")
     list(repaired(data))
     assert list(own.joinpath("tmp").iterdir()) == []
+
+
+def test_a_running_service_gets_nothing_into_a_backup(kernel: RunningKernel, tmp_path: Path) -> None:
+    outside = kernel.data_dir.parent / "outside.db"
+    with contextlib.closing(database(outside)) as db:
+        db.execute("CREATE TABLE t(x)")
+        db.execute("INSERT INTO t VALUES(?)", (SECRET.decode(),))
+    assert attack(kernel, "plant", path=str(outside))["got"] == "planted"
+    made = backup(kernel.data_dir, tmp_path / "to")
+    assert not holds_secret(tmp_path / "to")
+    assert {each.split()[0] for each in made.problems} == {
+        f"services/hostile/{name}" for name in ("planted.db", "planted.db-wal", "planted.db-shm")
+    }
+    assert not list(outside.parent.glob("outside.db-*"))
+    assert kernel.service("hostile")["state"] == "ready"
