@@ -131,6 +131,9 @@ class Endpoint:
         return self._sessions if request.version in _OF_SESSIONS else None
 
     async def _listen(self, request: McpRequest) -> None:
+        # Events have no ids, so there is nothing to resume; the SDK would not respond to the header at all.
+        headers = [header for header in request.scope["headers"] if header[0] != b"last-event-id"]
+        request = dataclasses.replace(request, scope={**request.scope, "headers": headers})
         with trio.CancelScope() as stream:
             self._streams.add(stream)
             try:
