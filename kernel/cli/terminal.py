@@ -60,7 +60,7 @@ def say(*lines: Cell | Sequence[Cell], to: TextIO | None = None, flush: bool = F
         written = ""
         for cell in cells:
             text, style = (cell, "") if isinstance(cell, str) else (str(cell[0]), str(cell[1]))
-            shown = escaped(text.removesuffix("\r")) if on_terminal else escaped(text, _HALVES)
+            shown = escaped(text, _UNSAFE if on_terminal else _HALVES)
             colour = colours.get(style, "")
             written += f"{colour}{shown}\x1b[0m" if colour and shown else shown
         stream.write(f"{written}\n")
