@@ -126,7 +126,7 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
         if len(self.params) > MAX_SEARCHED_BYTES:
             return False
         try:
-            given = _reads(tuple(self.op.once_with))(self.params)
+            given = _reads(tuple(self.op.once_with))(bytes(self.params))
         except msgspec.DecodeError:
             return False
         return all(getattr(given, name) in (msgspec.UNSET, _NULL) for name in self.op.once_with)

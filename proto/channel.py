@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from linckia.proto import frames
-from linckia.proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part, Progress, Return
+from linckia.proto.frames import AnyFrame, Call, Cancel, Event, Fault, Log, Part, Pieces, Progress, Return
 from linckia.proto.link import Link, LinkClosed
 
 _CALL_FRAMES = (Call, Return, Fault, Progress, Cancel)
@@ -33,8 +33,8 @@ _DISPENSABLE = (Progress, Event, Log)
 AT_ONCE = 16
 """Messages read from one link before others get their turn."""
 
-PARTS_AT_ONCE = 16
-"""Parts that are sent before others get their turn."""
+SENT_AT_ONCE = 16
+"""Messages that are sent before others get their turn."""
 
 BACKLOG_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
 """Answers that may wait for the other end of a link to read them: the largest, and what comes beside it."""
@@ -70,7 +70,7 @@ class _Gathering(NamedTuple):
     """A frame whose body arrives in parts."""
 
     frame: AnyFrame
-    body: bytearray
+    pieces: list[bytes]
 
 
 class Channel:
@@ -85,6 +85,7 @@ class Channel:
         max_backlog_bytes: of answers that wait for the other end to read them. Beyond it nothing is read from that end
             until it has caught up, and what can be done without (progress, log lines, events) is dropped. Only one end
             of a link may have such a limit: two could wait for each other.
+        passes_on: large bodies are to be `frames.Pieces`.
 
     Attributes:
         gathered: called after each part that is not the last of its body.
@@ -97,6 +98,7 @@ class Channel:
         *,
         at_once: int = AT_ONCE,
         max_backlog_bytes: float = math.inf,
+        passes_on: bool = False,
     ) -> None:
         self._link = link
         self._decode = decode
@@ -112,6 +114,7 @@ class Channel:
         self._sending: collections.OrderedDict[int, _Sending] = collections.OrderedDict()
         self._sending_bytes = 0
         self._gathering: dict[int, _Gathering] = {}
+        self._passes_on = passes_on
         self.gathered: Callable[[], None] = lambda: None
         self._gathered_bytes = 0
         self._streams = itertools.count(1)
@@ -185,8 +188,9 @@ class Channel:
         if sending.sent is None:
             return frames.encode(Part(sending.number, False, queued.message))
         end = sending.sent + frames.PART_BYTES
-        data = memoryview(queued.body)[sending.sent : end]
-        return frames.encode(Part(sending.number, end >= len(queued.body), data.tobytes()))
+        body: bytes | Pieces = queued.body
+        data = body.at(sending.sent) if isinstance(body, Pieces) else body[sending.sent : end]
+        return frames.encode(Part(sending.number, end >= len(body), data))
 
     def _piece_sent(self, lane: int) -> None:
         queue, sending = self._large[lane], self._sending[lane]
@@ -211,6 +215,8 @@ class Channel:
         try:
             while not self._closed:
                 self._sent_in_pass = False
+                if (sent := sent + 1) % SENT_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 if self._small:
                     together = self._together()
                     await self._link.send_together([queued.message for queued in together])
@@ -220,9 +226,6 @@ class Channel:
                     await self._link.send(self._piece(lane))
                     if lane in self._sending:
                         self._piece_sent(lane)
-                    sent += 1
-                    if sent % PARTS_AT_ONCE == 0:
-                        await trio.lowlevel.checkpoint()
                 else:
                     self._idle.set()
                     self._wake = trio.Event()
@@ -293,13 +296,17 @@ class Channel:
         self._gathered_bytes += len(part.data)
         if self._gathered_bytes > frames.MAX_MESSAGE_BYTES:
             raise ProtocolViolation(f"bodies in parts of more than {frames.MAX_MESSAGE_BYTES} bytes together")
-        gathering.body.extend(part.data)
+        if len(part.data) > frames.PART_BYTES or not (part.last or len(part.data) == frames.PART_BYTES):
+            raise ProtocolViolation(f"a part of {len(part.data)} bytes that is not the last, or too large")
+        gathering.pieces.append(part.data)
         if not part.last:
             self.gathered()
             return None
         del self._gathering[part.stream]
-        self._gathered_bytes -= len(gathering.body)
-        return frames.with_body(gathering.frame, gathering.body)
+        body = Pieces(gathering.pieces)
+        self._gathered_bytes -= len(body)
+        keeps = self._passes_on and len(body) > frames.PART_BYTES
+        return frames.with_body(gathering.frame, body if keeps else bytes(body))
 
     def _begin_to_gather(self, part: Part) -> None:
         frame = self._decoded(part.data)
@@ -307,7 +314,7 @@ class Channel:
             raise ProtocolViolation(f"parts that begin with {type(frame).__name__}, which is no frame without its body")
         if len(self._gathering) == frames.MAX_STREAMS:
             raise ProtocolViolation(f"more than {frames.MAX_STREAMS} bodies in parts at the same time")
-        self._gathering[part.stream] = _Gathering(frame, bytearray())
+        self._gathering[part.stream] = _Gathering(frame, [])
 
     def close(self) -> None:
         """Close the link; idempotent.  What was posted and not sent is dropped: `flush` first where it matters."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import codecs
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -246,6 +246,36 @@ AnyFrame: TypeAlias = FromService | FromKernel
 encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 
 
+class Pieces:
+    """A body in the pieces in which it arrived, for an end that passes it on: a large one is never copied there.
+
+    It stands for `bytes`, and is found only where the channel was asked for it. All pieces but the last have the same
+    size, `PART_BYTES`.
+    """
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._pieces)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def at(self, start: int) -> bytes:
+        """The piece that begins there."""
+        return self._pieces[start // PART_BYTES]
+
+
+def pieces_of(body: bytes | Pieces) -> Iterable[bytes]:
+    """The body in one or more pieces."""
+    return body if isinstance(body, Pieces) else (body,)
+
+
 def body_of(frame: AnyFrame) -> bytes:
     """The body of a call, a return or an event; `b""` for all others."""
     match frame:
@@ -255,8 +285,8 @@ def body_of(frame: AnyFrame) -> bytes:
             return b""
 
 
-def with_body(frame: AnyFrame, body: bytes | bytearray) -> AnyFrame:
-    """The same call, return or event with another body, which is not copied."""
+def with_body(frame: AnyFrame, body: bytes | Pieces) -> AnyFrame:
+    """The same call, return or event with another body."""
     shared = cast("bytes", body)
     match frame:
         case Call():

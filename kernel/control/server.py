@@ -22,6 +22,7 @@ from linckia.kernel.control.peers import is_admitted
 from linckia.kernel.edge import contained
 from linckia.kernel.generation import Undecoded
 from linckia.kernel.ports import Calls
+from linckia.proto import frames
 from linckia.proto.bounds import exceeded
 from linckia.proto.errors import Failure, Forbidden, Internal, InvalidParams, Kind, LinckiaError, Unavailable
 from linckia.proto.json_types import JsonObject
@@ -227,7 +228,7 @@ class _Connection:
     async def send(self, message: JsonObject, body: bytes = b"") -> None:
         """One line, and the body that it announces after it."""
         async with self._sending:
-            for part in (msgspec.json.encode(message) + b"\n", body):
+            for part in (msgspec.json.encode(message) + b"\n", *frames.pieces_of(body)):
                 data = memoryview(part)
                 while data:
                     data = data[await self._socket.send(data[:SEND_BYTES]) :]

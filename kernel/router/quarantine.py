@@ -9,6 +9,7 @@ from typing import NamedTuple
 import trio
 
 from linckia.kernel.generation import RoutedCall
+from linckia.proto import frames
 
 QUARANTINE_S = 600.0
 """For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
@@ -53,4 +54,7 @@ class Quarantine:
 
 
 def _digest(call: RoutedCall) -> bytes:
-    return hashlib.blake2b(call.params, digest_size=32).digest()
+    digest = hashlib.blake2b(digest_size=32)
+    for piece in frames.pieces_of(call.params):
+        digest.update(piece)
+    return digest.digest()

@@ -61,7 +61,7 @@ class Rung(enum.IntEnum):
 
 def channel_to(service: str, link: Link) -> Channel:
     """The kernel's end of a link to `service`."""
-    return Channel(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
+    return Channel(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES, passes_on=True)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,7 +91,7 @@ class Injector:
 
 class _Faulty(Channel):
     def __init__(self, injector: Injector, service: str, link: Link) -> None:
-        super().__init__(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES)
+        super().__init__(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES, passes_on=True)
         self._injector = injector
         self._service = service
         self._held: collections.deque[tuple[float, AnyFrame]] = collections.deque()

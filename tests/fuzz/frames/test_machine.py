@@ -92,6 +92,11 @@ class Running:
             raise AssertionError("the kernel did not live") from self.failure
 
 
+def own_grant(service: str) -> Grant | None:
+    """The grant of a call that a service makes while it serves none; a front names that of its client."""
+    return None if service == "front" else Grant(service)
+
+
 class Asked:
     """A call of a client."""
 
@@ -207,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         if actor is not None:
             held = self.k.acted.held[actor.pid]
             parent = next(iter(held), None) if as_part else None
-            self.granted[text] = (held[parent].grant if parent is not None else None, False)
+            self.granted[text] = (held[parent].grant if parent is not None else own_grant(service), False)
             self.owed[actor.pid, number] += 1
             self.send(service, call(number, op, {"text": text}, left_ms=2000, parent=parent))
 
@@ -222,7 +227,7 @@ class Machine(RuleBasedStateMachine):
         actor = self.actor(service)
         if actor is not None:
             # Of a service that is no front, nobody hears whom it names.
-            self.granted[text] = (grant, True) if service == "front" else (None, False)
+            self.granted[text] = (grant, True) if service == "front" else (own_grant(service), False)
             self.owed[actor.pid, number] += 1
             named = {"caller": "client" if service == "front" else service, "session": "", "grant": grant}
             self.send(service, call(number, op, {"text": text}, left_ms=2000, **named))

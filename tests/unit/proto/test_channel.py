@@ -157,9 +157,9 @@ class Endless(Link):
         return True
 
     def try_receive(self) -> bytes | None:
-        head = b"" if self.began else frames.encode(Return(1, b""))
+        data = bytes(frames.PART_BYTES) if self.began else HEAD
         self.began = True
-        return frames.encode(Part(1, False, head))
+        return frames.encode(Part(1, False, data))
 
     async def send(self, message: bytes) -> None: ...
 
@@ -197,12 +197,21 @@ async def test_parts_take_no_more_memory_than_there_is_for_them() -> None:
         await channel.receive()
     a, b = memory_link()
     channel = Channel(b)
-    quarter = bytes(frames.MAX_MESSAGE_BYTES // 4 + 1)
-    for n in range(4):
-        a.try_send(frames.encode(Part(n, False, HEAD)))
-        a.try_send(frames.encode(Part(n, False, quarter)))
+    piece = frames.encode(Part(1, False, bytes(frames.PART_BYTES)))
+    a.try_send(frames.encode(Part(1, False, HEAD)))
+    for _ in range(frames.MAX_MESSAGE_BYTES // frames.PART_BYTES + 1):
+        a.try_send(piece)
     with pytest.raises(ProtocolViolation, match="bytes together"):
         await channel.receive()
+
+
+@pytest.mark.parametrize("part", [Part(1, False, b"x"), Part(1, False, b""), Part(1, True, bytes(1 << 17))])
+async def test_all_parts_but_the_last_are_full(part: Part) -> None:
+    a, b = memory_link()
+    a.try_send(frames.encode(Part(1, False, HEAD)))
+    a.try_send(frames.encode(part))
+    with pytest.raises(ProtocolViolation, match="not the last, or too large"):
+        await Channel(b).receive()
 
 
 @pytest.mark.parametrize(
@@ -223,16 +232,19 @@ async def test_parts_begin_with_a_frame_that_lacks_its_body(first: Part) -> None
         await Channel(b).receive()
 
 
-async def test_large_body_is_passed_on_without_a_copy() -> None:
+async def test_large_body_is_passed_on_in_the_pieces_in_which_it_came() -> None:
     a, b = memory_link()
     c, d = memory_link()
-    first, middle, onward, last = Channel(a), Channel(b), Channel(c), Channel(d)
+    first, middle, onward, last = Channel(a), Channel(b, passes_on=True), Channel(c), Channel(d)
     sent = Return(1, body(3_000_000))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(first.run_sender)
         nursery.start_soon(onward.run_sender)
         first.post(sent)
         frame = await middle.receive()
+        passed: object = frames.body_of(frame)
+        assert isinstance(passed, frames.Pieces)
+        assert bytes(passed) == sent.body
         onward.post(frame)
         assert onward.held_bytes < len(sent.body) + 2000
         assert await last.receive() == sent

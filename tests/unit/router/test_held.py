@@ -50,13 +50,13 @@ async def receive(made: Generation, theirs: Link, *parts: Part) -> None:
 
 
 async def test_service_for_which_most_is_held_is_ended() -> None:
-    held = Held(200_000)
+    held = Held(280_000)
     (large, to_large), (small, to_small) = observed(held, "large"), observed(held, "small")
-    piece = Part(1, False, bytes(60_000))
+    piece = Part(1, False, bytes(frames.PART_BYTES))
     await receive(small, to_small, Part(1, False, HEAD), piece)
-    await receive(large, to_large, Part(1, False, HEAD), piece, piece)
+    await receive(large, to_large, Part(1, False, HEAD), piece, piece, piece)
     assert [large.is_ended, small.is_ended] == [False, False]
-    await receive(small, to_small, Part(2, False, HEAD), Part(2, False, bytes(30_000)))
+    await receive(small, to_small, Part(2, False, HEAD), Part(2, False, bytes(frames.PART_BYTES)))
     assert [large.is_ended, small.is_ended] == [True, False]
 
 
