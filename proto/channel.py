@@ -217,6 +217,8 @@ class Channel:
                 self._sent_in_pass = False
                 if (sent := sent + 1) % SENT_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
+                    # The link may have been closed meanwhile.
+                    continue
                 if self._small:
                     together = self._together()
                     await self._link.send_together([queued.message for queued in together])
