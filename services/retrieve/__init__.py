@@ -1,1 +1,1 @@
-"""Named collections of text, found by words and by meaning."""
+"""Named collections of text, searched by words and by meaning."""

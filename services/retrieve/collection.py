@@ -1,7 +1,7 @@
-"""One collection: its database, and its vectors in memory.
+"""One collection: its database and its in-memory indexes.
 
-Vectors in memory change in the writer's thread right after the commit that they follow: what is committed and what is
-searched never part for longer than that.
+The writer thread updates the in-memory vectors right after each commit, so searches lag behind the database only for
+that moment.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import trio
 from linckia.proto.errors import OperationError, Unavailable
 from linckia.proto.frames import Backlog
 from linckia.proto.ops.retrieve import CollectionStatus, Group, Scrubbed
-from linckia.services.retrieve import lexical, schema, store, vector_store
+from linckia.services.retrieve import collection_schema, item_store, lexical, vector_store
 from linckia.services.retrieve.filters import Where
+from linckia.services.retrieve.item_store import Change, ItemDetails
 from linckia.services.retrieve.lexical import WordsDamaged
 from linckia.services.retrieve.live_vectors import LiveVectors
 from linckia.services.retrieve.rate import Rate
-from linckia.services.retrieve.segment import DEFAULT_LIMITS, Limits
-from linckia.services.retrieve.store import Change, Found
+from linckia.services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
 from linckia.services.retrieve.vector_store import Model, Waiting
 from linckia.services.retrieve.word_index import FoundWords, WordIndex
 from linckia.services.runtime.database import Database, Kind, beside
@@ -35,24 +35,25 @@ T = TypeVar("T")
 _log = logging.getLogger("linckia.retrieve")
 
 SCRUB_WAIT_S, CHECKPOINT_PAUSE_S = 30.0, 0.05
-"""For files that hold words, and for those that hold vectors, of what was deleted to go; and for the log."""
+"""Time limit for each step of a scrub, and the pause between attempts to truncate the write-ahead log."""
 
-GIVEN = "given:"
-"""The fingerprint of vectors that are given begins so."""
+CLIENT_VECTORS = "given:"
+"""Fingerprint prefix of vectors that the client supplies."""
 
-MOST_HURRIED = 256
-"""Groups whose vectors come before others'; of more, those that were asked for last."""
+MAX_PRIORITIZED = 256
+"""Maximum number of groups whose vectors are made first; the most recently requested are kept."""
 
 
 class Collection:
-    """Opening blocks; the methods are for the event loop.
+    """An open collection.  The constructor blocks; the methods run on the event loop.
 
-    A damaged database is begun again, under another epoch: this object then answers Unavailable (`begun_again`).
+    If the database turns out to be damaged, it is recreated under a new epoch. From then on (`was_recreated`) calls on
+    this object raise Unavailable.
 
     Args:
-        readers: of all collections.
-        large_words: items from which tantivy is asked for words; None: never.
-        on_rebuilt: called on trio's thread when the database was begun again.
+        readers: limits concurrent reads across all collections.
+        large_words: number of items from which tantivy answers word searches; None means never.
+        on_rebuilt: called on the trio thread after the database was recreated.
 
     Raises:
         OperationError: the file cannot be opened, or the disk is full.
@@ -63,7 +64,7 @@ class Collection:
         name: str,
         folder: Path,
         readers: trio.CapacityLimiter,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: VectorLimits = DEFAULT_LIMITS,
         large_words: int | None = None,
         on_rebuilt: Callable[[], object] | None = None,
         kind: Kind = Kind.DERIVED,
@@ -72,27 +73,32 @@ class Collection:
         path = folder / f"{name}.db"
         try:
             self._database = Database(
-                path, schema.SCHEMA, kind=kind, readers=readers, pragmas=schema.PRAGMAS, on_rebuilt=on_rebuilt
+                path,
+                collection_schema.SCHEMA,
+                kind=kind,
+                readers=readers,
+                pragmas=collection_schema.PRAGMAS,
+                on_rebuilt=on_rebuilt,
             )
         except (apsw.Error, OSError) as error:
             raise OperationError(f"collection {name} cannot be opened: {error}") from error
         self.epoch = ""
-        """Another one stands for another database: ids of this one mean nothing in it."""
+        """Identity of the database.  Item ids are valid only within one epoch."""
         self.refilling = ""
-        """Why the collection is not full; empty where it is, for all that is known."""
-        self.progress = vector_store.NONE
-        """How far the vectors are, by the last count."""
+        """Why the collection is incomplete; empty if it is not known to be."""
+        self.progress = vector_store.NO_PROGRESS
+        """Embedding progress as of the last count."""
         self.coming: Model | None = None
-        """The model whose vectors are being made, while those of another are searched."""
+        """The model whose vectors are being made while those of another are searched."""
         self.rate = Rate()
-        """At which these come."""
-        self.hurried: dict[str, None] = {}
-        """Groups that were asked for or found while pieces of them had no vector: theirs come first."""
+        """Throughput of new vectors."""
+        self.prioritized: dict[str, None] = {}
+        """Groups that were requested or found while some of their pieces had no vector.  They are embedded first."""
         try:
             try:
                 is_large, model = self._look(large_words)
             except Unavailable:
-                # Damage was found just now, and the database begun again.
+                # The database was found damaged and has just been recreated.
                 is_large, model = self._look(large_words)
         except BaseException:
             self._database.close()
@@ -100,7 +106,7 @@ class Collection:
         self._generation = self._database.generation
         self.give_back, self.close = self._database.give_back, self._database.close
         self.ended = trio.Event()
-        """Set once another object has taken the place of this one."""
+        """Set once another object has replaced this one."""
         self.words = WordIndex(path, large_words, self.epoch, is_large=is_large)
         self._rebuilding = False
         self.vectors = LiveVectors(path.with_suffix(".vectors"), limits, model)
@@ -108,66 +114,69 @@ class Collection:
         self.loaded = trio.Event()
         self.has_work = trio.Event()
         self.vectors_wanted = trio.Event()
-        """A call waits, or has waited, for vectors."""
+        """Set once a call has waited for vectors."""
 
     def _look(self, large_words: int | None) -> tuple[bool, Model | None]:
-        """Learn what the database holds: whether so many items, and the model of its vectors."""
-        # By the writer: a start need not wait for a reader.
+        """Read the state of the database.
+
+        Returns whether there are at least `large_words` items, and the model of the vectors.
+        """
+        # Uses the writer, so that startup does not wait for a reader.
         with self._database.transaction() as db:
             if not lexical.is_current(db):
                 lexical.rebuild(db)
-            self.epoch = store.meta(db, "epoch") or ""
-            reason = store.meta(db, "refilling")
+            self.epoch = item_store.meta(db, "epoch") or ""
+            reason = item_store.meta(db, "refilling")
             self.refilling = f"collection {self.name} {reason}" if reason else ""
             self.progress, self.coming = vector_store.progress(db), vector_store.coming_model(db)
-            return large_words is not None and store.has_items(db, large_words), vector_store.current_model(db)
+            return large_words is not None and item_store.has_items(db, large_words), vector_store.current_model(db)
 
     @property
-    def begun_again(self) -> bool:
-        """Whether the database was found damaged: this object is to be closed and another one opened in its place."""
+    def was_recreated(self) -> bool:
+        """Whether the database was recreated after damage.  This object must then be closed and a new one opened."""
         return self._database.generation != self._generation
 
     @property
     def version(self) -> int:
-        """Rises with each commit."""
+        """A number that increases with each commit."""
         return self._database.version
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the model whose vectors are searched."""
+        """The fingerprint of the model whose vectors are searched."""
         return None if self.vectors.model is None else self.vectors.model.fingerprint
 
     @property
-    def is_given(self) -> bool:
-        """Whether its vectors are given, and none is made here."""
-        return (self.fingerprint or "").startswith(GIVEN)
+    def has_client_vectors(self) -> bool:
+        """Whether clients supply the vectors, so that nothing is embedded."""
+        return (self.fingerprint or "").startswith(CLIENT_VECTORS)
 
     @property
     def vectors_awaited(self) -> str:
-        """How many pieces wait for their vectors, and what for where that is known; empty where none does."""
+        """How many pieces wait for their vectors, and why if that is known; empty if none do."""
         if not (lacking := self.progress.lacking):
             return ""
         reason = f" ({self.outbox.waiting})" if self.outbox is not None and self.outbox.waiting else ""
-        return f"{'' if len(self.vectors) else 'all '}{lacking} pieces still wait for their vectors{reason}"
+        return f"{'' if len(self.vectors) else 'all '}{lacking} pieces are still waiting for vectors{reason}"
 
     @property
-    def becoming(self) -> str:
-        """How far the vectors of another model are, after what keeps those there are from being compared."""
+    def coming_progress(self) -> str:
+        """Progress of the coming model's vectors, to append to an error message; empty if no model is coming."""
         return "" if self.coming is None else self.progress.towards(self.coming)
 
     def backlog(self) -> Backlog | None:
-        """How far its vectors are; None where none is still to come, or that is not known yet."""
+        """Embedding backlog; None if it is empty or not known yet."""
         waiting, made, _ = self.progress
         return self.rate.backlog(made, waiting) if waiting and self.loaded.is_set() else None
 
-    def hurry(self, groups: Iterable[str]) -> None:
-        """Have the vectors of these groups made before others'."""
+    def prioritize(self, groups: Iterable[str]) -> None:
+        """Embed these groups before others."""
         if self.waiting:
             for group in groups:
-                self.hurried.pop(group, None)
-                self.hurried[group] = None
-            while len(self.hurried) > MOST_HURRIED:
-                del self.hurried[next(iter(self.hurried))]
+                self.prioritized.pop(group, None)
+                self.prioritized[group] = None
+            while len(self.prioritized) > MAX_PRIORITIZED:
+                del self.prioritized[next(iter(self.prioritized))]
 
     @property
     def waiting(self) -> int:
@@ -176,30 +185,32 @@ class Collection:
     # Writing
 
     async def put(self, groups: Sequence[Group], admit: Callable[[apsw.Connection], object] = lambda _: None) -> Change:
-        """Set groups in one transaction, which `admit` may refuse; on disk and found by words when this returns.
+        """Store groups in one transaction, which `admit` may reject by raising.
 
-        Cancellation: before the transaction nothing is done, after its start it is done as a whole.
+        On return they are on disk and word searches find them.
+
+        Cancellation: before the transaction starts, nothing is done; after that it completes.
 
         Raises:
-            InvalidParams: a group or a key stands twice.
+            InvalidParams: a group id or key is repeated.
             DiskFull: nothing was changed.
         """
-        store.check(groups)
+        item_store.check(groups)
 
         def put(db: apsw.Connection) -> Change:
             admit(db)
-            return store.put(db, groups)
+            return item_store.put(db, groups)
 
         return await self._change(put)
 
     async def delete(self, ids: Sequence[str] | Callable[[apsw.Connection], Sequence[str]]) -> Change:
-        """Remove groups, perhaps chosen in that transaction; found no more by any means when this returns."""
-        return await self._change(lambda db: store.delete(db, ids(db) if callable(ids) else ids))
+        """Remove groups, optionally chosen inside the transaction.  On return no search finds them."""
+        return await self._change(lambda db: item_store.delete(db, ids(db) if callable(ids) else ids))
 
     async def settle(self, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> None:
-        """Keep vectors (float16 bytes) of that model."""
+        """Store vectors (float16 bytes) of the model `fingerprint`."""
         before = self.waiting
-        await self._change(lambda db: store.settle(db, fingerprint, done))
+        await self._change(lambda db: item_store.settle(db, fingerprint, done))
         self.rate.add(max(0, before - self.waiting))
 
     async def _change(self, work: Callable[[apsw.Connection], Change]) -> Change:
@@ -212,28 +223,28 @@ class Collection:
         return change
 
     async def scrub(self) -> Scrubbed:
-        """Leave nothing of what was deleted in any file: text, words or vectors.
+        """Purge deleted text, words and vectors from all files.
 
         Raises:
-            Unavailable: an older state is still being read.
-            DiskFull: what was to be rewritten is as it was.
+            Unavailable: a reader still uses an older snapshot.
+            DiskFull: the files to be rewritten are unchanged.
         """
         await self.until_loaded()
         if not await self.vectors.scrub(self, SCRUB_WAIT_S):
             raise Unavailable(f"the vectors of collection {self.name} are being rewritten", retry_after_ms=500)
         await self.write(lexical.merge)
-        with _in_time(f"the words of collection {self.name} are being read"):
+        with _scrub_deadline(f"the words of collection {self.name} are being read"):
             await self.words.scrub()
         for path in beside.damaged_files(self._database.path):
             path.unlink(missing_ok=True)
-        with _in_time(f"collection {self.name} is being read"):
-            # A reader still needs it; it ends, of which SQLite tells nothing.
+        with _scrub_deadline(f"collection {self.name} is being read"):
+            # A reader still needs the log, and SQLite does not notify us when it finishes.
             while not await self._database.checkpoint():  # noqa: ASYNC110
                 await trio.sleep(CHECKPOINT_PAUSE_S)
         return Scrubbed()
 
     async def adopt(self, fingerprint: str, dimensions: int) -> None:
-        """Have every item get a vector of this model; those of another one are searched until all are there."""
+        """Start making vectors of this model for every item.  The existing vectors are searched until it is done."""
         if fingerprint == (self.fingerprint if self.coming is None else self.coming.fingerprint):
             return
 
@@ -244,7 +255,7 @@ class Collection:
         await self.write(adopt, self.follow_models)
         if self.coming is not None:
             _log.info(
-                "%s: vectors of %s are made; until then those of %s are searched",
+                "%s: making vectors of %s; the vectors of %s are searched until they are complete",
                 self.name,
                 fingerprint,
                 self.fingerprint,
@@ -253,28 +264,28 @@ class Collection:
         self.has_work.set()
 
     def follow_models(self, db: apsw.Connection) -> None:
-        """What was committed a moment ago of whose vectors there are; in the writer's thread."""
+        """Apply a committed change of models.  Runs in the writer thread."""
         self.coming, self.progress = vector_store.coming_model(db), vector_store.progress(db)
         if (model := vector_store.current_model(db)) != self.vectors.model:
             self.vectors.load(db, model)
 
     async def switch(self) -> None:
-        """Search the vectors of the model that was coming: there are as many of them as there can be."""
+        """Switch to the coming model, whose vectors are complete."""
         if self.coming is not None:
-            await self.vectors.become(self, self.coming)
+            await self.vectors.switch_to(self, self.coming)
 
     async def filled(self) -> None:
-        """The corpus has brought the collection in step with itself: it is no longer `refilling`."""
+        """SegmentRecord that the corpus has finished refilling the collection."""
         if self.refilling:
             await self.write(lambda db: db.execute("DELETE FROM meta WHERE key = 'refilling'"))
             self.refilling = ""
 
     async def rebuild_words(self) -> None:
-        """Rebuild the word index from the text, unless that is under way.
+        """Rebuild the word index from the text, unless a rebuild is already running.
 
         Raises:
             Unavailable: more than the index is damaged.
-            DiskFull: there is no room for it; the index is as it was.
+            DiskFull: there is no room; the index is unchanged.
         """
         if self._rebuilding:
             return
@@ -287,18 +298,18 @@ class Collection:
         self.words.rebuilt()
 
     async def load(self) -> None:
-        """Bring the vectors into memory, after which `loaded` is set."""
+        """Load the vectors into memory and set `loaded`."""
 
         def load(db: apsw.Connection) -> None:
             self.vectors.load(db, self.vectors.model)
-            # What it read is not read again; it would fill the writer's cache, and stay there.
+            # The pages just read are not needed again; free the writer's cache.
             db.execute("PRAGMA shrink_memory").fetchall()
 
         await self._database.exclusive(load)
         self.loaded.set()
 
     async def until_loaded(self) -> None:
-        """Until the vectors are in memory."""
+        """Wait until the vectors are in memory."""
         self.vectors_wanted.set()
         await self.loaded.wait()
 
@@ -308,7 +319,7 @@ class Collection:
         self, query: str, limit: int, where: Where | None,
         then: Callable[[apsw.Connection, FoundWords], object] = lambda db, found: None,
     ) -> FoundWords:  # fmt: skip
-        """`then` is called with them, on the same snapshot."""
+        """Search for words, then call `then` with the results on the same snapshot."""
 
         def find(db: apsw.Connection) -> FoundWords:
             found = self.words.search(db, query, limit, where)
@@ -318,33 +329,33 @@ class Collection:
         await self.words.trust()
         return await self.read(find)
 
-    async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
-        return await self.read(lambda db: store.items(db, ids, full))
+    async def items(self, ids: Sequence[int], full: int | None = None) -> dict[int, ItemDetails]:
+        return await self.read(lambda db: item_store.items(db, ids, full))
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in a worker thread on one snapshot of the database, which it must not change."""
+        """Run `work`, which must not write, in a worker thread on one snapshot of the database."""
         return await self._database.read(self._of_this_epoch(work))
 
     def read_here(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in the worker thread that calls this, each statement on a snapshot of its own."""
+        """Run `work` in the calling worker thread.  Each statement sees its own snapshot."""
         with self._database.reader() as db:
             return self._of_this_epoch(work)(db)
 
     async def count_waiting(self) -> int:
-        """Items whose vector is still to come; `progress` holds the last count."""
+        """Recount the items waiting for a vector and update `progress`."""
         self.progress = await self.read(vector_store.progress)
         return self.waiting
 
     async def status(self) -> CollectionStatus:
-        """How much there is."""
-        groups, items, vectors, failed = await self.read(store.counts)
+        """Return the collection's sizes and state."""
+        groups, items, vectors, failed = await self.read(item_store.counts)
         await self.count_waiting()
         return CollectionStatus(
             collection=self.name,
             groups=groups,
             items=items,
             vectors=vectors,
-            # Those that were committed in this moment are searched in the next.
+            # Vectors that are committed but not yet in memory still count as waiting.
             vectors_waiting=self.waiting + (max(0, vectors - len(self.vectors)) if self.loaded.is_set() else 0),
             vectors_failed=failed,
             backlog=self.backlog(),
@@ -358,16 +369,16 @@ class Collection:
         )
 
     async def write(self, work: Callable[[apsw.Connection], T], follow: Callable[[T], object] | None = None) -> T:
-        """Run `work` in one transaction, and right after it `follow`; a damaged word index is rebuilt on the way.
+        """Run `work` in one transaction and `follow` right after it.  If the word index is damaged, rebuild and retry.
 
         Raises:
             DiskFull: nothing was changed.
-            Unavailable: the database was damaged, and is begun again.
+            Unavailable: the database was damaged and has been recreated.
         """
         try:
             return await self._transact(work, follow)
         except (WordsDamaged, apsw.CorruptError):
-            # FTS5 may notice it in COMMIT only; of other damage the database makes Unavailable.
+            # FTS5 may notice damage only in COMMIT. The database turns other damage into Unavailable.
             await self.rebuild_words()
             return await self._transact(work, follow)
 
@@ -378,11 +389,11 @@ class Collection:
         return result
 
     def _of_this_epoch(self, work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection], T]:
-        """`work`, unless the database is another by then: what is in memory is not of that one."""
+        """Wrap `work` to raise Unavailable if the database was recreated, as the state in memory is of the old one."""
 
         def run(db: apsw.Connection) -> T:
-            if self.begun_again:
-                raise Unavailable(f"collection {self.name} was damaged and is being begun again", retry_after_ms=100)
+            if self.was_recreated:
+                raise Unavailable(f"collection {self.name} was damaged and is being recreated", retry_after_ms=100)
             return work(db)
 
         return run
@@ -393,8 +404,8 @@ class Collection:
 
 
 @contextlib.contextmanager
-def _in_time(otherwise: str) -> Iterator[None]:
-    with trio.move_on_after(SCRUB_WAIT_S) as waiting:
+def _scrub_deadline(message: str) -> Iterator[None]:
+    with trio.move_on_after(SCRUB_WAIT_S) as deadline:
         yield
-    if waiting.cancelled_caught:
-        raise Unavailable(otherwise, retry_after_ms=500)
+    if deadline.cancelled_caught:
+        raise Unavailable(message, retry_after_ms=500)

@@ -1,9 +1,8 @@
-"""The word index of truth: BM25 over FTS5, in the same transaction as the text it stands for.
+"""The authoritative word index: BM25 over FTS5, updated in the same transaction as the text.
 
-The index keeps no text of its own; a row is taken out by the very words that it was put in with, hence the version that
-says how words were made. Damage of it, in whichever page, is `WordsDamaged`: the index alone is rebuilt from the items.
-Damage that SQLite does not notice by itself (a page of zeros reads as "no such word") shows when the index is counted
-against what was put into it: `check`.
+The index is contentless, so removing a row requires the exact words it was added with. `VERSION` identifies how words
+are made. Damage to any page raises `WordsDamaged`, and only the index is rebuilt from the items. SQLite does not notice
+all damage (a page of zeros reads as "no such word"); `check` finds it by comparing the index with the items.
 """
 
 from __future__ import annotations
@@ -20,28 +19,29 @@ from linckia.services.retrieve.filters import Where
 from linckia.services.retrieve.terms import indexed, query_terms, spellings
 
 VERSION = "2"
-"""Of `terms` and of the table below together; a database with another one has its index rebuilt."""
+"""Version of `terms` and of the table below.  If a database has another one, its index is rebuilt."""
 
 TITLE_WEIGHT, HEADING_WEIGHT = 2.0, 1.5
-"""Against 1 for the text."""
+"""Relative to 1 for the text."""
 
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co Mn Mc", "tokenchars", "_")
-"""The vowels of Thai and of Indian scripts are marks; without them a word would end at each."""
+"""The categories include marks because vowels in Thai and Indian scripts are marks, which would otherwise split words.
+"""
 
 _PROBES = 50
 
 _COMMON = 1000
-"""Pieces that hold a word, from which on it is not counted how many they are."""
+"""Pieces containing a word are counted only up to this number."""
 
 _INDEXED = (
     "SELECT item_id, groups.title || ' ' || groups.names, heading, text FROM items "
     "JOIN groups ON groups.group_id = items.group_id"
 )
-"""What one item is found by."""
+"""Selects the words by which each item is found."""
 
 
 class WordsDamaged(Exception):
-    """The index is damaged, and is to be rebuilt from the items."""
+    """The index is damaged and has to be rebuilt from the items."""
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def _noticing_damage() -> Iterator[None]:
 
 
 class Row(NamedTuple):
-    """What one item is found by, as terms parted by spaces."""
+    """The terms by which one item is found, separated by spaces."""
 
     item_id: int
     title: str
@@ -62,12 +62,12 @@ class Row(NamedTuple):
 
 
 def row_of(item_id: int, title: str, heading: str, text: str) -> Row:
-    """What an item is found by, as an index reads it."""
+    """Return the index row of an item."""
     return Row(item_id, indexed(title), indexed(heading), indexed(text))
 
 
 class Fts5:
-    """The index in the collection's own database, over one connection to it.  Methods block, and raise WordsDamaged."""
+    """The index in the collection's database, on one connection.  Methods block and may raise WordsDamaged."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -77,13 +77,13 @@ class Fts5:
             self._db.executemany("INSERT INTO words (rowid, title, heading, text) VALUES (?, ?, ?, ?)", rows)
 
     def remove(self, rows: Iterable[Row]) -> None:
-        """`rows` as they were added."""
+        """Remove `rows`, exactly as they were added."""
         sql = "INSERT INTO words (words, rowid, title, heading, text) VALUES ('delete', ?, ?, ?, ?)"
         with _noticing_damage():
             self._db.executemany(sql, rows)
 
     def search(self, query: str, limit: int, where: Where | None) -> list[tuple[int, float]]:
-        """Item ids and BM25 scores (greater is better), best first; any text is a query."""
+        """Return item ids and BM25 scores (greater is better), best first.  Any text is a valid query."""
         found = query_terms(query)
         if not found:
             return []
@@ -91,7 +91,7 @@ class Fts5:
         sql = "SELECT rowid, rank FROM words WHERE words MATCH ?"
         arguments: tuple[str | int | float, ...] = (match,)
         if where is not None:
-            # The plus keeps SQLite from asking the index once for every item that the filter admits.
+            # The plus keeps SQLite from querying the index once per admitted item.
             sql += f" AND +rowid IN (SELECT item_id FROM items WHERE group_id IN ({where.groups}))"
             arguments = (match, *where.arguments)
         with _noticing_damage():
@@ -99,7 +99,7 @@ class Fts5:
             return [(item_id, -rank) for item_id, rank in rows]
 
     def weights(self, query: str) -> dict[str, float]:
-        """The words of a query, each with how much it says: its inverse document frequency, 0.1 at least."""
+        """Return the words of a query with their inverse document frequency, at least 0.1."""
         count = self._db.execute("SELECT coalesce(max(item_id), 0) FROM items").get
         sql = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
         with _noticing_damage():
@@ -109,7 +109,7 @@ class Fts5:
             }
 
     def held(self, terms: Iterable[str], items: Sequence[int]) -> dict[int, list[str]]:
-        """For each of some items those of `terms` that it holds."""
+        """Map each item to those of `terms` that it holds."""
         with _noticing_damage():
             return {item: [term for term in terms if _holds(self._db, item, term)] for item in items}
 
@@ -121,12 +121,12 @@ def _holds(db: apsw.Connection, item: int, term: str) -> bool:
 
 
 def _expression(term: str) -> str:
-    """For FTS5: `term` in any of its spellings.  Quoted, a term is a term whatever it looks like; it has no quotes."""
+    """Return an FTS5 expression for `term` in any spelling.  Quoting disables FTS5 syntax; terms contain no quotes."""
     return " OR ".join(f'"{each}"' for each in (term, *spellings(term)))
 
 
 def create(db: apsw.Connection) -> None:
-    """Make an empty index."""
+    """Create an empty index."""
     tokenizer = " ".join(f"'{each}'" for each in TOKENIZER)
     db.execute(f"CREATE VIRTUAL TABLE words USING fts5 (title, heading, text, content='', tokenize=\"{tokenizer}\")")
     db.execute("INSERT INTO words (words, rank) VALUES ('rank', ?)", (f"bm25({TITLE_WEIGHT}, {HEADING_WEIGHT}, 1.0)",))
@@ -134,16 +134,16 @@ def create(db: apsw.Connection) -> None:
 
 
 def is_current(db: apsw.Connection) -> bool:
-    """Whether the index was made by this version."""
+    """Return whether the index was made by this version."""
     found: str | None = db.execute("SELECT value FROM meta WHERE key = 'lexical_version'").get
     return found == VERSION
 
 
 def rebuild(db: apsw.Connection, readable: bool = True) -> None:
-    """Rebuild the index from the items; within the caller's transaction.
+    """Rebuild the index from the items, inside the caller's transaction.
 
     Args:
-        readable: what `is_readable` says.
+        readable: the result of `is_readable`.
     """
     _drop(db, readable)
     create(db)
@@ -151,46 +151,50 @@ def rebuild(db: apsw.Connection, readable: bool = True) -> None:
 
 
 def merge(db: apsw.Connection) -> None:
-    """Leave nothing of what was removed; within the caller's transaction."""
+    """Purge removed rows from the index, inside the caller's transaction."""
     with _noticing_damage():
         db.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
 def rows(db: apsw.Connection, ids: Sequence[int]) -> list[Row]:
-    """Those of `ids` (500 at most) that are there."""
+    """Return the rows of those of `ids` (at most 500) that exist."""
     found = db.execute(f"{_INDEXED} WHERE item_id IN ({', '.join('?' * len(ids))})", ids)
     return [row_of(*each) for each in found]
 
 
 def check(db: apsw.Connection) -> str:
-    """What is wrong with the index, compared with what was put into it; empty where nothing is.
+    """Compare the index with the items.  Returns what is wrong, or an empty string.
 
-    Reads all of the index, a second for half a million items.  `db` may only read, and sees one snapshot.
+    Reads the whole index, which takes a second for half a million items. `db` is only read; the caller has started a
+    transaction, so it sees one snapshot.
     """
     try:
         items = db.execute("SELECT count(*) FROM items").get
         sized = db.execute("SELECT count(*) FROM words_docsize").get
         if sized != items:
-            return f"{sized} of {items} pieces are in it"
+            return f"it holds {sized} of {items} pieces"
         record: bytes | None = db.execute("SELECT block FROM words_data WHERE id = 1").get
         counted, *tokens = _varints(record or b"") or [0]
         if counted != items and (items or counted):
-            return f"it counts {counted} pieces, and there are {items}"
+            return f"its counter says {counted} pieces, but there are {items}"
         found = db.execute("SELECT coalesce(sum(cnt), 0) FROM temp.words_seen").get
         if found != sum(tokens):
-            return f"{found} words are found in it of the {sum(tokens)} that were put in"
+            return f"it holds {found} of the {sum(tokens)} words that were added"
         return _probe(db)
     except (apsw.CorruptError, apsw.SQLError) as error:
         return str(error)
 
 
 def prepare_check(db: apsw.Connection) -> None:
-    """Make on this connection what `check` reads the index by; outside of any transaction."""
+    """Create the temporary table that `check` needs on this connection, outside any transaction."""
     db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.words_seen USING fts5vocab('main', 'words', 'row')")
 
 
 def _probe(db: apsw.Connection) -> str:
-    """Whether some items are found by their own words: what leads to a word may be lost while the word is there."""
+    """Check that a sample of items is found by their own words, as the index's tree may be damaged above its leaves.
+
+    Returns what is wrong, or an empty string.
+    """
     last = db.execute("SELECT coalesce(max(item_id), 0) FROM items").get
     dice = random.Random(last)
     chosen = {dice.randint(1, last) for _ in range(_PROBES)} if last else set()
@@ -198,13 +202,15 @@ def _probe(db: apsw.Connection) -> str:
         terms = dict.fromkeys(f"{each.title} {each.heading} {each.text}".split())
         for term in dice.sample(sorted(terms), min(2, len(terms))):
             if not _holds(db, each.item_id, term):
-                return f"piece {each.item_id} is not found by its own word {term!r}"
+                return f"piece {each.item_id} is not found by its word {term!r}"
     return ""
 
 
 def is_readable(db: apsw.Connection) -> bool:
-    """Whether every page of the index can be read; not for the connection that rebuilds it: in a transaction that has
-    met such a page nothing of the schema can be changed."""
+    """Return whether every page of the index can be read.
+
+    Do not use the connection that rebuilds the index: after reading a bad page, a transaction cannot change the schema.
+    """
     try:
         return all(db.execute(f"PRAGMA quick_check({part})").get == "ok" for part in _parts(db))
     except (apsw.CorruptError, apsw.SQLError):
@@ -212,7 +218,7 @@ def is_readable(db: apsw.Connection) -> bool:
 
 
 def _parts(db: apsw.Connection) -> list[str]:
-    """The tables that the index consists of."""
+    """Return the names of the index's tables."""
     return [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'words_*'")]
 
 
@@ -222,7 +228,7 @@ def _drop(db: apsw.Connection, readable: bool) -> None:
         with contextlib.suppress(apsw.CorruptError, apsw.SQLError):
             db.execute("DROP TABLE IF EXISTS words")
             return
-    # Pages that cannot be read are not freed either.
+    # Unreadable pages cannot be freed, so only the schema entries are deleted.
     gone = ["words", *([] if readable else parts)]
     db.execute("PRAGMA writable_schema=ON")
     try:
@@ -234,7 +240,7 @@ def _drop(db: apsw.Connection, readable: bool) -> None:
 
 
 def _varints(data: bytes) -> list[int]:
-    """SQLite's variable-length integers: seven bits a byte, the greatest first."""
+    """Decode SQLite's variable-length integers: seven bits per byte, most significant first."""
     values: list[int] = []
     value = 0
     for byte in data:

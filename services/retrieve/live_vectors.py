@@ -1,10 +1,8 @@
-"""The vectors of one open collection: a segment of those that were there when it was written, and a flat tail of those
-that came since.
+"""The in-memory vectors of one open collection: an immutable segment, and a flat tail of the vectors added since.
 
-The vectors' truth are the rows of `vectors`; the segment that belongs to them stands in `meta`, so that one commit
-switches both. An id is never used twice and never changes its text: what was removed or added since a segment was
-written is the difference of two sets of ids. One that is missing, damaged or of another model is left out, and its
-vectors are read from the database.
+The table `vectors` is authoritative. `meta` names the segment that belongs to it, so one commit switches both. Ids are
+never reused and never change their text, so the changes since a segment was written are the difference of two sets of
+ids. A segment that is missing, damaged or of another model is ignored, and its vectors are read from the database.
 """
 
 from __future__ import annotations
@@ -23,17 +21,17 @@ import trio
 from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.services.retrieve import segment, vector_store
 from linckia.services.retrieve.filters import select_ids
-from linckia.services.retrieve.segment import DEFAULT_LIMITS, Damaged, Limits, Record, Segment
-from linckia.services.retrieve.store import Change, Indexed, meta
+from linckia.services.retrieve.item_store import Change, Indexed, meta
+from linckia.services.retrieve.segment import DEFAULT_LIMITS, Segment, SegmentDamaged, SegmentRecord, VectorLimits
 from linckia.services.retrieve.vector_store import Model, Stored
 from linckia.services.retrieve.vectors import FlatIndex, HalfMatrix, ItemIds, Matrix, Scored, best_first
 
 FORMAT = 2
-"""Of the record in `meta` and of the segment's files; others are rebuilt."""
+"""Version of the record in `meta` and of the segment's files.  Segments of other versions are rebuilt."""
 
 TAIL_SHARE = 0.125
-"""Of the segment, up to which the tail may grow where that is more than `flat_vectors`: a vector is rewritten eight
-times as its collection grows, and a million are searched in 7 ms and their tail in 4 ms on average."""
+"""The tail may grow to this share of the segment, or to `flat_vectors` if that is more.  A vector is then rewritten
+eight times as its collection grows; searching a million takes 7 ms, and their tail 4 ms on average."""
 
 RETRY_S = 30.0
 
@@ -46,17 +44,17 @@ class VectorsLoading(Exception):
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """The segment in use, as `meta` has it."""
+    """The record of the current segment in `meta`."""
 
     format: int
     fingerprint: str
-    segment: Record | None
+    segment: SegmentRecord | None
 
 
 class VectorIndex:
-    """Unit vectors of one model by item id.  `add` and `remove` are the writer's; searches run beside them."""
+    """Unit vectors of one model by item id.  The writer calls `add` and `remove`; searches may run concurrently."""
 
-    def __init__(self, model: Model, part: Segment | None, tail: FlatIndex, limits: Limits) -> None:
+    def __init__(self, model: Model, part: Segment | None, tail: FlatIndex, limits: VectorLimits) -> None:
         self._limits = limits
         self.model = model
         self.segment = part
@@ -77,21 +75,21 @@ class VectorIndex:
             self.segment.strike(ids)
         self.tail.remove(ids)
 
-    def near(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
-        """Item ids (among `allowed`, where given) and cosines, best first."""
+    def nearest(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
+        """Return item ids and cosines, best first, limited to `allowed` if given."""
         found = dict(self.tail.search(query, limit, allowed))
         if self.segment is not None:
             found = dict(self.segment.search(query, limit, allowed, self._limits)) | found
         return best_first(list(found.items()), limit)
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """Cosines of those of `ids` that have a vector."""
+        """Return the cosines of those of `ids` that have a vector."""
         found = {} if self.segment is None else self.segment.cosines(query, np.asarray(ids, dtype=np.int64))
         return found | self.tail.cosines(query, ids)
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether another segment is to take the place of this one."""
+        """Whether a new segment should replace this one."""
         limits = self._limits
         count, struck = (0, 0) if self.segment is None else (self.segment.record.count, self.segment.struck)
         longest = max(limits.flat_vectors, int(count * TAIL_SHARE))
@@ -102,14 +100,14 @@ NO_VECTORS = VectorIndex(Model(0, "", 1), None, FlatIndex(1), DEFAULT_LIMITS)
 
 
 class LiveVectors:
-    """`load` and `follow` are the writer's thread's, and block; what is searched is anybody's.
+    """The vectors of a collection.  `load` and `follow` block and run in the writer thread; any thread may search.
 
     Args:
-        folder: of the segments.
-        model: whose vectors the collection has; None before the first.
+        folder: holds the segments.
+        model: the model of the stored vectors; None before the first.
     """
 
-    def __init__(self, folder: Path, limits: Limits, model: Model | None) -> None:
+    def __init__(self, folder: Path, limits: VectorLimits, model: Model | None) -> None:
         self._folder = folder
         self._limits = limits
         self.model = model
@@ -123,23 +121,23 @@ class LiveVectors:
 
     @property
     def kind(self) -> str:
-        """For `status`."""
+        """The kind of index, for `status`."""
         if (index := self.index) is None:
             return "none"
         return "flat" if index.segment is None else "rabitq+flat" if len(index.tail) else "rabitq"
 
     @property
     def size_bytes(self) -> int:
-        """Of the segment's files."""
+        """The size of the segment's files."""
         return 0 if self.index is None or self.index.segment is None else self.index.segment.size_bytes
 
     def load(self, db: apsw.Connection, model: Model | None, built: Segment | None = None) -> None:
-        """Bring the vectors of `model` into memory, in the place of any other's; a second a million.
+        """Load the vectors of `model` into memory, replacing all others.  Takes a second per million.
 
-        Those that are in no segment are compared one by one, however many, until `tend` has made one.
+        Vectors outside any segment are compared one by one until `write_due_segment` has written one.
 
         Args:
-            built: the segment that was written a moment ago; else the saved one.
+            built: the segment just written; if None, the saved one is used.
         """
         self.model = model
         if model is None:
@@ -158,48 +156,48 @@ class LiveVectors:
         self.index = VectorIndex(model, part, tail, self._limits)
 
     def follow(self, change: Change) -> None:
-        """What was committed a moment ago."""
+        """Apply a change that was just committed."""
         if self.index is not None:
             self.index.remove(change.gone)
             self.index.add(change.stored)
 
     def loaded(self) -> VectorIndex:
-        """What is searched, by one model throughout, however long the search takes.  Raises VectorsLoading."""
+        """Return the current index, which stays usable for a whole search.  Raises VectorsLoading."""
         if self.index is None:
             raise VectorsLoading
         return self.index
 
-    # Beside searches and writes
+    # Maintenance, concurrent with searches and writes
 
     def changed(self) -> None:
-        """Something was committed; on trio's thread."""
+        """Notice a commit.  Runs on the trio thread."""
         if self.index is not None and self.index.is_outgrown:
             self._wanted.set()
 
-    async def keep(self, collection: Indexed, report: Callable[[str], None], *, retry_s: float = RETRY_S) -> None:
-        """Write another segment whenever there is need, until cancelled.
+    async def maintain(self, collection: Indexed, report: Callable[[str], None], *, retry_s: float = RETRY_S) -> None:
+        """Write new segments as they become due, until cancelled.
 
-        Nothing that is searched depends on it: while it fails (a full disk), everything is found as before.
+        Searches do not depend on this: if it fails (a full disk), results stay the same.
 
-        Cancellation: what was built so far is given up; its files are removed now or at the next start.
+        Cancellation: an unfinished segment is discarded, and its files are removed now or at the next start.
 
         Args:
-            report: what keeps it from being written, empty once it is.
+            report: called with the error that prevents writing, and with an empty string on success.
         """
         while True:
             self._wanted = trio.Event()
             try:
-                while await self.tend(collection):
+                while await self.write_due_segment(collection):
                     pass
-            except (OSError, Damaged, apsw.Error, LinckiaError) as error:
+            except (OSError, SegmentDamaged, apsw.Error, LinckiaError) as error:
                 report(str(error))
                 await trio.sleep(retry_s)
                 continue
             report("")
             await self._wanted.wait()
 
-    async def tend(self, collection: Indexed) -> bool:
-        """Write another segment, if need be; whether there was need.  Raises what `keep` reports."""
+    async def write_due_segment(self, collection: Indexed) -> bool:
+        """Write a new segment if one is due.  Returns whether it was.  Raises the errors that `maintain` reports."""
         async with self._turn:
             if (index := self.index) is None or not index.is_outgrown:
                 return False
@@ -207,9 +205,9 @@ class LiveVectors:
         return True
 
     async def scrub(self, collection: Indexed, wait_s: float) -> bool:
-        """Write another segment where the one there holds vectors that went.
+        """Rewrite the segment if it holds removed vectors.
 
-        Answers whether no file holds one any more, after `wait_s` at most.
+        Returns whether no file holds any; False if that takes longer than `wait_s`.
         """
         with trio.move_on_after(wait_s):
             async with self._turn:
@@ -220,19 +218,19 @@ class LiveVectors:
 
     async def _rebuild(self, collection: Indexed, index: VectorIndex) -> None:
         built = await self._built(collection, index.model, vector_store.VECTORS)
-        # Unless another model was adopted once all of its vectors had gone.
+        # Only if no other model was adopted in the meantime.
         await self._switch(collection, index.model, built, lambda db: self.index is index)
 
-    async def become(self, collection: Indexed, model: Model) -> None:
-        """Search the vectors of the coming model, in one commit, where that is still this one.
+    async def switch_to(self, collection: Indexed, model: Model) -> None:
+        """Switch to the vectors of the coming model in one commit, if it is still `model`.
 
         Raises:
-            Unavailable: the disk is full or failing; the vectors of before are searched on.
+            Unavailable: the disk is full or failing; the previous vectors stay in use.
         """
         async with self._turn:
             try:
                 built = await self._built(collection, model, vector_store.COMING)
-            except (OSError, Damaged) as error:
+            except (OSError, SegmentDamaged) as error:
                 raise Unavailable(f"the index of the new vectors cannot be written: {error}") from error
             await self._switch(collection, model, built, lambda db: vector_store.switch(db, model))
 
@@ -242,7 +240,7 @@ class LiveVectors:
     async def _switch(
         self, collection: Indexed, model: Model, built: Segment | None, admit: Callable[[apsw.Connection], bool]
     ) -> None:
-        """Search `built` and what came since, in the place of what was searched, if `admit` says so."""
+        """Replace the searched vectors by `built` and all vectors added since, if `admit` returns True."""
 
         def save(db: apsw.Connection) -> apsw.Connection | None:
             if not admit(db):
@@ -265,8 +263,10 @@ class LiveVectors:
                     await trio.to_thread.run_sync(built.remove_files, limiter=self._tender)
 
     def _build(self, collection: Indexed, model: Model, table: str) -> Segment | None:
-        """A segment of all vectors there are; None where these are few.  No transaction around it all: one that lasts
-        keeps the log from being cut."""
+        """Build a segment of all vectors in `table`; None if there are few.
+
+        This does not use a single transaction, because a long one keeps the write-ahead log from being truncated.
+        """
         ids = collection.read_here(partial(_vector_ids, table=table))
         if len(ids) <= self._limits.flat_vectors // 2:
             return None
@@ -282,20 +282,20 @@ class LiveVectors:
             saved = msgspec.json.decode(meta(db, _KEY) or "", type=_Saved)
             if saved.segment is not None and (saved.format, saved.fingerprint) == (FORMAT, model.fingerprint):
                 return Segment(self._folder, saved.segment, model.dimensions)
-        except (msgspec.DecodeError, Damaged):
+        except (msgspec.DecodeError, SegmentDamaged):
             pass
         return None
 
 
 def _vector_ids(db: apsw.Connection, table: str = vector_store.VECTORS) -> ItemIds:
-    """Ids that have a vector there, sorted."""
+    """Return the ids that have a vector in `table`, sorted."""
     return select_ids(db, f"SELECT item_id FROM {table}")
 
 
 def _vectors_by_id(
     db: apsw.Connection, model: Model, ids: ItemIds, table: str = vector_store.VECTORS
 ) -> tuple[ItemIds, HalfMatrix]:
-    """Those of `ids` (sorted) that have a vector of `model` there, and the vectors."""
+    """Return those of `ids` (sorted) that have a vector of `model` in `table`, and the vectors."""
     query = (
         f"SELECT item_id, vector FROM {table} WHERE item_id IN (SELECT value FROM json_each(?)) AND +model_id = ? "
         "ORDER BY item_id"

@@ -1,4 +1,4 @@
-"""The service `retrieve`: answers its operations from the collections that there are, which `opened` keeps open."""
+"""The service `retrieve`: handles its operations on the collections that `open_collections` keeps open."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import trio
 
 from linckia.proto.ops import retrieve as ops
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.services.retrieve import own, store
+from linckia.services.retrieve import client_collections, item_store
 from linckia.services.retrieve.collection import Collection
+from linckia.services.retrieve.item_store import Change
 from linckia.services.retrieve.neighbours import GroupNeighbours
-from linckia.services.retrieve.opened import Collections, Settings
+from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
 from linckia.services.retrieve.queries import Patience, QueryCall, QueryVectors
 from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
 from linckia.services.retrieve.search import search
-from linckia.services.retrieve.store import Change
 from linckia.services.runtime.database import Kind
 from linckia.services.runtime.handlers import Context, Environment, Handlers, handles
 from linckia.services.runtime.models.measure import measure
 
 
 class RetrieveService:
-    """The handlers of the operations."""
+    """Operation handlers."""
 
-    def __init__(self, env: Environment, settings: Settings, collections: Collections) -> None:
+    def __init__(self, env: Environment, settings: RetrieveSettings, collections: Collections) -> None:
         self._env = env
         self._settings = settings
         self._collections = collections
         self._patience = Patience(settings.query_embed_s)
         self._queries = QueryVectors()
         self._pace = Pace(settings.rerank_s)
-        self._nearby: dict[str, GroupNeighbours] = {}
+        self._group_neighbours: dict[str, GroupNeighbours] = {}
 
     @handles(ops.RetrievePut)
     async def put(self, params: ops.RetrievePut, ctx: Context) -> ops.Written:
@@ -68,23 +68,23 @@ class RetrieveService:
     async def find(
         self, collection: Collection, params: ops.RetrieveSearch, ctx: Context, given: QueryCall | None = None
     ) -> ops.SearchResult:
-        """Search one collection; with its query's vector `given`, nothing asks a model."""
+        """Search one collection.  If `given` supplies the query vector, no model is called."""
 
         async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
             return await ctx.call(query, timeout_s=timeout_s)
 
         reranker: Reranker | LateReranker | None = None
-        if self._settings.rerank != "off" and not collection.is_given:
+        if self._settings.rerank != "off" and not collection.has_client_vectors:
             of_kind = Reranker if self._settings.rerank == "auto" else LateReranker
             reranker = of_kind(ctx.call, self._pace)
         rebuild = partial(self._collections.patiently, collection, "words", collection.rebuild_words)
         repair = partial(self._env.background.start_soon, rebuild)
-        known = given or self._queries.known(params.query, collection.fingerprint)
-        # What asks nobody says nothing of how quick the embedder is.
+        known = given or self._queries.cached(params.query, collection.fingerprint)
+        # A cached vector says nothing about how fast the embedder is.
         patience = self._patience if known is None else Patience(self._settings.query_embed_s)
-        vector = known or self._queries.by(embed, lambda: collection.fingerprint)
+        vector = known or self._queries.shared(embed, lambda: collection.fingerprint)
         found = await search(collection, params, vector, patience, repair, reranker)
-        collection.hurry(hit.group for hit in found.hits if hit.vector is None)
+        collection.prioritize(hit.group for hit in found.hits if hit.vector is None)
         return found
 
     @handles(ops.RetrieveStatus)
@@ -94,15 +94,15 @@ class RetrieveService:
 
     @handles(ops.RetrieveGroups)
     async def groups(self, params: ops.RetrieveGroups, ctx: Context) -> ops.GroupIds:
-        page = partial(store.group_ids, after=params.after, limit=params.limit)
+        page = partial(item_store.group_ids, after=params.after, limit=params.limit)
         return await self._collections.ask(params.collection, lambda each: each.read(page), ops.GroupIds())
 
     @handles(ops.RetrieveSimilar)
     async def similar(self, params: ops.RetrieveSimilar, ctx: Context) -> ops.Neighbours:
         async def similar(collection: Collection) -> ops.Neighbours:
-            found = await self._near(collection).similar(params.group, params.limit, params.threshold)
+            found = await self._neighbours(collection).similar(params.group, params.limit, params.threshold)
             if not found.has_vector:
-                collection.hurry([params.group])
+                collection.prioritize([params.group])
             return found
 
         return await self._collections.ask(params.collection, similar, ops.Neighbours())
@@ -110,18 +110,20 @@ class RetrieveService:
     @handles(ops.RetrievePairs)
     async def pairs(self, params: ops.RetrievePairs, ctx: Context) -> ops.Pairs:
         asked = (params.threshold, params.limit, params.nearest)
-        return await self._collections.ask(params.collection, lambda each: self._near(each).pairs(*asked), ops.Pairs())
+        return await self._collections.ask(
+            params.collection, lambda each: self._neighbours(each).pairs(*asked), ops.Pairs()
+        )
 
     @handles(ops.RetrieveClusters)
     async def clusters(self, params: ops.RetrieveClusters, ctx: Context) -> ops.Grouping:
         return await self._collections.ask(
-            params.collection, lambda each: self._near(each).clusters(params), ops.Grouping()
+            params.collection, lambda each: self._neighbours(each).clusters(params), ops.Grouping()
         )
 
-    def _near(self, collection: Collection) -> GroupNeighbours:
-        found = self._nearby.get(collection.name)
+    def _neighbours(self, collection: Collection) -> GroupNeighbours:
+        found = self._group_neighbours.get(collection.name)
         if found is None or found.collection is not collection:
-            found = self._nearby[collection.name] = GroupNeighbours(collection)
+            found = self._group_neighbours[collection.name] = GroupNeighbours(collection)
         return found
 
 
@@ -131,20 +133,23 @@ async def _written(collection: Collection, change: Awaitable[Change]) -> ops.Wri
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once all databases are open."""
-    settings = env.settings_as(Settings)
+    """Yield the handlers once all databases are open."""
+    settings = env.settings_as(RetrieveSettings)
     collections = Collections(env, settings)
-    of_clients = Collections(env, settings, own.FILES, Kind.SOURCE)
+    clients = Collections(env, settings, client_collections.FILES, Kind.SOURCE)
     await collections.open_all()
-    for each in (collections, of_clients):
+    for each in (collections, clients):
         env.at_rest(each.give_back)
     env.background.start_soon(collections.release)
-    # Nothing but a call for one of them waits for these, and that opens it.
-    env.background.start_soon(of_clients.open_all)
+    # Startup does not wait for these: a call opens the collection it needs.
+    env.background.start_soon(clients.open_all)
     service = RetrieveService(env, settings, collections)
     try:
-        yield Handlers(service, own.OwnCollections(of_clients, service.find, settings, partial(measure, env.settings)))
+        yield Handlers(
+            service,
+            client_collections.ClientCollections(clients, service.find, settings, partial(measure, env.settings)),
+        )
     finally:
         with trio.CancelScope(shield=True):
             await collections.close()
-            await of_clients.close()
+            await clients.close()

@@ -1,4 +1,4 @@
-"""`retrieve` as the kernel sees it."""
+"""The manifest of the service `retrieve`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ MANIFESTS = (
         name="retrieve",
         order=40,
         zygote=VECTORS,
-        # A million vectors with their text are 2 GB; the page cache does not count.
+        # A million vectors with their text take 2 GB. The page cache does not count.
         memory_limit_bytes=8 * GIB,
-        # Each collection that is open has some of its own.
+        # Each open collection has threads of its own.
         threads=1024,
         open_files=8192,
-        # A search is work for one core, in many small steps: more than eight at once would only make all of them late.
-        # Three more wait while a collection is rebuilt.
+        # A search keeps one core busy in many small steps, so more than eight at once would only delay each other.
+        # Three more may wait while a collection is rebuilt.
         in_flight=11,
         models_of="embed",
         told_settings={"embedder": "embed"},
         stores=(
-            # Collections of clients; all other data follows from what other services feed.
+            # Client collections. All other data is derived from what other services feed.
             Store("own.*.db", Keep.SOURCE, schema=SCHEMA_VERSION),
             Store("*", Keep.DERIVED),
         ),

@@ -1,10 +1,10 @@
-"""Which groups of a collection are near each other, exactly, by the stored vectors, and how they fall together.
+"""Exact similarity search, similar pairs and clusters among the groups of a collection.
 
-A group's vector is the mean of its items' vectors, made a unit vector: what the whole group is about, and not one
-passage that it shares with many others. They come from the database, and are kept while the collection does not change.
+A group's vector is the normalised mean of its items' vectors. It represents the whole group, not one passage that many
+groups share. Group vectors are computed from the database and cached until the collection changes.
 
-Products are made block by block in a worker thread: memory is bounded, and between two blocks a call that was cancelled
-ends. The same vectors have the same clusters, so that an agent can come back to one.
+Products are computed in blocks in a worker thread. This bounds memory, and a cancelled call ends between two blocks.
+Clustering is deterministic, so an agent can refer to a cluster again.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.vectors import Matrix
 
 BLOCK = 2048
-"""Rows of a block: 16 MB of cosines at a time."""
+"""Rows per block; a block has 16 MB of cosines."""
 
 STRIP = 256
-"""Rows that are compared with all others at a time: 100 MB of cosines with 100,000 others."""
+"""Rows compared with all others at a time; with 100,000 others that is 100 MB of cosines."""
 
-KEPT_BYTES = 512 * 1024 * 1024
-"""Vectors of more than this are read again for every call."""
+MAX_CACHED_BYTES = 512 * 1024 * 1024
+"""Larger sets of vectors are not cached."""
 
 _FETCH = 8192
-_PLACES = 1_000_000
-"""Similarities are compared and answered to six places: what differs less is rounding of the products."""
+_MILLION = 1_000_000
+"""Similarities are rounded to six decimal places.  Smaller differences are rounding errors of the products."""
 
 _SLACK = 1e-4
 _ROUNDS = 25
-_FITTED = 200_000
-"""Rows that the centres of k-means are fitted to, or 256 for each centre."""
+_FITTED_ROWS = 200_000
+"""Rows used to fit the centres of k-means, but at least 256 per centre."""
 
 Integers = npt.NDArray[np.int64]
 
 
 class GroupVectors(NamedTuple):
-    """Unit vectors of the groups that have any, in the order of ids."""
+    """Unit vectors of the groups that have one, ordered by id."""
 
     ids: list[str]
     matrix: Matrix
@@ -56,24 +56,24 @@ class GroupVectors(NamedTuple):
 
 
 class GroupNeighbours:
-    """The group vectors of one collection, and what is asked of them."""
+    """The group vectors of one collection, and queries on them."""
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
-        self._kept: tuple[int, GroupVectors] | None = None
-        # One at a time: each keeps a core busy, and the second of two finds the vectors that the first has read.
+        self._cached: tuple[int, GroupVectors] | None = None
+        # One at a time: each call keeps a core busy.
         self._turn = trio.CapacityLimiter(1)
 
     async def vectors(self) -> GroupVectors:
-        """The vectors as they are stored now."""
-        # Taken before the snapshot: what is committed meanwhile makes the kept vectors stale, never the reverse.
+        """Return the vectors as they are stored now."""
+        # Read before the snapshot, so that a concurrent commit makes the cached vectors stale.
         version = self.collection.version
-        if self._kept is not None and self._kept[0] == version:
-            return self._kept[1]
-        self._kept = None
+        if self._cached is not None and self._cached[0] == version:
+            return self._cached[1]
+        self._cached = None
         loaded = await self.collection.read(load)
-        if loaded.matrix.nbytes <= KEPT_BYTES:
-            self._kept = (version, loaded)
+        if loaded.matrix.nbytes <= MAX_CACHED_BYTES:
+            self._cached = (version, loaded)
         return loaded
 
     async def similar(self, group: str, limit: int, threshold: float) -> Neighbours:
@@ -115,7 +115,7 @@ class GroupNeighbours:
 
 
 def load(db: apsw.Connection) -> GroupVectors:
-    """Read the vectors of the current model and take each group's mean; blocks, in a thread of trio's."""
+    """Read the vectors of the current model and compute each group's mean.  Blocks; runs in a trio worker thread."""
     waiting = vector_store.progress(db).lacking
     model = vector_store.current_model(db)
     if model is None:
@@ -127,7 +127,7 @@ def load(db: apsw.Connection) -> GroupVectors:
         partial: Matrix = np.add.reduceat(vectors, starts, axis=0)
         own = groups[starts]
         if numbers and numbers[-1][-1] == own[0]:
-            # The group went on from one portion to the next.
+            # The group spans two chunks.
             sums[-1][-1] += partial[0]
             own, partial = own[1:], partial[1:]
         if len(own):
@@ -147,7 +147,7 @@ def load(db: apsw.Connection) -> GroupVectors:
 
 
 def _stored(db: apsw.Connection, model: vector_store.Model) -> Iterator[tuple[Integers, Matrix]]:
-    """Numbers of groups, rising, and the vectors of their items, a portion at a time."""
+    """Yield ascending group numbers and the vectors of their items, in chunks."""
     cursor = db.execute(
         "SELECT items.group_id, vector FROM items CROSS JOIN vectors ON vectors.item_id = items.item_id "
         "WHERE model_id = ? ORDER BY items.group_id",
@@ -163,41 +163,41 @@ def _stored(db: apsw.Connection, model: vector_store.Model) -> Iterator[tuple[In
 
 
 def _nearest(vectors: GroupVectors, group: str, limit: int, threshold: float) -> list[Neighbour] | None:
-    """None where the group has no vector."""
+    """Return the nearest groups; None if the group has no vector."""
     row = int(np.searchsorted(np.array(vectors.ids, dtype=object), group)) if vectors.ids else 0
     if row == len(vectors.ids) or vectors.ids[row] != group:
         return None
-    scores = _places(vectors.matrix @ vectors.matrix[row])
+    scores = _millionths(vectors.matrix @ vectors.matrix[row])
     keys = _keys(scores, np.zeros(len(scores), dtype=np.int64), np.arange(len(scores)), len(scores))
     keys = np.sort(np.delete(keys, row)[np.delete(scores, row) >= _least(threshold)])[:limit]
     return [Neighbour(group=vectors.ids[j], similarity=score) for _, j, score in _unpack(keys, len(scores))]
 
 
 def best_pairs(matrix: Matrix, threshold: float, limit: int) -> tuple[list[tuple[int, int, float]], bool]:
-    """The `limit` most similar pairs of rows at or above `threshold`, by similarity and then by ids, and whether there
-    are more; blocks, in a thread of trio's.
+    """Return the `limit` most similar pairs of rows at or above `threshold`, and whether there are more.
 
-    A pair and its similarity are one number, the smaller the better, so that a block of millions of equal similarities
-    (notes made from one template) is cut down as fast as any other.
+    Pairs are ordered by similarity, then by ids. Blocks; runs in a trio worker thread. A pair and its similarity are
+    packed into one number (smaller is better), so that even millions of equal similarities (notes made from one
+    template) are selected quickly.
     """
     count, least, more = len(matrix), _least(threshold), False
     keys: Integers = np.empty(0, dtype=np.int64)
     for top, left in _blocks(count):
         products = matrix[top : top + BLOCK] @ matrix[left : left + BLOCK].T
-        places = np.flatnonzero(products >= (least - 1) / _PLACES)
+        places = np.flatnonzero(products >= (least - 1) / _MILLION)
         first, second = places // products.shape[1] + top, places % products.shape[1] + left
-        scores = _places(products.reshape(-1)[places])
+        scores = _millionths(products.reshape(-1)[places])
         fits = (first < second) & (scores >= least)
         keys = np.concatenate((keys, _keys(scores[fits], first[fits], second[fits], count)))
         if len(keys) > limit:
             more = True
             keys = np.partition(keys, limit - 1)[:limit]
-            least = _PLACES - int(keys.max() // count**2)
+            least = _MILLION - int(keys.max() // count**2)
     return list(_unpack(np.sort(keys), count)), more
 
 
 def _blocks(count: int) -> Iterator[tuple[int, int]]:
-    """The first rows of each two blocks, each two once."""
+    """Yield the first rows of every pair of blocks."""
     for top in range(0, count, BLOCK):
         for left in range(top, count, BLOCK):
             trio.from_thread.check_cancelled()
@@ -205,7 +205,7 @@ def _blocks(count: int) -> Iterator[tuple[int, int]]:
 
 
 def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tuple[list[tuple[int, int, float]], bool]:
-    """As `best_pairs`, but only of pairs of which one row is among the `each` nearest of the other."""
+    """Like `best_pairs`, but only with pairs where one row is among the `each` nearest of the other."""
     count = len(matrix)
     found: list[Integers] = [np.empty(0, dtype=np.int64)]
     for top in range(0, count, STRIP):
@@ -216,7 +216,7 @@ def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tu
         near = np.argpartition(-products, min(each, count) - 1, axis=1)[:, :each].reshape(-1)
         own = np.repeat(rows, near.size // max(1, len(rows)))
         cosines, own = products[own, near], own + top
-        scores = _places(cosines)
+        scores = _millionths(cosines)
         enough = (scores >= _least(threshold)) & (cosines > -1.5)
         first, second = np.minimum(own, near)[enough], np.maximum(own, near)[enough]
         found.append(_keys(scores[enough], first, second, count))
@@ -225,34 +225,34 @@ def nearest_pairs(matrix: Matrix, threshold: float, limit: int, each: int) -> tu
 
 
 def _least(threshold: float) -> int:
-    return int(np.ceil(round(threshold * _PLACES, 3)))
+    return int(np.ceil(round(threshold * _MILLION, 3)))
 
 
-def _places(products: Matrix) -> Integers:
-    """Cosines as whole numbers of millionths."""
-    rounded: Integers = np.rint(np.clip(products, -1.0, 1.0).astype(np.float64) * _PLACES).astype(np.int64)
+def _millionths(products: Matrix) -> Integers:
+    """Convert cosines to integer millionths."""
+    rounded: Integers = np.rint(np.clip(products, -1.0, 1.0).astype(np.float64) * _MILLION).astype(np.int64)
     return rounded
 
 
 def _keys(scores: Integers, first: Integers, second: Integers, count: int) -> Integers:
-    # Below 2**63 up to two million groups.
-    return (_PLACES - scores) * count**2 + first * count + second
+    # Fits into 63 bits for up to two million groups.
+    return (_MILLION - scores) * count**2 + first * count + second
 
 
 def _unpack(keys: Integers, count: int) -> Iterator[tuple[int, int, float]]:
     for key in keys.tolist():
         score, pair = divmod(key, count**2)
-        yield pair // count, pair % count, (_PLACES - score) / _PLACES
+        yield pair // count, pair % count, (_MILLION - score) / _MILLION
 
 
 def default_count(groups: int) -> int:
-    """About the root of half the groups, the usual rule of thumb; at least one."""
+    """Return about sqrt(groups / 2), a common rule of thumb, and at least 1."""
     return max(1, min(1000, round(math.sqrt(groups / 2))))
 
 
 def kmeans(matrix: Matrix, count: int) -> list[list[int]]:
-    """Spherical k-means (Dhillon and Modha, 2001) on unit rows, begun by k-means++ (Arthur and Vassilvitskii, 2007);
-    blocks, in a thread of trio's."""
+    """Spherical k-means (Dhillon and Modha, 2001) on unit rows, initialised by k-means++ (Arthur and Vassilvitskii,
+    2007).  Blocks; runs in a trio worker thread."""
     if not len(matrix):
         return []
     count = min(count, len(matrix))
@@ -264,7 +264,7 @@ def kmeans(matrix: Matrix, count: int) -> list[list[int]]:
         seed=0,
         init_method=faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS,
         min_points_per_centroid=1,
-        max_points_per_centroid=max(256, _FITTED // count),
+        max_points_per_centroid=max(256, _FITTED_ROWS // count),
     )
     for _ in range(_ROUNDS):
         trio.from_thread.check_cancelled()
@@ -274,7 +274,7 @@ def kmeans(matrix: Matrix, count: int) -> list[list[int]]:
 
 
 def chains(matrix: Matrix, threshold: float) -> list[list[int]]:
-    """Connected components of the rows that are at least `threshold` near; blocks, in a thread of trio's."""
+    """Connected components of rows whose similarity is at least `threshold`.  Blocks; runs in a trio worker thread."""
     count = len(matrix)
     roots: Integers = np.arange(count, dtype=np.int64)
     for top, left in _blocks(count):
@@ -293,7 +293,7 @@ def chains(matrix: Matrix, threshold: float) -> list[list[int]]:
 
 
 def _listed(labels: Integers, typical: Matrix) -> list[list[int]]:
-    """Rows by label, the most typical first; the largest cluster first."""
+    """Group rows by label: largest cluster first, most typical row first."""
     rounded = np.rint(typical * 1e5)
     clusters: dict[int, list[int]] = {}
     for row in np.lexsort((np.arange(len(labels)), -rounded)).tolist():

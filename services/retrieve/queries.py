@@ -1,8 +1,7 @@
-"""Vectors of queries, each made once, and how long searches wait for them: an agent asks the same of several
-collections, with another filter, or again.
+"""A cache of query vectors, and how long searches wait for them.
 
-A vector names its model by its fingerprint, and one that is not the collection's is made again; so another model shows
-as it does without this.
+Agents repeat a query on several collections or with other filters. A cached vector whose fingerprint is not the
+collection's is made again, so a change of model is noticed as it is without the cache.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ import trio
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
 
 QueryCall = Callable[[EmbedTexts, float], Awaitable[EmbedResult]]
-"""Embeds a query within so many seconds."""
+"""A function that embeds a query, given a timeout in seconds."""
 
-KEPT = 256
-"""Vectors of 1.5 KB each, with their queries."""
+CACHED_QUERIES = 256
+"""Capacity of the cache; a vector takes 1.5 KB plus its query."""
 
-KEPT_CHARS = 4096
-"""Of longer queries none is kept: they are hardly asked twice."""
+CACHED_QUERY_CHARS = 4096
+"""Longer queries are not cached, as they are rarely repeated."""
 
 
-class _Asked:
-    """A query that is being embedded; `result` is None where that failed."""
+class _InFlight:
+    """A query that is being embedded; `result` stays None if that fails."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -34,62 +33,62 @@ class _Asked:
 
 
 class QueryVectors:
-    """Those made lately, and those that are being made."""
+    """Recent query vectors, and those being made."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, EmbedResult] = OrderedDict()
-        self._asked: dict[str, _Asked] = {}
+        self._cache: OrderedDict[str, EmbedResult] = OrderedDict()
+        self._in_flight: dict[str, _InFlight] = {}
 
-    def known(self, text: str, fingerprint: str | None) -> QueryCall | None:
-        """What answers this query, where its vector by the model of that fingerprint was made lately."""
-        kept = self._kept.get(text)
-        if kept is None or kept.fingerprint != fingerprint:
+    def cached(self, text: str, fingerprint: str | None) -> QueryCall | None:
+        """Return a function that yields the cached vector of `text`; None if it is not cached for this model."""
+        result = self._cache.get(text)
+        if result is None or result.fingerprint != fingerprint:
             return None
-        self._kept.move_to_end(text)
+        self._cache.move_to_end(text)
 
         async def answer(query: EmbedTexts, timeout_s: float) -> EmbedResult:
             await trio.lowlevel.checkpoint()
-            return kept
+            return result
 
         return answer
 
-    def by(self, embed: QueryCall, fingerprint: Callable[[], str | None]) -> QueryCall:
-        """As `embed`, but for a query that is being embedded already, by the model with this fingerprint.
+    def shared(self, embed: QueryCall, fingerprint: Callable[[], str | None]) -> QueryCall:
+        """Wrap `embed` to share the result of a call in flight for the same query, if its model has this fingerprint.
 
-        Cancellation: who waits for another's asks itself where that one gives up.
+        Cancellation: if the call in flight fails or is cancelled, those waiting for it make their own.
         """
 
         async def ask(query: EmbedTexts, timeout_s: float) -> EmbedResult:
             (text,) = query.texts
-            if (others := self._asked.get(text)) is not None:
-                await others.done.wait()
-                if others.result is not None and others.result.fingerprint == fingerprint():
-                    return others.result
+            if (other := self._in_flight.get(text)) is not None:
+                await other.done.wait()
+                if other.result is not None and other.result.fingerprint == fingerprint():
+                    return other.result
             return await self._ask(text, embed(query, timeout_s))
 
         return ask
 
     async def _ask(self, text: str, answer: Awaitable[EmbedResult]) -> EmbedResult:
-        mine = self._asked[text] = _Asked()
+        call = self._in_flight[text] = _InFlight()
         try:
-            mine.result = await answer
-            if len(text) <= KEPT_CHARS:
-                self._kept[text] = mine.result
-                self._kept.move_to_end(text)
-                while len(self._kept) > KEPT:
-                    self._kept.popitem(last=False)
-            return mine.result
+            call.result = await answer
+            if len(text) <= CACHED_QUERY_CHARS:
+                self._cache[text] = call.result
+                self._cache.move_to_end(text)
+                while len(self._cache) > CACHED_QUERIES:
+                    self._cache.popitem(last=False)
+            return call.result
         finally:
-            if self._asked.get(text) is mine:
-                del self._asked[text]
-            mine.done.set()
+            if self._in_flight.get(text) is call:
+                del self._in_flight[text]
+            call.done.set()
 
 
 class Patience:
-    """How long a search waits for the query's vector: in full, or briefly once that was waited for in vain.
+    """How long a search waits for the query's vector.  Searches wait only briefly for a while after a timeout.
 
-    Words answer in milliseconds; while the embedder hangs, not every search shall pay for it. Until it has answered
-    once it may be loading its model: the first searches wait for that, though not for the slowest.
+    Word search takes milliseconds, and a hanging embedder must not slow down every search. Before its first reply the
+    embedder may be loading its model, so the first searches wait up to `FIRST_S`.
     """
 
     FIRST_S, BRIEF_S, BRIEF_FOR_S = 2.0, 0.1, 5.0

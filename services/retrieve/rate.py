@@ -1,4 +1,4 @@
-"""How quickly a backlog is worked off, and how long the rest of it will take."""
+"""Throughput of a backlog, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from linckia.proto.frames import Backlog
 
 _OVER_S = 30.0
-"""What came earlier says little of now; where nothing came for so long, there is no rate."""
+"""Width of the window.  If nothing arrived for this long, no rate is reported."""
 
 
 class Rate:
-    """Of what came lately.
+    """Recent throughput.
 
     Args:
         now: a clock in seconds.
@@ -24,18 +24,18 @@ class Rate:
         self._came: deque[tuple[float, int]] = deque([(now(), 0)], maxlen=256)
 
     def begin(self) -> None:
-        """Nothing was to come until now."""
+        """Restart the measurement: there was no backlog until now."""
         self._came.clear()
         self._came.append((self._now(), 0))
 
     def add(self, count: int) -> None:
-        """So many came now."""
+        """SegmentRecord `count` completed items."""
         self._came.append((self._now(), count))
         while self._came[-1][0] - self._came[0][0] > _OVER_S and len(self._came) > 2:
             self._came.popleft()
 
     def backlog(self, done: int, waiting: int) -> Backlog:
-        """As `status` shows it."""
+        """Return the backlog as `status` shows it."""
         (first, before), (last, _) = self._came[0], self._came[-1]
         count = sum(each for _, each in self._came) - before
         if not count or self._now() - last > _OVER_S:

@@ -1,10 +1,10 @@
-"""How sure it is that a piece answers a query: a probability, the same for every query, collection, order and model.
+"""The probability that a piece answers a query, comparable across queries, collections, rankings and models.
 
-A logistic model of the cosine and of the share of the query's words, each by how rare it is, that the piece holds.  Its
+It is a logistic model of the cosine and of the share of the query's words that the piece holds, weighted by rarity. Its
 parameters were fitted on labelled queries over prose and code in three languages (abstracts, manuals, headings over
-their sections, first lines of documentation over functions) and, as what is never an answer, on queries of one
-collection asked of another, everyday questions and made-up words.  Of 480 such, 96 % have no piece above .2; of the
-right first answers 96 to 100 % are at .3 or above.
+their sections, first lines of documentation over functions). The negatives were queries of one collection run on
+another, everyday questions and made-up words. 96 % of the 480 negatives have no piece above .2, and 96 to 100 % of the
+correct first results score at least .3.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ _COSINE, _SHARE, _MEANING_BIAS = 15.2, 9.5, -3.56
 _SHARE_ALONE, _WORDS_BIAS = 12.0, -3.5
 
 _SPREAD = 0.08
-"""Standard deviation of the cosines of texts that have nothing to do with each other."""
+"""Standard deviation of the cosines of unrelated texts."""
 
 PACKAGED = (0.054, 0.082)
-"""Mean and standard deviation of such cosines (`EmbedResult.background`) of all-MiniLM-L6-v2, whose cosines the model
-was fitted to; those of another model are brought to its scale.  They are the model's and not the collection's: by one
-model, pairs of pieces have a mean of .12 in one corpus and of .42 in another, and strangers to it score the same."""
+"""Mean and standard deviation of cosines of unrelated texts (`EmbedResult.background`) with all-MiniLM-L6-v2, on which
+the parameters were fitted.  Cosines of other models are scaled to it.  The values belong to the model, not the
+collection: with one model, pairs of pieces had a mean of .12 in one corpus and .42 in another, but unrelated queries
+scored the same."""
 
 _LEAST_SPREAD = 0.005
 
 _DOUBTED, _EACH = math.log(0.3 / 0.7), 0.17
-"""Beyond this the logistic model is too sure, since what it was fitted to had more strangers than a search's first hits
-have: each unit counts so much.  Fitted on the first hits of the made sets, which were right in 50 to 70 % of the cases
-where .95 was said; the error of calibration on SciFact's went from .35 to .08."""
+"""Above `_DOUBTED` the logit's slope is reduced to `_EACH`, because the training data had more unrelated pieces than
+the first hits of a search, which made the model overconfident.  Fitted on the first hits of the synthetic sets, which
+were right in 50 to 70 % of the cases scored .95; the calibration error on SciFact's fell from .35 to .08."""
 
 
 def relevance(cosine: float | None, share: float, among: int, background: tuple[float, float] = PACKAGED) -> float:
-    """In (0, 1).
+    """Return a probability in (0, 1).
 
     Args:
-        cosine: of query and piece; None where there is none, and the words alone tell.
-        share: of what the query's words say (the sum of their inverse document frequencies), what those do that the
-            piece holds.
-        among: pieces that were compared: of more strangers, the nearest is nearer (by about sqrt(2 ln n) deviations).
-        background: mean and standard deviation of the cosines of strangers by the model that made the vectors.
+        cosine: of query and piece; None if the piece has no vector, so that only the words count.
+        share: share of the query's weight (the sum of its words' inverse document frequencies) that the piece holds.
+        among: number of pieces compared.  The more unrelated pieces, the closer the nearest of them (by about
+            sqrt(2 ln n) deviations).
+        background: mean and standard deviation of the cosines of unrelated texts with the model of the vectors.
     """
     if cosine is None:
         return _probability(_SHARE_ALONE * share + _WORDS_BIAS)
@@ -49,8 +50,8 @@ def relevance(cosine: float | None, share: float, among: int, background: tuple[
     return _probability(_COSINE * beyond + _SHARE * share + _MEANING_BIAS)
 
 
-def falling(scores: Sequence[float]) -> list[float]:
-    """`scores` of hits in their order, none below one that comes after it: what is ahead is taken for as good."""
+def non_increasing(scores: Sequence[float]) -> list[float]:
+    """Raise each score to the highest one after it, so that scores never increase along the hits."""
     best = 0.0
     found: list[float] = []
     for score in reversed(scores):

@@ -1,7 +1,7 @@
-"""The last stage of a search: the cross-encoder puts the best candidates in order, within a time of its own.
+"""The last stage of a search: reranking the best candidates within a time limit.
 
-It reads as many candidates as it can in that time, by its speed on this machine, and the answer says so where these
-are not all. While it does not answer, searches do not pay for it again and again.
+The number of candidates follows from the model's speed on this machine; if not all could be read, the result says so.
+Searches skip the stage for a while after a timeout.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from linckia.services.retrieve.fusion import normalised
 R = TypeVar("R")
 
 RERANK, MAXSIM = "rerank", "maxsim"
-"""Their names among the stages."""
+"""Stage names."""
 
 _MODEL_WAIT_S = 0.25
-"""A service that is ready says what model it has in milliseconds; one that is not is not waited for."""
+"""How long to wait for the model's description.  A service that is ready replies within milliseconds."""
+
+_PAUSED = "skipped because it timed out recently"
 
 _MODEL_FRESH_S = 10.0
 _CHARACTERS_A_TOKEN = 3
-"""Of few texts are tokens shorter than this on average, so the time is not underestimated."""
+"""Few texts have shorter tokens on average, so the time is not underestimated."""
 
 
 class Call(Protocol):
-    """A call of another service's operation, as a handler's context makes it."""
+    """A call of another service's operation, like `Context.call`."""
 
     async def __call__(self, params: Params[R], *, timeout_s: float | None = None) -> R: ...
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The candidates that were ranked, best first (none: the stage did not run), and what went wrong, if anything."""
+    """The reranked candidates, best first (empty if the stage did not run), and what went wrong, if anything."""
 
     ranked: list[Ranked] = []
     degraded: str = ""
 
 
 class Pace:
-    """What searches know of the reranker: its model, its speed, and whether it answered lately.
+    """The reranker's state, shared by all searches: its model, its speed, and whether it timed out recently.
 
     Args:
         within_s: how long a search waits for it.
@@ -60,7 +62,7 @@ class Pace:
         self.model: RerankModel | None = None
         self._fresh_until = -float("inf")
         self._paused_until = -float("inf")
-        # Part of the time that is planned for: searches beside this one want theirs.
+        # Share of the time limit to plan for, since concurrent searches need the reranker too.
         self._share = self.MOST
 
     @property
@@ -69,11 +71,11 @@ class Pace:
 
     @property
     def tokens(self) -> int:
-        """As many as the model reads in the time there is."""
+        """The number of tokens that the model reads within the time limit."""
         return 0 if self.model is None else int(self.model.tokens_per_s * self.within_s * self._share)
 
     def portion(self, count: int) -> int:
-        """Of so many texts those that are tried, where the speed is not known: fewer after each that came too late."""
+        """Return how many of `count` texts to try if the speed is unknown: fewer after each timeout."""
         return min(count, max(self.LEAST_TEXTS, round(count * self._share / self.MOST)))
 
     def is_fresh(self) -> bool:
@@ -84,13 +86,13 @@ class Pace:
         self._fresh_until = trio.current_time() + _MODEL_FRESH_S
 
     async def asked(self, call: Call, params: Params[R]) -> R | str:
-        """The answer, where it comes in time, or what went wrong; what it took is learnt."""
+        """Call the reranker and adapt the pace.  Returns the result, or what went wrong as a string."""
         try:
             with trio.fail_after(self.within_s):
                 answer = await call(params, timeout_s=self.within_s)
         except trio.TooSlowError:
             self._too_late()
-            return f"no answer within {self.within_s:g} s"
+            return f"no reply within {self.within_s:g} s"
         except LinckiaError as error:
             if error.failure.kind is Kind.TIMEOUT:
                 self._too_late()
@@ -106,7 +108,7 @@ class Pace:
         self._paused_until = trio.current_time() + for_s
 
     def forget_model(self) -> None:
-        """The next answer may come from another generation, with another model."""
+        """Ask for the model again before the next call, since the service may have restarted with another one."""
         self._fresh_until = -float("inf")
 
 
@@ -115,7 +117,7 @@ def _only(count: int, of: int) -> str:
 
 
 class _Stage:
-    """The stage for one search; `pace` is common to all."""
+    """The stage for one search; all searches share `pace`."""
 
     def __init__(self, call: Call, pace: Pace) -> None:
         self._call = call
@@ -123,29 +125,29 @@ class _Stage:
 
 
 class Reranker(_Stage):
-    """By the cross-encoder."""
+    """Reranks with the cross-encoder."""
 
     stage = RERANK
 
     @property
     def may_run(self) -> bool:
-        """False where it is known that this machine has no such model."""
+        """False if this machine is known to have no such model."""
         model = self._pace.model
         return model is None or model.available or not self._pace.is_fresh()
 
     async def rank(self, query: str, texts: Sequence[str], scores: Sequence[float] = ()) -> Order:
-        """`texts`, best candidate first, in the order of the cross-encoder.  Never raises a LinckiaError.
+        """Rank `texts`, given best candidate first.  Never raises a LinckiaError.
 
         Args:
-            scores: what they were fused to, which this stage replaces.
+            scores: the fused scores; unused here, because this stage replaces them.
         """
         if self._pace.is_paused:
-            return Order(degraded="it did not answer in time a moment ago")
+            return Order(degraded=_PAUSED)
         try:
             model = await self._model()
         except (trio.TooSlowError, LinckiaError) as error:
             if self._pace.model is not None and not self._pace.model.available:
-                # There was no model, and nothing says that there is one now: its service may just be resting.
+                # There was no model before, and the service may just be idle.
                 return Order()
             self._pace.pause(Pace.NOT_READY_S)
             return Order(degraded=error.failure.message if isinstance(error, LinckiaError) else "it is not ready")
@@ -153,7 +155,7 @@ class Reranker(_Stage):
             return Order()
         count = self._fitting(query, texts, model)
         if count < min(2, len(texts)):
-            return Order(degraded="the model is too slow here to read the candidates in time")
+            return Order(degraded="the model is too slow on this machine to read candidates in time")
         order = await self._pace.asked(self._call, RerankPairs(query=query, texts=list(texts[:count])))
         if isinstance(order, str):
             self._pace.forget_model()
@@ -168,7 +170,7 @@ class Reranker(_Stage):
         return model
 
     def _fitting(self, query: str, texts: Sequence[str], model: RerankModel) -> int:
-        """How many of the texts, from the first, fit into the time there is."""
+        """Return how many of the first texts fit into the time limit."""
         left = self._pace.tokens
         for index, text in enumerate(texts):
             left -= min(model.max_tokens, (len(query) + len(text)) // _CHARACTERS_A_TOKEN + 4)
@@ -178,17 +180,17 @@ class Reranker(_Stage):
 
 
 class LateReranker(_Stage):
-    """By late interaction, on the embedder's own token vectors; half of the score is the fusion's."""
+    """Reranks by late interaction on the embedder's token vectors, averaged with the fused score."""
 
     stage = MAXSIM
     may_run = True
     SHARE = 0.25
-    """Of the time there is, that the embedder plans for: the first searches do not know it, and others want theirs."""
+    """Share of the time limit that the embedder plans for.  Concurrent searches need the rest."""
 
     async def rank(self, query: str, texts: Sequence[str], scores: Sequence[float]) -> Order:
-        """As `Reranker.rank`."""
+        """Like `Reranker.rank`, with scores averaged with `scores`."""
         if self._pace.is_paused:
-            return Order(degraded="it did not answer in time a moment ago")
+            return Order(degraded=_PAUSED)
         count = self._pace.portion(len(texts))
         within_ms = max(1, round(1000 * self._pace.within_s * self.SHARE))
         asked = EmbedMaxSim(query=query, texts=list(texts[:count]), within_ms=within_ms)

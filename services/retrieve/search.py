@@ -1,7 +1,7 @@
-"""One search: words and meaning side by side, fused and grouped.
+"""Hybrid search: words and vectors in parallel, fused and grouped.
 
-Either stage may fail, be slow or be absent; the other one answers and `degraded` says why. Only where both fail does
-the search fail: an empty answer always means that nothing was found.
+If one stage fails, is slow or is absent, the other one supplies the results and `degraded` says why. The search fails
+only if both do, so an empty result always means that nothing was found.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import trio
 from linckia.proto.errors import Kind, LinckiaError, Unavailable
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
 from linckia.proto.ops.retrieve import Hit, RetrieveSearch, SearchResult
-from linckia.services.retrieve import fusion, store
+from linckia.services.retrieve import fusion, item_store
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.filters import allowed_items, compile_filters
+from linckia.services.retrieve.item_store import ItemDetails
 from linckia.services.retrieve.lexical import Fts5, WordsDamaged
 from linckia.services.retrieve.live_vectors import NO_VECTORS, VectorIndex, VectorsLoading
 from linckia.services.retrieve.queries import Patience, QueryCall
-from linckia.services.retrieve.relevance import PACKAGED, falling, relevance
+from linckia.services.retrieve.relevance import PACKAGED, non_increasing, relevance
 from linckia.services.retrieve.reranking import RERANK, LateReranker, Reranker
-from linckia.services.retrieve.store import Found
 from linckia.services.retrieve.vectors import Matrix
 from linckia.services.retrieve.word_index import FoundWords
 
@@ -33,18 +33,17 @@ LEXICAL, VECTOR = "lexical", "vector"
 
 MAX_CANDIDATES = 100_000
 
-LOOKED_AT, LOOKED_AT_CHARS = 8, 600
-"""Pieces of each stage, and characters of each, by which it is told what was found: code or prose."""
+SAMPLED_PIECES, SAMPLED_CHARS = 8, 600
+"""Pieces per stage, and characters of each, that are examined to tell code from prose."""
 
-TOLD = 20
-"""Hits of which it is told which words they hold."""
+MATCHED_HITS = 20
+"""Number of hits that list the query words they hold."""
 
 _MODELS = 3
-"""That a query is embedded by at most: the one in use, the one that the vectors are of, the one that they are of then.
-"""
+"""Maximum number of embedding attempts: the model in use, the model of the vectors, and another if that has changed."""
 
 _LOAD_WAIT_S = 2.0
-_LOADING = "vector: the vectors are still being loaded"
+_LOADING = "vector: vectors are still being loaded"
 
 
 async def search(
@@ -55,15 +54,15 @@ async def search(
     repair: Callable[[], object],
     reranker: Reranker | LateReranker | None = None,
 ) -> SearchResult:
-    """Answer `params` on its collection.
+    """Run one search on a collection.
 
     Args:
-        embed: how the query becomes a vector.
-        repair: called where the word index is found damaged.
-        reranker: puts the best in order; None leaves them as they were fused, and so does asking for words alone.
+        embed: embeds the query.
+        repair: called if the word index is damaged.
+        reranker: reorders the best candidates.  If it is None or only words are searched, the fused order stays.
 
     Raises:
-        Unavailable: every stage that was asked for failed.
+        Unavailable: all requested stages failed.
     """
     if reranker is not None and (not reranker.may_run or params.fusion.method == LEXICAL):
         reranker = None
@@ -81,17 +80,17 @@ async def search(
 
 
 class Candidates(NamedTuple):
-    """The best piece of each group, best first; of as many of them as are wanted, what is told of a hit."""
+    """The best piece of each group, best first, with details of as many as are wanted."""
 
     best: list[tuple[int, float]]
-    found: dict[int, Found]
+    found: dict[int, ItemDetails]
     cosines: dict[int, float]
     held: dict[int, list[str]]
-    """Words of the query that a piece holds, of the first of them."""
+    """The query words that each of the first pieces holds."""
 
 
 class _Search:
-    """One search: what its stages have found so far, and what became of them."""
+    """The state of one search."""
 
     def __init__(self, collection: Collection, params: RetrieveSearch, embed: QueryCall, patience: Patience) -> None:
         self.collection = collection
@@ -100,43 +99,42 @@ class _Search:
         self.patience = patience
         self.where = compile_filters(params.filters)
         self.depth = max(params.candidates, params.limit)
-        """Pieces that each stage hands on, at first."""
+        """Initial number of pieces that each stage returns."""
         self.wanted = params.limit
-        """Groups of which more than the id is read."""
+        """Number of groups whose details are read."""
         self.texts: int | None = None
-        """Of these, so many with the text of their pieces; None: all."""
+        """Number of groups read with the text of their pieces; None means all wanted ones."""
         self.lexical: list[tuple[int, float]] | None = None
         self.unchecked = False
-        """Whether words may be missing from that."""
+        """Whether `lexical` may be incomplete because the index is not checked yet."""
         self.words_failed = False
         self.vector: list[tuple[int, float]] | None = None
         self.query: Matrix | None = None
         self.vectors: VectorIndex = NO_VECTORS
-        """What that is compared with."""
+        """The vectors that the query is compared with."""
         self.background = PACKAGED
         """See `relevance`."""
         self.weights: dict[str, float] | None = None
-        """The words of the query, and how much each says."""
+        """Weights of the query's words."""
         self.reranked: dict[int, float] = {}
         self.degraded = [collection.refilling] if collection.refilling else []
 
     @property
     def ran(self) -> list[str]:
-        """The stages that found; what put that in order comes after."""
+        """The retrieval stages that ran, without reranking."""
         return [name for name, found in ((LEXICAL, self.lexical), (VECTOR, self.vector)) if found is not None]
 
     # Finding
 
     async def candidates(self) -> Candidates:
-        """Run the stages that are asked for, or those that stand in for them, and choose from what they found.
+        """Run the requested stages, with the other one as fallback, and choose from their results.
 
         Raises:
-            Unavailable: none answers.
+            Unavailable: no stage succeeded.
         """
         method = self.params.fusion.method
-        # One stage stands in for the other.
         if method == LEXICAL:
-            # Found and chosen in one turn of one thread: a second would come after all searches that wait.
+            # Find and choose in one thread call: a second would queue behind all waiting searches.
             chosen: list[Candidates] = []
             await self._find_words(lambda db: chosen.append(self._choose(db)))
             if chosen:
@@ -171,20 +169,20 @@ class _Search:
         self.degraded = [*dict.fromkeys((*self.degraded, f"lexical: {error}"))]
 
     async def _embed_query(self) -> None:
-        """Make the query's vector; what keeps it from being made, or compared, is `degraded`."""
+        """Embed the query; on failure, say why in `degraded`."""
         try:
             self.query = await self._query_vector()
             if self.query is None and (awaited := self.collection.vectors_awaited):
                 self.degraded.append(f"vector: {awaited}")
         except LinckiaError as error:
-            self.degraded.append(f"vector: {error.failure.message}{self.collection.becoming}")
+            self.degraded.append(f"vector: {error.failure.message}{self.collection.coming_progress}")
         except trio.TooSlowError:
-            self.degraded.append(f"vector: the query's vector did not come in time{self.collection.becoming}")
+            self.degraded.append(f"vector: embedding the query timed out{self.collection.coming_progress}")
         except VectorsLoading:
             self.degraded.append(_LOADING)
 
     async def _query_vector(self) -> Matrix | None:
-        """The query's vector; None where the collection has no vector to compare it with."""
+        """Return the query's vector; None if the collection has no vectors yet."""
         collection = self.collection
         if not collection.loaded.is_set():
             with trio.move_on_after(_LOAD_WAIT_S):
@@ -205,13 +203,13 @@ class _Search:
                 self.vectors = index
                 self.background = result.background or PACKAGED
                 return np.frombuffer(result.vectors.data, dtype=result.vectors.dtype).astype(np.float32)
-            # Another model is in use than the vectors are of; or they were replaced while the query's was made.
+            # The vectors are of another model, or were replaced while the query was embedded.
             if not earlier:
                 await collection.adopt(result.fingerprint, result.vectors.shape[1])
         raise VectorsLoading
 
     async def _embedded(self, fingerprint: str) -> EmbedResult:
-        """The query's vector by the model in use, or by the earlier one of that fingerprint."""
+        """Embed the query with the model in use, or with the earlier model `fingerprint`."""
         timeout_s = self.patience.timeout_s()
         asked = EmbedTexts(texts=[self.params.query], kind=TextKind.QUERY, fingerprint=fingerprint)
         try:
@@ -225,23 +223,23 @@ class _Search:
         return result
 
     def _unanswered(self) -> Unavailable:
-        return Unavailable("no stage of the search answers: " + "; ".join(self.degraded), retry_after_ms=1000)
+        return Unavailable("all search stages failed: " + "; ".join(self.degraded), retry_after_ms=1000)
 
-    # Choosing, on one snapshot and in one go; all of it blocks
+    # Choosing, on one snapshot in one thread call; these methods block
 
     def _choose(self, db: apsw.Connection) -> Candidates:
-        """Everything from the query's vector to the texts of the best."""
+        """Run everything between the query's vector and the texts of the best pieces."""
         allowed = None if self.where is None or self.query is None else allowed_items(db, self.where)
         depth = self.depth
         looked_again = False
         while True:
             if self.query is not None:
-                self.vector = self.vectors.near(self.query, depth, allowed)
+                self.vector = self.vectors.nearest(self.query, depth, allowed)
             found = dict.fromkeys(item for stage in (self.lexical, self.vector) if stage for item, _ in stage)
-            groups = store.groups_of(db, list(found))
+            groups = item_store.groups_of(db, list(found))
             fused = self._fuse(db)
             if self.lexical is not None and not looked_again and any(item not in groups for item, _ in self.lexical):
-                # While the query's vector was made, a note was replaced, and its pieces have other ids.
+                # A note was replaced while the query was embedded, so its pieces have new ids.
                 looked_again = True
                 self._search_words_again(db, depth)
                 continue
@@ -249,14 +247,14 @@ class _Search:
             full = any(stage is not None and len(stage) >= depth for stage in (self.lexical, self.vector))
             if len(best) >= self.params.limit or not full or depth >= MAX_CANDIDATES:
                 break
-            # Many of the pieces were of few groups: look further down.
+            # The pieces belong to too few groups: look deeper.
             depth = min(4 * depth, MAX_CANDIDATES)
             self._search_words_again(db, depth)
-        bare = store.never_embedded(db, [item for item, _ in best[: self.wanted]])
-        best = fusion.telling(best, groups, self.lexical or (), bare)
+        bare = item_store.never_embedded(db, [item for item, _ in best[: self.wanted]])
+        best = fusion.prefer_embedded(best, groups, self.lexical or (), bare)
         ids = [item for item, _ in best[: self.wanted]]
         cosines = {} if self.query is None else self.vectors.cosines(self.query, ids)
-        return Candidates(best, store.items(db, ids, self.texts), cosines, self._held(db, ids[:TOLD]))
+        return Candidates(best, item_store.items(db, ids, self.texts), cosines, self._held(db, ids[:MATCHED_HITS]))
 
     def _held(self, db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[str]]:
         words = Fts5(db)
@@ -269,7 +267,7 @@ class _Search:
             return {}
 
     def _share(self, held: Sequence[str]) -> float:
-        """Of what the words of the query say, as much as these do."""
+        """Return the weight of these words as a share of the whole query's."""
         weights = self.weights or {}
         return sum(weights[term] for term in held) / sum(weights.values()) if weights else 0.0
 
@@ -279,7 +277,7 @@ class _Search:
         try:
             self.lexical, self.unchecked = self.collection.words.search(db, self.params.query, depth, self.where)
         except WordsDamaged as error:
-            # They answered a moment ago, and that counts.
+            # Keep the earlier results.
             self._words_failed(error)
 
     def _fuse(self, db: apsw.Connection) -> dict[int, float]:
@@ -293,30 +291,29 @@ class _Search:
             cosines |= self.vectors.cosines(self.query, [item for item in by_words if item not in cosines])
             average = sum(cosines.values()) / max(1, len(cosines))
             lent = self._by_siblings(db, self.query, [item for item in by_words if item not in cosines])
-            # What the rest is about need not be what this piece says: it is no reason to take it for less than the
-            # average.
+            # The rest of the group may be about something else, so it never lowers a piece below the average.
             cosines |= {item: max(average, cosine) for item, cosine in lent.items()}
         weight = self.params.fusion.vector_weight
         if weight is None:
-            looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:LOOKED_AT]]
-            weight = fusion.vector_weight(self.lexical, store.beginnings(db, looked_at, LOOKED_AT_CHARS))
+            looked_at = [item for stage in (self.lexical, self.vector) for item, _ in stage[:SAMPLED_PIECES]]
+            weight = fusion.vector_weight(self.lexical, item_store.beginnings(db, looked_at, SAMPLED_CHARS))
         return fusion.weighted(self.lexical, cosines, weight, partial(self._shares, db))
 
     def _shares(self, db: apsw.Connection, items: Sequence[int]) -> dict[int, float]:
         return {item: self._share(held) for item, held in self._held(db, items).items()}
 
     def _by_siblings(self, db: apsw.Connection, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """The best cosine of the rest of their group, for pieces without a vector."""
-        siblings = store.siblings(db, ids) if ids else {}
+        """Return the best cosine among the siblings of each piece that has no vector."""
+        siblings = item_store.siblings(db, ids) if ids else {}
         others = list({other for each in siblings.values() for other in each})
         cosines = self.vectors.cosines(query, others)
         known = {item: [cosines[other] for other in each if other in cosines] for item, each in siblings.items()}
         return {item: max(of_others) for item, of_others in known.items() if of_others}
 
-    # Putting in order, and answering
+    # Reranking and results
 
     async def rerank(self, candidates: Candidates, reranker: Reranker | LateReranker) -> Candidates:
-        """The candidates in the cross-encoder's order, where it answers, then the others in theirs."""
+        """Return the reranked candidates, followed by the others in their fused order."""
         best, found = candidates.best, candidates.found
         read = [(item, score) for item, score in best[: self.params.candidates] if item in found]
         texts = [reading(found[item]) for item, _ in read]
@@ -324,18 +321,18 @@ class _Search:
         if order.degraded:
             self.degraded.append(f"{reranker.stage}: {order.degraded}")
         self.reranked = {read[ranked.index][0]: ranked.score for ranked in order.ranked}
-        # What the model has not read stays below what it has, in the order that it had.
+        # Items that were not reranked keep their order, below those that were.
         best = [*self.reranked.items(), *((item, score) for item, score in best if item not in self.reranked)]
-        # That took a while: what was removed meanwhile is not answered.
+        # Reranking takes a while: leave out items removed in the meantime.
         answered = [item for item, _ in best[: self.params.limit]]
         now = await self.collection.items(answered, self.params.texts)
         if gone := {item: found[item] for item in answered if item not in now and item in found}:
-            # A note that was replaced is there, and is answered as it is now.
-            now |= await self.collection.read(partial(store.successors, gone=gone))
+            # Return the current content of a note that was replaced.
+            now |= await self.collection.read(partial(item_store.successors, gone=gone))
         return candidates._replace(best=best, found=now)
 
     def result(self, candidates: Candidates, reranker: Reranker | LateReranker | None) -> SearchResult:
-        """The answer, with all that is known to be missing from it."""
+        """Build the result, with everything that is known to be missing."""
         ran = self.ran
         if LEXICAL in ran and self.unchecked:
             self.degraded.append("lexical: the word index is still being checked")
@@ -357,10 +354,10 @@ class _Search:
         )
 
     def _scores(self, candidates: Candidates, items: Sequence[int], *, by_model: bool) -> dict[int, float]:
-        """How sure each hit is, by the cross-encoder where that has read it; never surer than one ahead of it."""
+        """Return the relevance of each hit, from the cross-encoder if it read the hit.  Scores never increase."""
         words = dict(self.lexical or ())
         first = next((item for item in items if item in words and candidates.held.get(item)), None)
-        # Of hits further down, the share of words that they hold is told by their scores.
+        # For hits further down, the share of words is estimated from their scores.
         share_of_one = 0.0 if first is None else self._share(candidates.held[first]) / words[first]
 
         def sure(item: int) -> float:
@@ -373,17 +370,17 @@ class _Search:
             return relevance(candidates.cosines.get(item), share, len(self.vectors), self.background)
 
         read = [item for item in items if by_model and item in self.reranked]
-        by_reading = falling([sure(item) for item in read])
+        by_reading = non_increasing([sure(item) for item in read])
         rest = [item for item in items if item not in read]
         least = by_reading[-1] if by_reading else 1.0
-        others = [min(least, score) for score in falling([*map(sure, rest)])]
+        others = [min(least, score) for score in non_increasing([*map(sure, rest)])]
         return dict(zip((*read, *rest), (*by_reading, *others), strict=True))
 
     def _hit(self, candidates: Candidates, item_id: int, score: float, lexical: float | None) -> Hit:
         cosine = candidates.cosines.get(item_id)
         shown = candidates.found[item_id]._asdict()
         del shown["item_id"]
-        # More digits are read by a model and say nothing.
+        # More digits would only cost the model tokens.
         return Hit(
             **shown,
             score=round(score, 6),
@@ -394,6 +391,6 @@ class _Search:
         )
 
 
-def reading(found: Found) -> str:
-    """What the cross-encoder reads of an item: where it stands, then its text."""
+def reading(found: ItemDetails) -> str:
+    """Return the text that the cross-encoder reads for an item: its heading or title, then its text."""
     return "\n".join(part for part in (found.heading or found.title, found.text) if part)

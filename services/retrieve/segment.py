@@ -1,11 +1,11 @@
-"""A segment: vectors that no longer change, searched by one-bit codes and rescored on their exact rows.
+"""A segment: immutable vectors, searched by one-bit codes and rescored with the exact vectors.
 
-Three files in a folder of their own: the item ids (sorted), the vectors as they lie in the database (float16, mapped
-into memory), and FAISS's RaBitQ fast-scan codes (Gao and Long, SIGMOD 2024), of which a search fetches several times
-more than it needs. Vectors that went are struck out in memory: which those are follows from the database.
+It is a folder with three files: the item ids (sorted), the vectors as in the database (float16, memory-mapped), and
+FAISS RaBitQ fast-scan codes (Gao and Long, SIGMOD 2024), which a search over-fetches several times. Removed vectors are
+only marked in memory; the database tells which they are.
 
-It is written aside, synced and renamed, so that under its name it is whole; sizes and checksums, which the database
-keeps, are compared before FAISS reads a byte of it.
+A segment is written under a temporary name, synced and renamed, so it is complete under its final name. Its sizes and
+checksums are stored in the database and verified before FAISS reads any of it.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Score
 RowNumbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 ReadVectors = Callable[[ItemIds], tuple[ItemIds, HalfMatrix]]
-"""Those of the ids, sorted, that the database has a vector of, and the vectors."""
+"""Returns those of the ids (sorted) that have a vector in the database, and the vectors."""
 
 ASIDE = ".new-"
 _IDS, _ROWS, _CODES = "ids", "rows", "codes"
 
 _BLOCK = 16384
 _SAMPLE = 65536
-"""Rows that the codes' centre is the mean of."""
+"""Number of rows whose mean is the centre of the codes."""
 _BESIDE = 1e-3
 _READ_BYTES = 4 * 1024 * 1024
 _PER_HIT = 4
-"""Rows rescored for each one asked for, where that is more than the over-fetch."""
+"""Rows rescored per requested row, if that is more than the over-fetch."""
 _WIDEN = 4
 
 
-class Damaged(Exception):
-    """The files are missing, torn, or not those that the database knows; their content is to be rebuilt."""
+class SegmentDamaged(Exception):
+    """The files are missing, incomplete, or do not match the database; the segment has to be rebuilt."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database keeps of a segment: its folder's name, and what must lie there."""
+class SegmentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The database's record of a segment: its folder name, and the expected sizes and checksums."""
 
     name: str
     count: int
@@ -60,34 +60,34 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     codes_bytes: int
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What of `[services.retrieve]` is about vectors."""
+class VectorLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings in `[services.retrieve]` that concern vectors."""
 
-    # 32,768 are compared in a few milliseconds, and made a segment in less than a second.
+    # 32,768 are compared in a few milliseconds, and written as a segment in less than a second.
     flat_vectors: Annotated[int, Meta(ge=1, description="Vectors compared one by one before they make a segment")] = (
         32_768
     )
-    # Nothing of the first ten is lost; below 100 a good deal is.
+    # This loses none of the top ten; fewer than 100 lose many.
     overfetch: Annotated[int, Meta(ge=1, description="Vectors that the codes fetch at least, to be ranked exactly")] = (
         400
     )
-    # To compare more takes longer than the codes do.
+    # The codes are faster for more vectors.
     exact_rows: Annotated[int, Meta(ge=0, description="Vectors that a filter may leave to be all compared")] = 20_000
-    # Until then searches fetch that much more.
+    # Searches fetch correspondingly more until then.
     struck_share: Annotated[float, Meta(gt=0, le=1, description="Share whose removal has a segment rewritten")] = 0.25
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = VectorLimits()
 
 
 class Segment:
-    """An opened segment.  Searches may run in any number of threads beside one that strikes ids out."""
+    """An open segment.  Any number of threads may search while one strikes out ids."""
 
-    def __init__(self, folder: Path, record: Record, dimensions: int) -> None:
-        """Blocks while all of it is read and compared with its checksums, a second a million.
+    def __init__(self, folder: Path, record: SegmentRecord, dimensions: int) -> None:
+        """Open and verify a segment.  Blocks, for a second per million vectors.
 
         Raises:
-            Damaged: it is not what was written, or cannot be read.
+            SegmentDamaged: the files cannot be read or do not match their checksums.
         """
         self.record = record
         self._folder = folder / record.name
@@ -97,14 +97,14 @@ class Segment:
         codes = self._checked(_CODES, record.codes_bytes, record.codes_crc)
         self._rows: HalfMatrix = np.memmap(rows, np.dtype("<f2"), "r", shape=self._shape)
         self.ids: ItemIds = np.fromfile(ids, dtype="<i8")
-        """Sorted; of those that were struck out as well."""
+        """All ids, sorted, including those struck out."""
         try:
             self._codes = faiss.deserialize_index(np.fromfile(codes, dtype=np.uint8))
         except RuntimeError as error:
             # Another version of FAISS wrote it.
-            raise Damaged(f"{codes} is not understood: {error}") from None
+            raise SegmentDamaged(f"{codes} cannot be decoded: {error}") from None
         if (self._codes.ntotal, self._codes.d) != self._shape:
-            raise Damaged(f"{self._folder / _CODES} is of {self._codes.ntotal} vectors of {self._codes.d} numbers")
+            raise SegmentDamaged(f"{self._folder / _CODES} has the wrong shape: {self._codes.ntotal} x {self._codes.d}")
         self._struck: Mask = np.zeros(record.count, dtype=np.bool_)
         self._live = record.count
 
@@ -114,34 +114,34 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Of its files."""
+        """The size of its files."""
         return self.record.count * (8 + 2 * self._dimensions) + self.record.codes_bytes
 
     @property
     def struck(self) -> int:
-        """Vectors that went."""
+        """The number of removed vectors."""
         return self.record.count - self._live
 
     def __len__(self) -> int:
         return self._live
 
     def strike(self, ids: Sequence[int] | ItemIds) -> None:
-        """Find these no more; ids that are not here count for nothing."""
+        """Exclude these ids from searches; unknown ones are ignored."""
         rows = np.unique(self._live_rows(np.asarray(ids, dtype=np.int64)))
         self._struck[rows] = True
         self._live -= len(rows)
 
     def holds(self, ids: ItemIds) -> Mask:
-        """Which of `ids` are found here."""
+        """Return a mask of those of `ids` that are here and not struck out."""
         rows = np.minimum(np.searchsorted(self.ids, ids), self.record.count - 1)
         found: Mask = (self.ids[rows] == ids) & ~self._struck[rows]
         return found
 
-    def search(self, query: Matrix, limit: int, allowed: ItemIds | None, limits: Limits) -> Scored:
-        """The nearest (among `allowed`, where given) and their cosines, best first.
+    def search(self, query: Matrix, limit: int, allowed: ItemIds | None, limits: VectorLimits) -> Scored:
+        """Return the nearest ids and their cosines, best first, limited to `allowed` if given.
 
-        Exact where few enough come into question; else those that the codes hold for the nearest, in their exact
-        order. However many of the nearest are struck out or not allowed, `limit` are answered where there are so many.
+        The search is exact if there are few candidates; otherwise the codes choose candidates, which are rescored
+        exactly. It returns `limit` results if there are that many, even if the nearest are struck out or not allowed.
         """
         admitted: Mask | None = None
         if allowed is not None:
@@ -169,24 +169,24 @@ class Segment:
             if len(rows) >= wanted or fetch >= self.record.count:
                 break
             fetch = min(_WIDEN * fetch, self.record.count)
-        # In the order of the file, so that the rows of one page are read together.
+        # Sort into file order, so that rows of one page are read together.
         return self._rescore(query, np.sort(rows[:wanted]), limit)
 
     def cosines(self, query: Matrix, ids: ItemIds) -> dict[int, float]:
-        """Cosines of those of `ids` that are here and not struck out."""
+        """Return the cosines of those of `ids` that are here and not struck out."""
         rows = self._live_rows(ids)
         return dict(self._rescore(query, rows, len(rows)))
 
     def remove_files(self) -> None:
-        """Searches under way go on: what is mapped stays until they end."""
+        """Delete the files.  Running searches can finish, because the mapping stays valid."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _live_rows(self, ids: ItemIds) -> RowNumbers:
-        """Of those that are here and not struck out."""
+        """Return the rows of those of `ids` that are here and not struck out."""
         return np.searchsorted(self.ids, ids)[self.holds(ids)]
 
     def _rescore(self, query: Matrix, rows: RowNumbers, limit: int) -> Scored:
-        # FAISS multiplies float16 as it lies, several times faster than numpy makes float32 of it first.
+        # FAISS multiplies float16 directly, several times faster than numpy, which converts to float32 first.
         found: Scored = []
         _one_thread()
         for start in range(0, len(rows), _BLOCK):
@@ -201,7 +201,7 @@ class Segment:
         return best_first(found, limit)
 
     def _checked(self, name: str, size: int, crc: int) -> Path:
-        # Read, not mapped: a disk that fails is then an error, not a signal that ends the process.
+        # Read, not mapped, so that a failing disk raises an error and does not kill the process with a signal.
         path = self._folder / name
         found = (0, 0)
         try:
@@ -209,24 +209,24 @@ class Segment:
                 while part := file.read(_READ_BYTES):
                     found = (found[0] + len(part), zlib.crc32(part, found[1]))
         except OSError as error:
-            raise Damaged(f"{path} cannot be read: {error}") from None
+            raise SegmentDamaged(f"{path} cannot be read: {error}") from None
         if found != (size, crc):
-            raise Damaged(f"{path} is not what was written")
+            raise SegmentDamaged(f"{path} is corrupted (size or checksum mismatch)")
         return path
 
 
 def write(
     folder: Path, ids: ItemIds, read: ReadVectors, dimensions: int, checkpoint: Callable[[], None]
-) -> Record | None:
-    """Write the vectors of `ids` (sorted) as a segment below `folder`; None where none of them is there any more.
+) -> SegmentRecord | None:
+    """Write the vectors of `ids` (sorted) as a segment below `folder`; None if none of them exists any more.
 
-    Blocks; on disk when it returns.
+    Blocks until the segment is on disk.
 
     Args:
-        checkpoint: called every few thousand vectors; may raise, to end this early.
+        checkpoint: called every few thousand vectors; may raise to abort.
 
     Raises:
-        OSError: the disk is full or failing; nothing is left of it.
+        OSError: the disk is full or failing; no partial segment remains.
     """
     name = secrets.token_hex(8)
     aside = folder / f"{ASIDE}{name}"
@@ -249,7 +249,7 @@ def write(
             return None
         rows: HalfMatrix = np.memmap(aside / _ROWS, np.dtype("<f2"), "r", shape=(len(there), dimensions))
         codes = faiss.serialize_index(_encode(rows, checkpoint)).tobytes()
-        record = Record(
+        record = SegmentRecord(
             name=name,
             count=len(there),
             ids_crc=_write(aside / _IDS, (there.astype("<i8").tobytes(),)),
@@ -268,21 +268,24 @@ def write(
 
 
 def remove_others(folder: Path, keep: str | None) -> None:
-    """Remove all but one segment: what a crash, or another model, left behind."""
+    """Remove all segments but one, such as those left behind by a crash or another model."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name != keep:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _encode(rows: HalfMatrix, checkpoint: Callable[[], None]) -> faiss.Index:
-    """Codes of rotated vectors: a rotation spreads what a few numbers of a vector say over all of them, without which
-    one bit a number finds too few of the nearest."""
+    """Encode randomly rotated vectors.
+
+    The rotation spreads the information evenly over all components. Without it, one bit per component finds too few of
+    the nearest vectors.
+    """
     count, dimensions = rows.shape
     _one_thread()
     codes = faiss.IndexRaBitQFastScan(dimensions, faiss.METRIC_INNER_PRODUCT)
     index = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dimensions, dimensions), codes)
     index.train(rows[:: -(-count // _SAMPLE)].astype(np.float32))
-    # A vector that lies on the very centre has no direction from it, and FAISS 1.15 never finds it: there must be none.
+    # FAISS 1.15 never finds a vector equal to the centre, as it has no direction from it. Shift the centre slightly.
     centre = faiss.vector_to_array(codes.center)
     centre[0] += _BESIDE
     faiss.copy_array_to_vector(centre, codes.center)
@@ -304,6 +307,6 @@ def _write(path: Path, parts: Iterable[bytes]) -> int:
 
 
 def _one_thread() -> None:
-    # The setting is each thread's own. One query is no work for two, and searches and the embedder need the other
+    # The setting is per thread. A query is too small for two threads, and searches and the embedder need the other
     # cores while a segment is built.
     faiss.omp_set_num_threads(1)

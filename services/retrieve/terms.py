@@ -1,9 +1,9 @@
-"""Text to the terms it is found by: code-aware, for any script, the same for what is stored and what is asked.
+"""The tokenizer: code-aware, for any script, and the same for stored text and queries.
 
-`parseHttpRequest`, `os.path.join` and `snake_case` are found whole and by part. Scripts that put no spaces between
-words become pairs of characters, as in Lucene's CJK analyser; a lone character is found too. Case and accents count for
-nothing (Weiß is weiss), umlauts are found in both spellings (Müller, Mueller), and an emoji is a word. Stemming is the
-index's (FTS5, porter).
+`parseHttpRequest`, `os.path.join` and `snake_case` match as a whole and by part. Scripts without spaces between words
+are split into pairs of characters, as in Lucene's CJK analyser; a single character matches too. Case and accents are
+ignored (Weiß matches weiss), umlauts match both spellings (Müller, Mueller), and an emoji is a word. The index does the
+stemming (FTS5, porter).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import unicodedata
 from collections.abc import Callable, Iterator
 
 MAX_TERM = 64
-"""Characters of a term; what is longer (a key, a blob) is found by its beginning."""
+"""Maximum length of a term.  Longer ones (a key, a blob) are truncated."""
 
 MAX_QUERY_TERMS = 64
-"""Distinct terms of a query that are looked up; a pasted page is found by its most frequent ones."""
+"""Maximum number of distinct terms in a query.  A pasted page keeps its most frequent terms."""
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -25,10 +25,10 @@ _UNSPACED = (
 )
 _EMOJI = "\u2600-\u27bf\u2b50\u2b55\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff"
 _ACCENTS = "\u0300-\u036f\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670"
-"""Marks over and under letters that are often left out: of Latin, Greek, Cyrillic, Hebrew and Arabic."""
+"""Combining marks that are often omitted in Latin, Greek, Cyrillic, Hebrew and Arabic."""
 
 _WORD = rf"(?:[^\W_{_UNSPACED}]|[{_ACCENTS}\u0900-\u0963\u0966-\u0dff])++"
-"""The vowels of Indian scripts are marks too, and belong to their word."""
+"""The vowels of Indian scripts are marks too, but part of the word."""
 
 _RUN = re.compile(rf"[{_UNSPACED}]+|[{_EMOJI}]|{_WORD}(?:[._\-/\\:]{{1,2}}{_WORD})*")
 _ASCII_RUN = re.compile(r"[A-Za-z\d]+(?:[._\-/\\:]{1,2}[A-Za-z\d]+)*", re.ASCII)
@@ -55,21 +55,21 @@ STOP_WORDS = frozenset(
         "who", "whom", "why", "will", "with", "would", "you", "your", "yours",
     )
 )  # fmt: skip
-"""Left out of queries that hold anything else: they decide nothing and make the index read most of itself."""
+"""Dropped from queries that have other words: they do not discriminate, and make the index read most of its data."""
 
 
 def indexed(text: str) -> str:
-    """`text` as the index reads it."""
+    """Return `text` as the index reads it: its terms, separated by spaces."""
     return " ".join(_terms(text, _parts))
 
 
 def terms(text: str) -> list[str]:
-    """The terms of `text` in order; a compound comes whole (its parts joined by `_`) and then part by part."""
+    """Return the terms of `text` in order; a compound as a whole (its parts joined by `_`), then part by part."""
     return _terms(text, _asked)
 
 
 def spellings(term: str) -> tuple[str, ...]:
-    """Other terms by which the index may hold what `term` says: `mueller` is `muller` too, as `Müller` is indexed."""
+    """Return other spellings of `term` in the index: `muller` for `mueller`, as `Müller` is indexed as `muller`."""
     short = _SPELT_OUT.sub(r"\1", term) if len(term) > 4 else term
     return (short,) if short != term else ()
 
@@ -78,7 +78,7 @@ def _terms(text: str, parts: Callable[[str], tuple[str, ...]]) -> list[str]:
     runs = _ASCII_RUN.findall(text) if text.isascii() else _RUN.findall(unicodedata.normalize("NFKC", text))
     found: list[str] = []
     for run in runs:
-        # Most words are of small letters alone, and their own only term.
+        # Most words are lower-case letters only, and yield just themselves.
         if run.isascii() and run.isalnum() and run.islower() and len(run) <= MAX_TERM and not _SPELT_OUT.search(run):
             found.append(run)
         else:
@@ -88,7 +88,7 @@ def _terms(text: str, parts: Callable[[str], tuple[str, ...]]) -> list[str]:
 
 @functools.lru_cache(maxsize=32_768)
 def _parts(run: str) -> tuple[str, ...]:
-    # Nearly all words of a text have been met before.
+    # Cached, because nearly all words of a text have occurred before.
     if _UNSPACED_START.match(run):
         return (*_pairs(run), *(run if len(run) > 1 else ()))
     found = _asked(run)
@@ -109,14 +109,14 @@ def _asked(run: str) -> tuple[str, ...]:
         found.append(_folded(piece)[:MAX_TERM])
         if _HUMP.search(piece):
             parts = [_folded(part) for part in _CAMEL.findall(piece)]
-            # The `v` of `vCJD` says nothing of its own.
+            # A single letter, such as the `v` of `vCJD`, means nothing alone.
             found.extend(part[:MAX_TERM] for part in parts if len(part) > 1 and len(parts) > 1)
-    # Of an accent alone nothing is left.
+    # A lone accent folds to nothing.
     return tuple(filter(None, found))
 
 
 def _folded(word: str) -> str:
-    """Without case and accents; `ß` is `ss`."""
+    """Remove case and accents; `ß` becomes `ss`."""
     if word.isascii():
         return word.lower()
     apart = unicodedata.normalize("NFKD", word.casefold())
@@ -124,7 +124,7 @@ def _folded(word: str) -> str:
 
 
 def query_terms(query: str) -> list[str]:
-    """The distinct terms to look up, at most `MAX_QUERY_TERMS`; none where the query holds no word at all."""
+    """Return the distinct terms to look up, at most `MAX_QUERY_TERMS`; empty if the query has no words."""
     counts: dict[str, int] = {}
     for term in terms(query):
         counts[term] = counts.get(term, 0) + 1

@@ -1,6 +1,6 @@
-"""The vectors of a collection in SQL: of the model that is searched, of one that is coming, and what waits for one.
+"""The vectors of a collection in SQL: of the current model, of a coming model, and the outbox of items without one.
 
-As in `store`, those that write run inside the caller's transaction.
+As in `item_store`, writes run inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from linckia.services.retrieve.schema import of_vectors
+from linckia.services.retrieve.collection_schema import vector_table_sql
 from linckia.services.runtime.text.cutting import reading
 
 VECTORS, COMING = "vectors", "coming"
-"""The tables of vectors; `meta` has the coming model under the name of its table."""
+"""The vector tables.  `meta` stores the coming model under the name of its table."""
 
 TABLES = (VECTORS, COMING, "outbox")
-"""That have a row for an item."""
+"""The tables with a row per item."""
 
 
 class Stored(NamedTuple):
-    """A vector as it lies in the database: float16, little-endian."""
+    """A vector as stored in the database: float16, little-endian."""
 
     item_id: int
     vector: bytes
 
 
 class Model(NamedTuple):
-    """A model whose vectors the collection holds or is getting."""
+    """A model whose vectors the collection has or is making."""
 
     model_id: int
     fingerprint: str
     dimensions: int
 
 
-class Held(NamedTuple):
+class VectorsByHash(NamedTuple):
     """Vectors of one table by the hash of their words."""
 
     table: str
@@ -46,10 +46,10 @@ class Held(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far the vectors are.
+    """Embedding progress.
 
-    `waiting` items are in the outbox, `made` have their vector, of the coming model where one is coming; `lacking` have
-    none that is searched.
+    `waiting` items are in the outbox. `made` items have a vector (of the coming model, if there is one). `lacking`
+    items have no vector that is searched.
     """
 
     waiting: int
@@ -57,16 +57,16 @@ class Progress(NamedTuple):
     lacking: int
 
     def towards(self, model: Model) -> str:
-        """In words, after a reason."""
+        """Describe the progress, to append to a message."""
         total = self.made + self.waiting
         return f" ({self.made} of {total} pieces have a vector of {model.fingerprint}, the model in use)"
 
 
-NONE = Progress(0, 0, 0)
+NO_PROGRESS = Progress(0, 0, 0)
 
 
 class Waiting(NamedTuple):
-    """An item of the outbox; `hash` stands for the words that its vector has to be of."""
+    """An item in the outbox.  `hash` identifies the words to embed."""
 
     item_id: int
     attempts: int
@@ -75,12 +75,12 @@ class Waiting(NamedTuple):
 
 
 def current_model(db: apsw.Connection) -> Model | None:
-    """The model whose vectors are searched; None before the first."""
+    """Return the model whose vectors are searched; None before the first."""
     return _model(db, "model")
 
 
 def coming_model(db: apsw.Connection) -> Model | None:
-    """The model whose vectors are being made while those of another are searched."""
+    """Return the model whose vectors are being made while those of another are searched."""
     return _model(db, COMING)
 
 
@@ -94,13 +94,13 @@ def _model(db: apsw.Connection, key: str) -> Model | None:
 
 
 def _tables(db: apsw.Connection) -> dict[str, Model]:
-    """The tables of vectors and whose they are; the outbox has the items that lack in the last one."""
+    """Return the vector tables in use with their models.  The outbox holds the items that the last one lacks."""
     models = {VECTORS: current_model(db), COMING: coming_model(db)}
     return {table: model for table, model in models.items() if model is not None}
 
 
 def progress(db: apsw.Connection) -> Progress:
-    """How far the vectors are, by the lengths of tables."""
+    """Compute the progress from the row counts of the tables."""
     waiting, made, coming = db.execute(
         "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM vectors), (SELECT count(*) FROM coming)"
     ).get
@@ -113,10 +113,10 @@ def progress(db: apsw.Connection) -> Progress:
 
 
 def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> None:
-    """Have every item get a vector of this model.
+    """Start making vectors of this model for every item.
 
-    Where there are vectors of another one, these are searched until `switch`; an item without a vector of the new one
-    goes to the outbox.
+    If there are vectors of another model, they are searched until `switch`. Items without a vector of the new model are
+    added to the outbox.
     """
     db.execute("INSERT OR IGNORE INTO models (fingerprint, dimensions) VALUES (?, ?)", (fingerprint, dimensions))
     number = db.execute("SELECT model_id FROM models WHERE fingerprint = ?", (fingerprint,)).get
@@ -125,19 +125,19 @@ def adopt_model(db: apsw.Connection, fingerprint: str, dimensions: int) -> None:
     db.execute("DELETE FROM coming WHERE model_id != ?", (0 if is_searched else number,))
     db.execute("DELETE FROM meta WHERE key = ?", (COMING,))
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", ("model" if is_searched else COMING, str(number)))
-    # What failed under another model may succeed under this one.
+    # Items that failed with another model may succeed with this one.
     db.execute("DELETE FROM outbox")
     lacking = f"item_id NOT IN (SELECT item_id FROM {VECTORS if is_searched else COMING})"
     db.execute(f"INSERT INTO outbox (item_id) SELECT item_id FROM items WHERE embed = 1 AND {lacking}")
 
 
 def switch(db: apsw.Connection, model: Model) -> bool:
-    """Have the vectors of the coming model searched, and drop the others; False where it is not this one."""
+    """Make the coming model current and drop the other vectors.  Returns False if the coming model is not `model`."""
     if coming_model(db) != model:
         return False
     db.execute("DROP TABLE vectors; ALTER TABLE coming RENAME TO vectors; DROP INDEX coming_by_model")
     db.execute("CREATE INDEX vectors_by_model ON vectors (model_id)")
-    db.execute(of_vectors(COMING))
+    db.execute(vector_table_sql(COMING))
     db.execute("UPDATE meta SET value = ? WHERE key = 'model'", (str(model.model_id),))
     db.execute("DELETE FROM meta WHERE key = ?", (COMING,))
     return True
@@ -146,19 +146,19 @@ def switch(db: apsw.Connection, model: Model) -> bool:
 # Vectors
 
 
-def held(db: apsw.Connection, hashes: Iterable[bytes]) -> list[Held]:
-    """The vectors that there are of words with these hashes."""
+def held(db: apsw.Connection, hashes: Iterable[bytes]) -> list[VectorsByHash]:
+    """Return the existing vectors of words with these hashes."""
     wanted = json.dumps([each.hex() for each in hashes])
     among = "WHERE hash IN (SELECT unhex(value) FROM json_each(?))"
     found = []
     for table, model in _tables(db).items():
         rows: Any = db.execute(f"SELECT hash, vector FROM items JOIN {table} USING (item_id) {among}", (wanted,))
-        found.append(Held(table, model, dict(rows)))
+        found.append(VectorsByHash(table, model, dict(rows)))
     return found
 
 
-def keep(db: apsw.Connection, table: str, model: Model, stored: Stored) -> list[Stored]:
-    """Put a vector into its table; answers it, if it is of those that are searched."""
+def store_vector(db: apsw.Connection, table: str, model: Model, stored: Stored) -> list[Stored]:
+    """Store a vector.  Returns it if it is of the model that is searched."""
     db.execute(
         f"INSERT OR REPLACE INTO {table} (item_id, model_id, vector) VALUES (?, ?, ?)",
         (stored.item_id, model.model_id, stored.vector),
@@ -167,8 +167,10 @@ def keep(db: apsw.Connection, table: str, model: Model, stored: Stored) -> list[
 
 
 def queue(db: apsw.Connection, groups: str) -> list[int]:
-    """Have the outbox hold the items of these groups (their numbers, in JSON) that lack a vector, and items that are to
-    have none no vector; answers the latter."""
+    """Add the items of these groups (row ids, in JSON) that lack a vector to the outbox.
+
+    Vectors of items that are not to be embedded are deleted; returns the ids of these items.
+    """
     of_groups = "SELECT item_id FROM items WHERE group_id IN (SELECT value FROM json_each(?)) AND embed"
     bare: list[Any] = []
     for table in TABLES:
@@ -179,8 +181,10 @@ def queue(db: apsw.Connection, groups: str) -> list[int]:
 
 
 def settle(db: apsw.Connection, fingerprint: str, done: Sequence[tuple[Waiting, bytes]]) -> list[Stored]:
-    """Keep vectors of that model, where any are wanted, for those items that still hold the words they are of; answers
-    those of the model that is searched."""
+    """Store vectors of the model `fingerprint`, if it is in use, for items whose words have not changed.
+
+    Returns those of the model that is searched.
+    """
     same = "SELECT 1 FROM items WHERE item_id = ? AND hash = ? AND embed = 1"
     of = _tables(db)
     kept = []
@@ -188,7 +192,7 @@ def settle(db: apsw.Connection, fingerprint: str, done: Sequence[tuple[Waiting, 
         for item, vector in done if model.fingerprint == fingerprint else ():
             if db.execute(same, (item.item_id, item.hash)).get is None:
                 continue
-            kept += keep(db, table, model, Stored(item.item_id, vector))
+            kept += store_vector(db, table, model, Stored(item.item_id, vector))
             if table == [*of][-1]:
                 db.execute("DELETE FROM outbox WHERE item_id = ?", (item.item_id,))
     return kept
@@ -204,14 +208,14 @@ _WAITING = (
 
 
 def waiting(db: apsw.Connection, now: float, limit: int) -> list[Waiting]:
-    """Items of the outbox whose time (Unix) has come, those first that have waited longest."""
+    """Return items of the outbox that are due at `now` (Unix time), the longest-waiting first."""
     return _waiting(db.execute(f"{_WAITING} ORDER BY not_before, outbox.item_id LIMIT ?", (now, limit)))
 
 
 def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: int) -> list[Waiting]:
-    """Items of the outbox whose time (Unix) has come, of the first of these groups that have any."""
+    """Return items of the outbox that are due at `now` (Unix time), taking the groups in order."""
     found: list[Waiting] = []
-    # A group at a time: from it to its items, since those that wait may be all there are.
+    # One group at a time, so that the query starts from the group, not from an outbox that may hold every item.
     own = f"{_WAITING} AND outbox.item_id IN (SELECT item_id FROM items JOIN groups USING (group_id) WHERE id = ?)"
     for group in groups:
         found += _waiting(db.execute(f"{own} LIMIT ?", (now, group, limit - len(found))))
@@ -220,8 +224,8 @@ def waiting_of(db: apsw.Connection, now: float, groups: Iterable[str], limit: in
     return found
 
 
-def unserved(db: apsw.Connection, limit: int) -> list[Waiting]:
-    """Items that have no vector yet, neither of the model that is coming nor of the one that is searched."""
+def without_vector(db: apsw.Connection, limit: int) -> list[Waiting]:
+    """Return items that have no vector of any model yet."""
     lacking = f"{_WAITING} AND NOT EXISTS (SELECT 1 FROM vectors WHERE vectors.item_id = outbox.item_id)"
     return _waiting(db.execute(f"{lacking} ORDER BY outbox.item_id DESC LIMIT ?", (math.inf, limit)))
 
@@ -231,7 +235,7 @@ def _waiting(rows: Iterable[Any]) -> list[Waiting]:
 
 
 def postpone(db: apsw.Connection, item: Waiting, until: float, error: str) -> None:
-    """The item's vector failed; try again at `until` (Unix time)."""
+    """SegmentRecord a failed attempt, and retry the item at `until` (Unix time)."""
     db.execute(
         "UPDATE outbox SET attempts = attempts + 1, not_before = ?, error = ? WHERE item_id = ?",
         (until, error[:1000], item.item_id),

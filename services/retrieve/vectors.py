@@ -1,8 +1,7 @@
-"""The nearest vectors, exactly: the index of small collections, and the tail of large ones.
+"""Exact nearest-neighbour search: the vector index of small collections, and the tail of large ones.
 
-Rows of one matrix are only ever appended or struck out, so that a search needs no lock against the writer; room is won
-back by copying. FAISS's own flat index is as fast (`python -m tests.bench.vectors`), and cannot take a row out without
-moving all that follow.
+Rows of a matrix are only appended or marked as deleted, so searches need no lock against the writer. Copying reclaims
+space. FAISS's flat index is as fast (`python -m tests.bench.vectors`), but removing a row moves all rows after it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _COMPACT_ABOVE = 0.25
 
 
 class FlatIndex:
-    """Exact search over one float32 matrix of unit vectors.  One writer at a time; searches beside it are sound."""
+    """Exact search over a float32 matrix of unit vectors.  Supports one writer and concurrent searches."""
 
     def __init__(self, dimensions: int, room: int = 0) -> None:
         self._dimensions = dimensions
@@ -32,14 +31,14 @@ class FlatIndex:
         self._ids: ItemIds = np.full(len(self._matrix), _STRUCK, dtype=np.int64)
         self._used = 0
         self._row_of: dict[int, int] = {}
-        # What searches read: replaced as a whole, never changed but for ids being struck out.
+        # Searches read this tuple. It is replaced as a whole; only ids are changed in place, to mark deletions.
         self._seen = (self._matrix, self._ids, 0)
 
     def __len__(self) -> int:
         return len(self._row_of)
 
     def add(self, ids: Sequence[int], vectors: Matrix) -> None:
-        """Vectors of shape (ids, dimensions); an id that is there already is replaced."""
+        """Add vectors of shape (ids, dimensions), replacing those of existing ids."""
         if vectors.shape != (len(ids), self._dimensions):
             raise ValueError(f"{len(ids)} ids and vectors of shape {vectors.shape}; dimensions are {self._dimensions}")
         self.remove(ids)
@@ -54,18 +53,18 @@ class FlatIndex:
         self._seen = (self._matrix, self._ids, end)
 
     def remove(self, ids: Sequence[int]) -> None:
-        """Ids that are not there count for nothing."""
+        """Remove ids; unknown ones are ignored."""
         rows = [row for item_id in ids if (row := self._row_of.pop(item_id, None)) is not None]
         self._ids[rows] = _STRUCK
         if self._used - len(self._row_of) > max(256, self._used * _COMPACT_ABOVE):
             self._copy(2 * len(self._row_of))
 
     def search(self, query: Matrix, limit: int, allowed: ItemIds | None) -> Scored:
-        """The nearest ids (among `allowed`, where given) and their cosines, best first."""
+        """Return the nearest ids and their cosines, best first, limited to `allowed` if given."""
         matrix, all_ids, used = self._seen
         if not used:
             return []
-        # Read before the product: an id struck out meanwhile is at worst found once more, and resolves to nothing.
+        # Copied before the product: an id removed meanwhile may still be returned, but it resolves to no item.
         ids = all_ids[:used].copy()
         if allowed is None:
             scores = matrix[:used] @ query
@@ -79,7 +78,7 @@ class FlatIndex:
         return best_first([pair for pair in found if pair[1] > -np.inf], limit)
 
     def cosines(self, query: Matrix, ids: Sequence[int]) -> dict[int, float]:
-        """Cosines of those of `ids` that are there."""
+        """Return the cosines of those of `ids` that exist."""
         matrix, all_ids, used = self._seen
         rows = [(item_id, row) for item_id in ids if (row := self._row_of.get(item_id, used)) < used]
         if not rows:
@@ -105,5 +104,5 @@ class FlatIndex:
 
 
 def best_first(found: Scored, limit: int) -> Scored:
-    """The best `limit`; ties in the order of ids, so that the same question has the same answer."""
+    """Return the best `limit`.  Ties are ordered by id, so that results are deterministic."""
     return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:limit]

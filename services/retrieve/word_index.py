@@ -1,8 +1,8 @@
-"""The words of one collection: which index is asked for them, and the work beside searches that keeps that so.
+"""The word index of one collection: FTS5, with tantivy for large collections, and the background work for both.
 
-FTS5 holds every word in the transaction that wrote it. From a size on tantivy is asked instead, once it has everything;
-whenever it has not (it is being filled, was damaged, cannot be written), FTS5 answers as before, only slower. At the
-start, FTS5 is counted against what was put into it; one that lost words without an error is rebuilt first.
+FTS5 is updated in the transaction that writes the text. In large collections tantivy answers instead, once it is
+complete. While it is not (being filled, damaged, not writable), FTS5 answers, only more slowly. At startup FTS5 is
+checked against the items, and rebuilt if it lost words without an error.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy as np
 import trio
 
 from linckia.proto.errors import LinckiaError
-from linckia.services.retrieve import filters, large_words, lexical, store
+from linckia.services.retrieve import filters, item_store, lexical, tantivy_index
 from linckia.services.retrieve.filters import Where
-from linckia.services.retrieve.large_words import LargeWords, Lost
+from linckia.services.retrieve.item_store import Indexed
 from linckia.services.retrieve.lexical import Row, WordsDamaged
-from linckia.services.retrieve.store import Indexed
+from linckia.services.retrieve.tantivy_index import IndexFailed, TantivyIndex
 from linckia.services.retrieve.terms import query_terms
 
 COMMIT_EVERY_S = 0.5
-"""Of tantivy: a commit makes a segment, and many small ones are merged again and again."""
+"""Interval of tantivy commits.  Each makes a segment, and many small segments cause repeated merges."""
 
 RETRY_S = 30.0
 COUNT_EVERY_S = 5.0
 
 CHECK_WAIT_S = 2.0
-"""So long a search waits for FTS5 to be counted, or tantivy to be opened; then it answers from what there is, and says
-so."""
+"""How long a search waits for FTS5 to be checked or tantivy to be opened.  Then it uses what is available and says so.
+"""
 
 CHECK_AFTER_S = 2.0
-"""So long FTS5 is not counted while tantivy, which answers in its place, is being opened."""
+"""How long the check of FTS5 is delayed while tantivy, which replaces it, is being opened."""
 
 _LOADED_AT_ONCE = 500
 _COMMITTED_AT_ONCE = 20_000
@@ -46,97 +46,98 @@ _log = logging.getLogger("linckia.retrieve")
 
 
 class FoundWords(NamedTuple):
-    """Item ids and BM25 scores, best first."""
+    """Results of a word search."""
 
     hits: list[tuple[int, float]]
+    """Item ids and BM25 scores, best first."""
     unchecked: bool
-    """Found by FTS5 before it was counted: some may be missing."""
+    """True if FTS5 was not checked yet, so that hits may be missing."""
 
 
 class WordIndex:
-    """`search` and `follow` are called in worker threads.
+    """The word index of a collection.  `search` and `follow` are called in worker threads.
 
     Args:
-        path: of the database; tantivy's folder lies beside it, named by the `epoch`, since ids mean nothing in another.
-        large: items from which tantivy is asked; None: never.
+        path: of the database.  Tantivy's folder lies beside it and is named after the `epoch`, as ids belong to one.
+        large: number of items from which tantivy is used; None means never.
     """
 
     def __init__(self, path: Path, large: int | None, epoch: str = "", *, is_large: bool = True) -> None:
         self._path = path
-        self._folder = path.with_name(f"{path.stem}.words-{lexical.VERSION}-{large_words.VERSION}-{epoch[:8]}")
+        self._folder = path.with_name(f"{path.stem}.words-{lexical.VERSION}-{tantivy_index.VERSION}-{epoch[:8]}")
         self._large_from = large
-        self._following: LargeWords | None = None
-        """Told of what is written."""
-        self._asked: LargeWords | None = None
-        """The same, once it has everything."""
-        self._lost = ""
-        """Why it answers no more and is to be rebuilt."""
+        self._tantivy: TantivyIndex | None = None
+        """The tantivy index, which records every write."""
+        self._searchable: TantivyIndex | None = None
+        """The tantivy index once it is complete, for searches."""
+        self._failure = ""
+        """Why tantivy can no longer be used and has to be rebuilt; empty if it can."""
         self._scrubbed: trio.Event | None = None
         self._changed = trio.Event()
         self._checked = False
         self.damage = ""
-        """What FTS5 lacks, for which it is to be rebuilt; empty where no damage is known."""
+        """What is wrong with FTS5, so that it has to be rebuilt; empty if no damage is known."""
         self.check_wait_s = CHECK_WAIT_S
         self.wanted = trio.Event()
-        """A call waits, or has waited, for words."""
+        """Set once a call has waited for words."""
         self._ready = trio.Event()
-        """The index that is asked has all words, for all that is known."""
+        """Set once the index in use is checked."""
         self._settled = trio.Event()
-        """It is known by now which index is asked."""
+        """Set once the choice between FTS5 and tantivy is made."""
         if large is None or not is_large:
             self._settled.set()
 
     @property
     def kind(self) -> str:
-        """Which index is asked, for `status`."""
-        return "fts5" if self._asked is None else "tantivy"
+        """The index in use, for `status`."""
+        return "fts5" if self._searchable is None else "tantivy"
 
     @property
     def pending(self) -> bool:
         """Whether tantivy's files lack a change."""
-        return self._following is not None and bool(self._following.pending)
+        return self._tantivy is not None and bool(self._tantivy.pending)
 
     def size_bytes(self) -> int:
-        return 0 if self._following is None else self._following.size_bytes()
+        return 0 if self._tantivy is None else self._tantivy.size_bytes()
 
     async def trust(self) -> None:
-        """Until all words are known to be there, so long at most as a search may wait for that."""
+        """Wait until the index in use is checked, for at most `check_wait_s`."""
         self.wanted.set()
-        if not (self._checked or self._asked is not None):
+        if not (self._checked or self._searchable is not None):
             with trio.move_on_after(self.check_wait_s):
                 await self._ready.wait()
 
     def search(self, db: apsw.Connection, query: str, limit: int, where: Where | None) -> FoundWords:
-        """Raises WordsDamaged where FTS5 has to be asked and is damaged."""
-        if (large := self._asked) is not None:
+        """Search for words.  Raises WordsDamaged if FTS5 is needed and damaged."""
+        if (large := self._searchable) is not None:
             try:
                 allowed = None if where is None else filters.allowed_items(db, where)
                 terms = query_terms(query)
                 found = large.search(terms, limit, allowed) if terms else []
                 if found is not None:
                     return FoundWords(found, unchecked=False)
-            except Lost as error:
+            except IndexFailed as error:
                 self._give_up(large, str(error))
         if self.damage:
             raise WordsDamaged(f"the word index is damaged ({self.damage}) and is being rebuilt")
-        # Read before the search: what it finds may be of before the check's end.
+        # Read before the search, because the check may end while it runs.
         unchecked = not self._checked
         return FoundWords(lexical.Fts5(db).search(query, limit, where), unchecked)
 
     def follow(self, rows: Sequence[Row], gone: Sequence[int]) -> None:
-        """What the database has committed a moment ago; in the thread that did."""
-        if (large := self._following) is not None:
+        """SegmentRecord a commit in tantivy.  Runs in the writer thread, right after the commit."""
+        if (large := self._tantivy) is not None:
             try:
                 large.note(rows, gone)
-            except Lost as error:
+            except IndexFailed as error:
                 self._give_up(large, str(error))
 
     def changed(self) -> None:
-        """Something was committed; on trio's thread."""
+        """Notice a commit.  Runs on the trio thread."""
         self._changed.set()
 
     async def check(self) -> str:
-        """Count FTS5 against what was put into it; answers what is wrong, for which it is to be rebuilt."""
+        """Check FTS5 against the items.  Returns what is wrong, or an empty string."""
         with trio.move_on_after(CHECK_AFTER_S):
             await self._settled.wait()
         self.damage = await trio.to_thread.run_sync(self._count, limiter=trio.CapacityLimiter(1))
@@ -145,14 +146,14 @@ class WordIndex:
         return self.damage
 
     def rebuilt(self) -> None:
-        """FTS5 has every word."""
+        """SegmentRecord that FTS5 is complete."""
         self.damage = ""
         self._checked = True
         self._ready.set()
 
     def _count(self) -> str:
-        """A second for half a million items."""
-        # A connection of its own: what the check is made by stays on it.
+        """Run the check; it takes a second for half a million items."""
+        # On its own connection, as the check leaves a temporary table behind.
         with contextlib.closing(apsw.Connection(str(self._path))) as db:
             try:
                 lexical.prepare_check(db)
@@ -162,16 +163,16 @@ class WordIndex:
                 return str(error)
 
     async def scrub(self) -> None:
-        """Have tantivy's files, in which words of what was deleted stay, removed and made again."""
+        """Rebuild tantivy's files, which still hold words of deleted items."""
         self.wanted.set()
         await self._settled.wait()
-        if self._following is not None:
+        if self._tantivy is not None:
             scrubbed = self._scrubbed = self._scrubbed or trio.Event()
-            self._give_up(self._following, "it is rebuilt, without what was deleted")
+            self._give_up(self._tantivy, "rebuilding to purge deleted items")
             self._changed.set()
             await scrubbed.wait()
 
-    async def keep(
+    async def maintain(
         self,
         collection: Indexed,
         report: Callable[[str], None],
@@ -179,23 +180,23 @@ class WordIndex:
         retry_s: float = RETRY_S,
         count_every_s: float = COUNT_EVERY_S,
     ) -> None:
-        """Keep tantivy in step, where the collection is large enough for it, until cancelled.
+        """Maintain tantivy, if the collection is large enough, until cancelled.
 
-        Cancellation: what is not committed is found missing at the next start.
+        Cancellation: uncommitted changes are detected as missing at the next start.
 
         Args:
-            report: what keeps it from being asked, empty once it is; meanwhile FTS5 answers.
+            report: called with the error that prevents the use of tantivy, and with an empty string once it is usable.
         """
         in_thread = partial(trio.to_thread.run_sync, limiter=trio.CapacityLimiter(1))
         for path in self._path.parent.glob(f"{self._path.stem}.words-*"):
             if path != self._folder:
-                await in_thread(large_words.remove, path)
+                await in_thread(tantivy_index.remove, path)
         try:
             while True:
                 changed = self._changed = trio.Event()
                 try:
                     least = self._large_from
-                    if least is None or not await collection.read(partial(store.has_items, count=least)):
+                    if least is None or not await collection.read(partial(item_store.has_items, count=least)):
                         self._settled.set()
                         await in_thread(self._discard)
                         await changed.wait()
@@ -208,12 +209,12 @@ class WordIndex:
                     report("")
                     while True:
                         changed = self._changed = trio.Event()
-                        self._fail_if_lost()
+                        self._raise_failure()
                         if not self.pending:
                             await changed.wait()
                         await trio.sleep(COMMIT_EVERY_S)
                         await in_thread(large.flush)
-                except (Lost, OSError, apsw.Error, LinckiaError) as error:
+                except (IndexFailed, OSError, apsw.Error, LinckiaError) as error:
                     report(str(error))
                     self._settled.set()
                     await in_thread(self._discard)
@@ -226,56 +227,56 @@ class WordIndex:
             with trio.CancelScope(shield=True):
                 await in_thread(self._end)
 
-    # In the thread of `keep`
+    # These run in the worker thread of `maintain`
 
-    def _open(self) -> LargeWords:
-        """Open what was kept of tantivy's index, or begin a new one; from here on `follow` tells it."""
-        self._lost = ""
+    def _open(self) -> TantivyIndex:
+        """Open tantivy's index, or create a new one.  `follow` records writes in it from here on."""
+        self._failure = ""
         try:
-            self._following = LargeWords(self._folder)
-        except Lost as error:
-            _log.warning("the index of words in %s is rebuilt: %s", self._folder, error)
-            large_words.remove(self._folder)
-            self._following = LargeWords(self._folder)
-        return self._following
+            self._tantivy = TantivyIndex(self._folder)
+        except IndexFailed as error:
+            _log.warning("rebuilding the word index in %s: %s", self._folder, error)
+            tantivy_index.remove(self._folder)
+            self._tantivy = TantivyIndex(self._folder)
+        return self._tantivy
 
-    def _fill(self, collection: Indexed, large: LargeWords) -> None:
-        """Bring the index to what the database holds, and ask it from then on."""
+    def _fill(self, collection: Indexed, large: TantivyIndex) -> None:
+        """Bring the index up to date with the database, then use it for searches."""
         large.verify(trio.from_thread.check_cancelled)
-        ids, held = collection.read_here(store.item_ids), large.ids()
+        ids, held = collection.read_here(item_store.item_ids), large.ids()
         large.drop(np.setdiff1d(held, ids, assume_unique=True).tolist())
         missing = np.setdiff1d(ids, held, assume_unique=True)
         for start in range(0, len(missing), _LOADED_AT_ONCE):
             trio.from_thread.check_cancelled()
-            self._fail_if_lost()
+            self._raise_failure()
             some = missing[start : start + _LOADED_AT_ONCE].tolist()
             large.load(collection.read_here(partial(lexical.rows, ids=some)))
             if (start + _LOADED_AT_ONCE) % _COMMITTED_AT_ONCE < _LOADED_AT_ONCE:
                 large.flush()
         large.flush()
-        self._fail_if_lost()
-        self._asked = large
+        self._raise_failure()
+        self._searchable = large
 
     def _end(self) -> None:
-        """Ask and tell tantivy no more; its files stay."""
-        large, self._following, self._asked = self._following, None, None
+        """Stop using tantivy and close it.  Its files stay."""
+        large, self._tantivy, self._searchable = self._tantivy, None, None
         if large is not None:
             try:
                 large.close()
-            except Lost as error:
-                _log.warning("the index of words in %s: %s", self._folder, error)
+            except IndexFailed as error:
+                _log.warning("closing the word index in %s failed: %s", self._folder, error)
 
     def _discard(self) -> None:
-        """As `_end`, and the files go as well."""
+        """Stop using tantivy and remove its files."""
         self._end()
-        large_words.remove(self._folder)
+        tantivy_index.remove(self._folder)
 
-    def _fail_if_lost(self) -> None:
-        if self._lost:
-            raise Lost(self._lost)
+    def _raise_failure(self) -> None:
+        if self._failure:
+            raise IndexFailed(self._failure)
 
-    def _give_up(self, large: LargeWords, reason: str) -> None:
-        if self._following is large:
-            _log.warning("the index of words in %s answers no more: %s", self._folder, reason)
-            self._asked = None
-            self._lost = reason
+    def _give_up(self, large: TantivyIndex, reason: str) -> None:
+        if self._tantivy is large:
+            _log.warning("the word index in %s is no longer used: %s", self._folder, reason)
+            self._searchable = None
+            self._failure = reason

@@ -22,8 +22,8 @@ from linckia.services.knowledge.ingest import index
 from linckia.services.knowledge.notes.files import Stamp
 from linckia.services.knowledge.schema import open_database as open_notes
 from linckia.services.retrieve import lexical, vector_store
+from linckia.services.retrieve.collection_schema import SCHEMA
 from linckia.services.retrieve.lexical import Fts5, row_of
-from linckia.services.retrieve.schema import SCHEMA
 from linckia.services.retrieve.vectors import Matrix
 from linckia.services.runtime.models.measure import measure
 

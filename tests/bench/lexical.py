@@ -19,9 +19,9 @@ from pathlib import Path
 
 import apsw
 
-from linckia.services.retrieve import store
-from linckia.services.retrieve.large_words import LargeWords
+from linckia.services.retrieve import item_store
 from linckia.services.retrieve.lexical import Fts5, row_of, rows
+from linckia.services.retrieve.tantivy_index import TantivyIndex
 from linckia.services.retrieve.terms import query_terms
 from tests.bench._collections import Corpus, fill_retrieve, notes_of, open_database, word
 
@@ -37,9 +37,9 @@ def p50_ms(search: Callable[[str], object], queries: Sequence[str]) -> float:
     return statistics.median(times) * 1000
 
 
-def fill(large: LargeWords, db: apsw.Connection) -> float:
+def fill(large: TantivyIndex, db: apsw.Connection) -> float:
     began = time.perf_counter()
-    ids = store.item_ids(db).tolist()
+    ids = item_store.item_ids(db).tolist()
     for start in range(0, len(ids), 500):
         large.load(rows(db, ids[start : start + 500]))
         if start % 20_000 == 0:
@@ -57,7 +57,7 @@ def measure(folder: Path, size: int, count: int) -> None:
     usual = corpus.queries(count)
     with closing(open_database(folder / "notes.db")) as db:
         fts5 = Fts5(db)
-        large = LargeWords(folder / "words")
+        large = TantivyIndex(folder / "words")
         filled_s = fill(large, db)
 
         def tantivy(query: str) -> object:

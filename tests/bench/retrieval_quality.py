@@ -35,11 +35,11 @@ from linckia.services.knowledge.ingest.index import PATH_SEPARATOR, group_of
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.notes.markdown import parse
 from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.opened import Settings as RetrieveSettings
-from linckia.services.retrieve.outbox import VectorFeed
+from linckia.services.retrieve.open_collections import RetrieveSettings
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.reranking import LateReranker, Pace, Reranker
 from linckia.services.retrieve.search import search
+from linckia.services.retrieve.vector_outbox import VectorFeed
 from linckia.services.runtime.models.device import Precision
 from linckia.services.runtime.models.measure import measure as measure_of
 from tests.bench import _code_set

@@ -192,7 +192,7 @@ def scan_ms(folder: Path, queries: list[Matrix]) -> float:
         times = []
         for query in queries:
             start = time.perf_counter()
-            collection.vectors.loaded().near(query, CANDIDATES, None)
+            collection.vectors.loaded().nearest(query, CANDIDATES, None)
             times.append(time.perf_counter() - start)
         collection.close()
         return times

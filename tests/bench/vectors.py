@@ -91,7 +91,7 @@ async def measure_opening(folder: Path) -> Opened:
     assert vectors.model is not None
     asked = np.random.default_rng(0).standard_normal(vectors.model.dimensions).astype(np.float32)
     start = time.perf_counter()
-    vectors.loaded().near(asked / np.linalg.norm(asked), 10, None)
+    vectors.loaded().nearest(asked / np.linalg.norm(asked), 10, None)
     first_ms = 1e3 * (time.perf_counter() - start)
     report = Path("/proc/self/status").read_text()  # noqa: ASYNC240  # nothing else runs
     status = dict(line.split(":", 1) for line in report.splitlines())
@@ -118,11 +118,11 @@ async def bench(count: int, dimensions: int, queries: int) -> None:
         start, cpu = time.perf_counter(), time.process_time()
         collection = await opened(folder)
         vectors = collection.vectors
-        await vectors.tend(collection)
+        await vectors.write_due_segment(collection)
         built_s, built_cpu_s = time.perf_counter() - start, time.process_time() - cpu
-        ours, p50, p99 = times(lambda query: {i - 1 for i, _ in vectors.loaded().near(query, 10, None)}, asked)
+        ours, p50, p99 = times(lambda query: {i - 1 for i, _ in vectors.loaded().nearest(query, 10, None)}, asked)
         admitted = np.arange(1, count + 1, 50)
-        _, filtered_p50, _ = times(lambda query: {i for i, _ in vectors.loaded().near(query, 10, admitted)}, asked)
+        _, filtered_p50, _ = times(lambda query: {i for i, _ in vectors.loaded().nearest(query, 10, admitted)}, asked)
         peer = faiss.IndexFlatIP(dimensions)
         start = time.perf_counter()
         peer.add(rows)

@@ -19,10 +19,10 @@ from linckia.proto.ops.embed import EmbedModel, EmbedModelParams, EmbedResult, E
 from linckia.proto.ops.retrieve import Group, Item, RetrieveSearch, SearchResult, Value
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.filters import Where, allowed_items
-from linckia.services.retrieve.outbox import EmbedCall, VectorFeed, run_outbox
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.search import search
-from linckia.services.retrieve.segment import DEFAULT_LIMITS, Limits
+from linckia.services.retrieve.segment import DEFAULT_LIMITS, VectorLimits
+from linckia.services.retrieve.vector_outbox import EmbedCall, VectorFeed, run_outbox
 from linckia.services.retrieve.vectors import Matrix, Scored
 from tests.unit.runtime.environment import PlayedEnvironment
 
@@ -102,7 +102,7 @@ def group(name: str, *texts: str, title: str = "", metadata: dict[str, Value] | 
 
 
 @asynccontextmanager
-async def opened(folder: Path, name: str = "notes", limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Collection]:
+async def opened(folder: Path, name: str = "notes", limits: VectorLimits = DEFAULT_LIMITS) -> AsyncIterator[Collection]:
     """A collection with its vectors loaded and no worker."""
     collection = Collection(name, folder, trio.CapacityLimiter(4), limits)
     await collection.load()
@@ -138,7 +138,7 @@ async def near(collection: Collection, query: Matrix, limit: int, where: Where |
 
     def find(db: apsw.Connection) -> Scored:
         index = collection.vectors.index
-        return index.near(query, limit, None if where is None else allowed_items(db, where)) if index else []
+        return index.nearest(query, limit, None if where is None else allowed_items(db, where)) if index else []
 
     return await collection.read(find)
 

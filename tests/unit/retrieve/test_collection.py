@@ -11,7 +11,7 @@ import pytest
 
 from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.retrieve import Filter, Fusion, Group, Item, RetrieveSearch
-from linckia.services.retrieve import lexical, store
+from linckia.services.retrieve import item_store, lexical
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.lexical import WordsDamaged
 from linckia.services.runtime.database.beside import damaged_files
@@ -198,7 +198,7 @@ async def test_pages_of_ids_meet_end_to_end(tmp_path: Path) -> None:
         seen: list[str] = []
         more = True
         while more:
-            page = await collection.read(partial(store.group_ids, after=seen[-1] if seen else "", limit=2))
+            page = await collection.read(partial(item_store.group_ids, after=seen[-1] if seen else "", limit=2))
             seen += page.ids
             more = page.more
         assert seen == names
@@ -229,7 +229,7 @@ async def test_an_index_of_another_version_is_rebuilt_at_opening(
 async def test_a_file_that_is_no_database_is_put_aside_and_said(tmp_path: Path) -> None:
     (tmp_path / "notes.db").write_bytes(b"something else entirely " * 100)
     async with opened(tmp_path) as collection:
-        assert "put aside" in (await collection.status()).degraded[0]
+        assert "notes.db.damaged-" in (await collection.status()).degraded[0]
     (aside,) = damaged_files(tmp_path / "notes.db")
     assert aside.read_bytes().startswith(b"something else")
 

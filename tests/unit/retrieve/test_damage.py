@@ -83,7 +83,7 @@ async def test_a_damaged_collection_is_begun_again_alone_and_fed_again(tmp_path:
                 await bench.start("retrieve")
             found = await find(bench, NOTES)
             assert found.hits == []
-            assert "is being fed again" in found.degraded[0]
+            assert "is being refilled" in found.degraded[0]
             if not running:
                 told.append((await bench.call(RetrieveEpoch(collection=NOTES))).epoch)
         assert told[0] not in ("", epoch)

@@ -17,7 +17,7 @@ from linckia.services.retrieve import segment
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.filters import compile_filters
 from linckia.services.retrieve.live_vectors import LiveVectors
-from linckia.services.retrieve.segment import Limits
+from linckia.services.retrieve.segment import VectorLimits
 from tests.unit.retrieve.rig import WordEmbedder, ask, embedded, execute, group, near, opened, vector
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 
@@ -52,7 +52,7 @@ async def test_a_collection_grows_into_segments_and_shrinks_back(tmp_path: Path)
     embedder = WordEmbedder()
     async with opened(tmp_path, limits=TINY) as collection:
         await fill(collection, embedder, 0, 4)
-        assert not await collection.vectors.tend(collection)
+        assert not await collection.vectors.write_due_segment(collection)
         assert await kind(collection) == "flat"
         assert not (tmp_path / "notes.vectors").exists()
         await fill(collection, embedder, 4, 40)
@@ -80,7 +80,7 @@ async def test_a_restart_opens_the_segments_that_were_saved_and_reads_the_rest(t
     async with opened(tmp_path, limits=TINY) as collection:
         assert await kind(collection) == "rabitq+flat"
         assert names(tmp_path) == saved
-        assert not await collection.vectors.tend(collection)
+        assert not await collection.vectors.write_due_segment(collection)
         await assert_searches_as_the_database_says(collection)
 
 
@@ -103,7 +103,7 @@ async def test_a_filter_sees_all_that_it_admits_and_nothing_else(
     tmp_path: Path, filtered: dict[str, list[int] | float], exact_rows: int
 ) -> None:
     await made(tmp_path)
-    limits = Limits(flat_vectors=8, overfetch=10, exact_rows=exact_rows)
+    limits = VectorLimits(flat_vectors=8, overfetch=10, exact_rows=exact_rows)
     where = compile_filters([Filter(field="third", **filtered)])  # type: ignore[arg-type]  # a table of cases
     async with opened(tmp_path, limits=limits) as collection:
         found = await collection.items([i for i, _ in await near(collection, vector("word1 a"), 1000, where)])
@@ -156,7 +156,7 @@ async def test_missing_or_torn_files_are_rebuilt_while_all_is_found(tmp_path: Pa
         await assert_searches_as_the_database_says(collection)
         assert (await ask(collection, embedder, asked)).degraded == []
     async with opened(tmp_path, limits=TINY) as collection:
-        assert not await collection.vectors.tend(collection)
+        assert not await collection.vectors.write_due_segment(collection)
         await assert_searches_as_the_database_says(collection)
 
 
@@ -208,7 +208,7 @@ async def test_searches_and_writes_go_on_during_a_compaction(tmp_path: Path, mon
     begun, go_on, switched = threading.Event(), threading.Event(), trio.Event()
     write = segment.write
 
-    def slow(*arguments: object) -> segment.Record | None:
+    def slow(*arguments: object) -> segment.SegmentRecord | None:
         begun.set()
         go_on.wait()
         return write(*arguments)  # type: ignore[arg-type]  # passed through as they came
@@ -217,7 +217,7 @@ async def test_searches_and_writes_go_on_during_a_compaction(tmp_path: Path, mon
     async with opened(tmp_path, limits=TINY) as collection:
         await fill(collection, embedder, 0, 30)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(collection.vectors.keep, collection, lambda trouble: switched.set())
+            nursery.start_soon(collection.vectors.maintain, collection, lambda trouble: switched.set())
             await trio.to_thread.run_sync(begun.wait)
             await assert_searches_as_the_database_says(collection)
             await collection.delete(["g3"])
@@ -251,7 +251,7 @@ async def test_a_model_of_other_dimensions_adopted_during_a_rebuild_waits_for_it
     monkeypatch.setattr(LiveVectors, "_build", slow)
     async with opened(tmp_path, limits=TINY) as collection:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(collection.vectors.tend, collection)
+            nursery.start_soon(collection.vectors.write_due_segment, collection)
             await trio.to_thread.run_sync(begun.wait)
             await collection.adopt("wide:1", 128)
             go_on.set()
@@ -273,7 +273,7 @@ async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(
         if not trouble:
             tended_at_last.set()
 
-    def full(*_: object) -> segment.Record:
+    def full(*_: object) -> segment.SegmentRecord:
         raise OSError(28, "No space left on device")
 
     async with opened(tmp_path, limits=TINY) as collection:
@@ -281,7 +281,7 @@ async def test_a_full_disk_keeps_the_index_as_it_is_until_there_is_room(
         async with trio.open_nursery() as nursery:
             with monkeypatch.context() as patched, trio.fail_after(20):
                 patched.setattr(segment, "write", full)
-                nursery.start_soon(partial(collection.vectors.keep, collection, report, retry_s=0.001))
+                nursery.start_soon(partial(collection.vectors.maintain, collection, report, retry_s=0.001))
                 await tried_thrice.wait()
                 assert all("No space left" in each for each in said)
                 assert await kind(collection) == "flat"
@@ -302,7 +302,7 @@ async def test_a_switch_that_the_database_refuses_changes_nothing(tmp_path: Path
             "CREATE TRIGGER full BEFORE INSERT ON meta BEGIN SELECT RAISE(ABORT, 'disk full'); END",
         )
         with pytest.raises(apsw.ConstraintError, match="disk full"):
-            await collection.vectors.tend(collection)
+            await collection.vectors.write_due_segment(collection)
         assert names(tmp_path) == set()
         await execute(collection, "DROP TRIGGER full")
         await tended(collection)

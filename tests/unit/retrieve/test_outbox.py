@@ -12,8 +12,8 @@ import trio
 from linckia.proto.errors import Internal, LinckiaError, MaybeExecuted, OperationError, Overloaded, Unavailable
 from linckia.proto.frames import Backlog
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts
-from linckia.services.retrieve.collection import MOST_HURRIED, Collection
-from linckia.services.retrieve.outbox import BATCH
+from linckia.services.retrieve.collection import MAX_PRIORITIZED, Collection
+from linckia.services.retrieve.vector_outbox import BATCH
 from linckia.services.runtime.text.cutting import reading
 from tests.unit.retrieve.rig import (
     WordEmbedder,
@@ -249,20 +249,20 @@ async def test_what_was_asked_for_is_embedded_before_what_has_waited_longer(tmp_
     embedder = WordEmbedder()
     async with opened(tmp_path) as collection:
         await collection.put([group(str(n), f"text number {n}") for n in range(400)])
-        collection.hurry(["399", "7", "is not there"])
+        collection.prioritize(["399", "7", "is not there"])
         await embedded(collection, embedder)
         assert set(embedder.texts[:2]) == {"text number 399", "text number 7"}
         assert len(embedder.texts) == 400
-        assert collection.hurried == {}
+        assert collection.prioritized == {}
 
 
 async def test_no_more_than_some_groups_are_hurried_the_last_of_those_asked_for(tmp_path: Path) -> None:
     async with opened(tmp_path) as collection:
-        collection.hurry(["nothing waits"])
-        assert not collection.hurried
+        collection.prioritize(["nothing waits"])
+        assert not collection.prioritized
         await collection.put([group("a", "one")])
-        collection.hurry(map(str, range(MOST_HURRIED + 1)))
-        assert (len(collection.hurried), "0" in collection.hurried) == (MOST_HURRIED, False)
+        collection.prioritize(map(str, range(MAX_PRIORITIZED + 1)))
+        assert (len(collection.prioritized), "0" in collection.prioritized) == (MAX_PRIORITIZED, False)
 
 
 async def test_a_collection_says_how_far_its_vectors_are_while_some_are_to_come(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import trio.testing
 
 from linckia.proto.errors import Unavailable
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts, TextKind
-from linckia.services.retrieve.queries import KEPT, QueryCall, QueryVectors
+from linckia.services.retrieve.queries import CACHED_QUERIES, QueryCall, QueryVectors
 from tests.unit.retrieve.rig import WordEmbedder
 
 
@@ -16,8 +16,8 @@ def of(queries: QueryVectors, embedder: WordEmbedder, fingerprint: str = "words:
     """As a search asks."""
 
     async def ask(query: EmbedTexts, timeout_s: float) -> EmbedResult:
-        known = queries.known(query.texts[0], fingerprint)
-        return await (known or queries.by(embedder.query, lambda: fingerprint))(query, timeout_s)
+        cached = queries.cached(query.texts[0], fingerprint)
+        return await (cached or queries.shared(embedder.query, lambda: fingerprint))(query, timeout_s)
 
     return ask
 
@@ -31,10 +31,10 @@ async def test_a_query_that_was_asked_lately_is_embedded_once() -> None:
     first = await of(queries, embedder)(query("sea star"), 1.0)
     assert await of(queries, embedder)(query("sea star"), 1.0) is first
     assert embedder.calls == 1
-    for n in range(KEPT):
+    for n in range(CACHED_QUERIES):
         await of(queries, embedder)(query(f"another {n}"), 1.0)
     await of(queries, embedder)(query("sea star"), 1.0)
-    assert embedder.calls == KEPT + 2
+    assert embedder.calls == CACHED_QUERIES + 2
 
 
 async def test_searches_of_one_moment_share_the_vector_that_is_being_made() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linckia.proto.ops.retrieve import DOUBTFUL, UNLIKELY, SearchResult
-from linckia.services.retrieve.relevance import falling, relevance
+from linckia.services.retrieve.relevance import non_increasing, relevance
 
 MANY = 2000
 
@@ -49,8 +49,8 @@ def test_the_same_distance_from_strangers_is_as_sure_by_every_model(background: 
 
 
 def test_scores_fall_from_hit_to_hit() -> None:
-    assert falling([0.3, 0.9, 0.1, 0.2]) == [0.9, 0.9, 0.2, 0.2]
-    assert falling([]) == []
+    assert non_increasing([0.3, 0.9, 0.1, 0.2]) == [0.9, 0.9, 0.2, 0.2]
+    assert non_increasing([]) == []
 
 
 def test_an_answer_of_strangers_says_so() -> None:

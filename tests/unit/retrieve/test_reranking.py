@@ -146,7 +146,7 @@ async def test_a_search_waits_for_it_no_longer_than_its_own_time(tmp_path: Path)
     call.hangs = True
     async with opened(tmp_path) as collection:
         result = await find(collection, call, within_s=0.05)
-    assert result.degraded == ["rerank: no answer within 0.05 s"]
+    assert result.degraded == ["rerank: no reply within 0.05 s"]
     assert len(result.hits) == 12
     assert not result.reranked
 
@@ -157,10 +157,10 @@ async def test_one_that_hangs_costs_one_search_its_time_and_the_next_ones_nothin
     call, pace = ScriptedRerank(), Pace(2.0)
     call.hangs = True
     started = trio.current_time()
-    assert (await Reranker(call, pace).rank("q", ["a", "b"])).degraded == "no answer within 2 s"
+    assert (await Reranker(call, pace).rank("q", ["a", "b"])).degraded == "no reply within 2 s"
     for _ in range(10):
         order = await Reranker(call, pace).rank("q", ["a", "b"])
-        assert order.degraded == "it did not answer in time a moment ago"
+        assert order.degraded == "skipped because it timed out recently"
     assert trio.current_time() - started == pytest.approx(2.0)
     call.hangs = False
     await trio.sleep(Pace.PAUSE_S)
@@ -173,7 +173,10 @@ async def test_a_slow_model_reads_the_best_candidates_only_and_that_is_said() ->
     assert sorted(ranked.index for ranked in order.ranked) == [0, 1, 2, 3]
     assert order.degraded == "only the best 4 of 20 candidates could be read in time"
     order = await Reranker(ScriptedRerank(tokens_per_s=10), Pace(2.0)).rank("q", ["word " * 30] * 20)
-    assert (order.ranked, order.degraded) == ([], "the model is too slow here to read the candidates in time")
+    assert (order.ranked, order.degraded) == (
+        [],
+        "the model is too slow on this machine to read candidates in time",
+    )
 
 
 async def test_after_a_timeout_less_is_asked_and_by_and_by_more_again(autojump_clock: trio.testing.MockClock) -> None:
@@ -267,7 +270,7 @@ async def test_late_interaction_that_comes_too_late_is_given_fewer_texts_and_by_
     for _ in range(8):
         order = await LateReranker(call, pace).rank("q", texts, fused)
         if asked[-1] > 20:
-            assert (order.ranked, order.degraded) == ([], "no answer within 2 s")
+            assert (order.ranked, order.degraded) == ([], "no reply within 2 s")
             await trio.sleep(Pace.PAUSE_S)
         else:
             assert len(order.ranked) == asked[-1]

@@ -114,7 +114,7 @@ async def test_a_hanging_embedder_costs_one_search_its_patience_and_the_next_one
         embedder.hangs = True
         patience = Patience(0.3)
         result = await ask(collection, embedder, asked("cats"), patience)
-        assert result.degraded == ["vector: the query's vector did not come in time"]
+        assert result.degraded == ["vector: embedding the query timed out"]
         assert len(result.hits) == 2
         assert patience.timeout_s() == pytest.approx(Patience.BRIEF_S)
         embedder.hangs = False
@@ -174,11 +174,11 @@ async def test_waiting_vectors_are_said(tmp_path: Path) -> None:
         await collection.put(CORPUS)
         result = await ask(collection, embedder, asked("cats"))
         assert (result.stages, result.vectors_waiting) == (["lexical"], 3)
-        assert result.degraded == ["vector: all 3 pieces still wait for their vectors"]
+        assert result.degraded == ["vector: all 3 pieces are still waiting for vectors"]
         await embedded(collection, embedder)
         await collection.put([group("new", "cats again")])
         result = await ask(collection, embedder, asked("cats"))
-        assert result.degraded == ["vector: 1 pieces still wait for their vectors"]
+        assert result.degraded == ["vector: 1 pieces are still waiting for vectors"]
         assert "new" in {hit.group for hit in result.hits}
 
 
@@ -337,7 +337,7 @@ async def test_vectors_that_are_still_loading_are_said_and_words_answer(
     result = await ask(collection, embedder, asked("cats"))
     assert result.stages == ["lexical"]
     assert result.degraded == [
-        "vector: the vectors are still being loaded",
+        "vector: vectors are still being loaded",
         "lexical: the word index is still being checked",
     ]
     collection.close()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from linckia.services.retrieve import segment
-from linckia.services.retrieve.segment import Damaged, Limits, Record, Segment
+from linckia.services.retrieve.segment import Segment, SegmentDamaged, SegmentRecord, VectorLimits
 from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix
 from tests.unit.retrieve.vectors_rig import assert_nearest, clustered, half, query
 
-ALL_BY_CODES = Limits(overfetch=10_000, exact_rows=0)
+ALL_BY_CODES = VectorLimits(overfetch=10_000, exact_rows=0)
 
 
 def nothing() -> None:
@@ -53,7 +53,7 @@ def test_search_equals_a_comparison_with_all(tmp_path: Path, dimensions: int, co
         assert_nearest(opened.search(asked, limit, None, ALL_BY_CODES), truth, asked, limit)
     allowed = np.arange(0, 3 * count, 2)
     for exact_rows in (0, 10**6):
-        found = opened.search(asked, 5, allowed, Limits(overfetch=10_000, exact_rows=exact_rows))
+        found = opened.search(asked, 5, allowed, VectorLimits(overfetch=10_000, exact_rows=exact_rows))
         assert_nearest(found, truth, asked, 5, allowed)
     cosines = opened.cosines(asked, np.arange(3 * count))
     assert cosines.keys() == truth.keys()
@@ -68,7 +68,7 @@ def test_what_was_struck_out_is_not_found_and_does_not_crowd_out_the_rest(tmp_pa
     asked = query(4, 32)
     nearest = np.argsort(-(rows.astype(np.float32) @ asked))
     opened.strike(nearest[:1500].tolist())
-    found = {item_id for item_id, _ in opened.search(asked, 10, None, Limits(overfetch=300, exact_rows=0))}
+    found = {item_id for item_id, _ in opened.search(asked, 10, None, VectorLimits(overfetch=300, exact_rows=0))}
     assert len(found) == 10
     assert found <= set(nearest[1500:].tolist())
     assert len(found & set(nearest[1500:1510].tolist())) >= 8
@@ -81,7 +81,7 @@ def test_a_filter_that_admits_only_the_farthest_still_fills_the_answer(tmp_path:
     opened = made(tmp_path, ids, rows)
     asked = query(6, 32)
     farthest = np.argsort(rows.astype(np.float32) @ asked)[:400]
-    found = opened.search(asked, 20, np.sort(farthest), Limits(overfetch=50, exact_rows=0))
+    found = opened.search(asked, 20, np.sort(farthest), VectorLimits(overfetch=50, exact_rows=0))
     assert len(found) == 20
     assert {item_id for item_id, _ in found} <= set(farthest.tolist())
 
@@ -98,7 +98,7 @@ def test_recall_on_clusters_with_uneven_numbers(tmp_path: Path, limit: int) -> N
         asked = exact[rng.integers(0, len(exact))] + 0.02 * rng.standard_normal(128).astype(np.float32)
         asked /= np.linalg.norm(asked)
         best = set(np.argsort(-(exact @ asked))[:limit].tolist())
-        hits += len(best & {item_id for item_id, _ in opened.search(asked, limit, None, Limits())})
+        hits += len(best & {item_id for item_id, _ in opened.search(asked, limit, None, VectorLimits())})
     assert hits / (40 * limit) >= 0.97
 
 
@@ -126,7 +126,7 @@ def zeros(path: Path) -> None:
 def test_a_damaged_file_is_found_out(tmp_path: Path, name: str, harm: Callable[[Path], None]) -> None:
     opened = made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
     harm(tmp_path / opened.record.name / name)
-    with pytest.raises(Damaged):
+    with pytest.raises(SegmentDamaged):
         Segment(tmp_path, opened.record, 16)
 
 
@@ -134,7 +134,7 @@ def test_codes_of_another_segment_are_not_taken(tmp_path: Path) -> None:
     one = made(tmp_path, np.arange(50, dtype=np.int64), half(1, 50, 16))
     other = made(tmp_path, np.arange(50, dtype=np.int64), half(2, 50, 16))
     (tmp_path / other.record.name / "codes").rename(tmp_path / one.record.name / "codes")
-    with pytest.raises(Damaged, match="not what was written"):
+    with pytest.raises(SegmentDamaged, match="corrupted"):
         Segment(tmp_path, one.record, 16)
 
 
@@ -143,8 +143,8 @@ def test_codes_that_faiss_does_not_know_are_damage_and_no_crash(tmp_path: Path) 
     path = tmp_path / opened.record.name / "codes"
     path.write_bytes(b"NEWKIND!" * 100)
     fields = {name: getattr(opened.record, name) for name in opened.record.__struct_fields__}
-    record = Record(**fields | {"codes_bytes": 800, "codes_crc": zlib.crc32(path.read_bytes())})
-    with pytest.raises(Damaged, match="not understood"):
+    record = SegmentRecord(**fields | {"codes_bytes": 800, "codes_crc": zlib.crc32(path.read_bytes())})
+    with pytest.raises(SegmentDamaged, match="cannot be decoded"):
         Segment(tmp_path, record, 16)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from linckia.services.retrieve.store import meta
+from linckia.services.retrieve.item_store import meta
 from tests.unit.retrieve.rig import WordEmbedder, embedded, opened
 from tests.unit.retrieve.vectors_rig import TINY, assert_searches_as_the_database_says, tended
 

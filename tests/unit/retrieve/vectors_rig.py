@@ -6,11 +6,11 @@ import apsw
 import numpy as np
 
 from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.segment import Limits
+from linckia.services.retrieve.segment import VectorLimits
 from linckia.services.retrieve.vectors import HalfMatrix, ItemIds, Matrix, Scored
 from tests.unit.retrieve.rig import near, vector
 
-TINY = Limits(flat_vectors=8, overfetch=1000, exact_rows=0, struck_share=0.25)
+TINY = VectorLimits(flat_vectors=8, overfetch=1000, exact_rows=0, struck_share=0.25)
 """Every switch within a few dozen vectors; the codes fetch so many that nothing is lost, and filters use them too."""
 
 
@@ -73,5 +73,5 @@ async def assert_searches_as_the_database_says(collection: Collection) -> None:
 
 async def tended(collection: Collection) -> None:
     """All that is due is done."""
-    while await collection.vectors.tend(collection):
+    while await collection.vectors.write_due_segment(collection):
         pass

@@ -32,7 +32,7 @@ from linckia.services.knowledge.schema import SCHEMA as NOTES
 from linckia.services.knowledge.schema import open_database as open_notes
 from linckia.services.media.store import SCHEMA as MEDIA
 from linckia.services.memory.store import SCHEMA as MEMORIES
-from linckia.services.retrieve.schema import SCHEMA as COLLECTIONS
+from linckia.services.retrieve.collection_schema import SCHEMA as COLLECTIONS
 from linckia.services.runtime.database import Database, Kind, Schema, beside
 from linckia.services.runtime.database.schema import UnknownVersion
 from linckia.services.transcripts.database import SCHEMA as TRANSCRIPTS

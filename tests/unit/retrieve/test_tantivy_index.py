@@ -16,10 +16,10 @@ from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchRes
 from linckia.services.retrieve import lexical
 from linckia.services.retrieve.collection import Collection
 from linckia.services.retrieve.filters import Where, compile_filters
-from linckia.services.retrieve.large_words import LargeWords
 from linckia.services.retrieve.lexical import Fts5
 from linckia.services.retrieve.queries import Patience
 from linckia.services.retrieve.search import search
+from linckia.services.retrieve.tantivy_index import TantivyIndex
 from linckia.services.retrieve.word_index import CHECK_WAIT_S
 from tests.unit.retrieve.rig import WordEmbedder, group
 
@@ -30,7 +30,7 @@ VOCABULARY = [
 
 
 async def keep(collection: Collection, report: Callable[[str], None] = lambda trouble: None) -> None:
-    await collection.words.keep(collection, report, retry_s=0.01, count_every_s=0.01)
+    await collection.words.maintain(collection, report, retry_s=0.01, count_every_s=0.01)
 
 
 @asynccontextmanager
@@ -156,7 +156,7 @@ async def test_the_switch_comes_with_the_size_and_nobody_notices(tmp_path: Path)
 async def test_a_filter_admits_all_that_it_should_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr("linckia.services.retrieve.large_words.FEW", few)
+    monkeypatch.setattr("linckia.services.retrieve.tantivy_index.FEW", few)
     async with opened(tmp_path) as collection:
         await collection.put(
             [group(f"g{n}", f"zebra {'x ' * (n % 7)}", metadata={"colour": "red" if n % 10 == 0 else "blue"})
@@ -181,7 +181,7 @@ async def test_what_a_crash_took_from_the_index_is_put_back_and_what_it_left_is_
         await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(30)])
         await switched(collection)
         # From here on as if the process died before the next commit.
-        monkeypatch.setattr(LargeWords, "flush", lambda self: None)
+        monkeypatch.setattr(TantivyIndex, "flush", lambda self: None)
         await collection.put([group("new", "zebra lost")])
         await collection.delete(["g7"])
     monkeypatch.undo()
@@ -213,7 +213,7 @@ async def test_an_index_that_was_left_is_opened_and_brought_up(
     async with opened(tmp_path) as collection:
         await collection.put([group(f"g{n}", f"zebra number{n}") for n in range(30)])
         await switched(collection)
-        monkeypatch.setattr(LargeWords, "flush", lambda self: None)
+        monkeypatch.setattr(TantivyIndex, "flush", lambda self: None)
         match killed_after:
             case "an addition":
                 await collection.put([group("new", "zebra lost")])
@@ -226,14 +226,14 @@ async def test_an_index_that_was_left_is_opened_and_brought_up(
                 await collection.put([group("g1", "zebra edited")])
     monkeypatch.undo()
     loaded: list[int] = []
-    load = LargeWords.load
+    load = TantivyIndex.load
 
-    def noted(self: LargeWords, rows: Iterable[lexical.Row]) -> None:
+    def noted(self: TantivyIndex, rows: Iterable[lexical.Row]) -> None:
         kept = list(rows)
         loaded.extend(row.item_id for row in kept)
         load(self, kept)
 
-    monkeypatch.setattr(LargeWords, "load", noted)
+    monkeypatch.setattr(TantivyIndex, "load", noted)
     async with opened(tmp_path) as collection:
         await switched(collection)
         assert len(loaded) == (killed_after not in ("nothing", "a removal"))

@@ -1,6 +1,6 @@
-"""What clients give their collections, as the search holds it: documents as groups, vectors as unit vectors.
+"""Convert the documents of client collections to groups, and their vectors to unit vectors.
 
-What does not fit is an InvalidParams that names the field.
+Invalid input raises InvalidParams, which names the field.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops import collections as ops
 from linckia.proto.ops.embed import EmbedResult, EmbedTexts, pack
 from linckia.proto.ops.retrieve import Group, Item
-from linckia.services.retrieve import store
-from linckia.services.retrieve.collection import GIVEN
+from linckia.services.retrieve import item_store
+from linckia.services.retrieve.collection import CLIENT_VECTORS
 from linckia.services.retrieve.filters import check_metadata
 from linckia.services.retrieve.queries import QueryCall
 from linckia.services.runtime.models.measure import Measure
 from linckia.services.runtime.text.cutting import bites
 
 _HALF = 2.0**-11
-"""What a number of 16 bits may differ by from what it stands for, as a part of it."""
+"""Relative rounding error of a float16."""
 
 
 def groups_of(documents: Sequence[ops.Document], dimensions: int | None, measure: Callable[[], Measure]) -> list[Group]:
-    """Of texts, or of vectors of so many numbers; blocks.  Raises InvalidParams that names the field."""
+    """Convert documents with texts, or with vectors if `dimensions` is set.  Blocks.  Raises InvalidParams."""
     ids = [each.id for each in documents]
     for place, id_ in enumerate(ids):
         if (before := ids.index(id_)) != place:
-            raise _wrong(f"documents[{place}].id", f"{id_!r} stands twice, at {before} as well")
+            raise _wrong(f"documents[{place}].id", f"{id_!r} is a duplicate of documents[{before}].id")
     given = enumerate(documents)
     if dimensions is not None:
         return [_group(place, each, dimensions, [_given_piece(place, each, dimensions)]) for place, each in given]
@@ -44,11 +44,11 @@ def takes(dimensions: int | None) -> str:
 
 
 def _pieces(place: int, each: ops.Document, measure: Measure) -> list[Item]:
-    """Of a text, each as long as the model reads, and together all of it."""
+    """Cut a text into pieces that fit the model's window."""
     if each.vector is not None:
-        raise _wrong(f"documents[{place}].vector", "the collection takes text, which is embedded here")
+        raise _wrong(f"documents[{place}].vector", "the collection takes text and embeds it itself; leave this out")
     if not each.text.strip():
-        raise _wrong(f"documents[{place}].text", "is blank; say what is to be found")
+        raise _wrong(f"documents[{place}].text", "is blank; give the text to be searched")
     cut = bites(0, each.text, measure.window, measure)
     return [Item(key=str(n), text=piece.text) for n, piece in enumerate(cut)]
 
@@ -56,13 +56,15 @@ def _pieces(place: int, each: ops.Document, measure: Measure) -> list[Item]:
 def _given_piece(place: int, each: ops.Document, dimensions: int) -> Item:
     field = f"documents[{place}].vector"
     if each.vector is None:
-        raise _wrong(field, f"is not there; the collection {takes(dimensions)}")
-    return store.Given(key="0", text=each.text, vector=_unit(each.vector, dimensions, field).astype("<f2").tobytes())
+        raise _wrong(field, f"is missing; the collection {takes(dimensions)}")
+    return item_store.ItemWithVector(
+        key="0", text=each.text, vector=_unit(each.vector, dimensions, field).astype("<f2").tobytes()
+    )
 
 
 def _group(place: int, each: ops.Document, dimensions: int | None, pieces: list[Item]) -> Group:
     check_metadata(each.payload, f"documents[{place}].payload")
-    # What the document counts for stands with its first piece.
+    # The document's size is stored with its first piece.
     pieces[0] = msgspec.structs.replace(pieces[0], metadata={"bytes": size_of(each, dimensions)})
     return Group(id=each.id, items=pieces, metadata=each.payload)
 
@@ -73,16 +75,16 @@ def size_of(each: ops.Document, dimensions: int | None) -> int:
 
 
 def _unit(vector: Sequence[float], dimensions: int, field: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """As a vector of length 1.  Raises InvalidParams that names the field."""
+    """Normalise `vector` to length 1.  Raises InvalidParams."""
     if len(vector) != dimensions:
         raise _wrong(field, f"has {len(vector)} numbers; the collection {takes(dimensions)}")
     given = np.array(vector, dtype=np.float64)
-    # Of the largest, so that the squares of very small or large ones are no nought and not infinite.
+    # Scale by the largest component first, so that squares neither underflow nor overflow.
     most = float(np.abs(given).max())
     if not math.isfinite(most) or most == 0:
-        raise _wrong(field, "has no direction: a number in it is not finite, or all are 0")
+        raise _wrong(field, "must have only finite numbers, and not all of them 0")
     if most < 2 and abs(np.linalg.norm(given) - 1) <= _HALF:
-        # As it is stored, so that what was exported and is taken in is the same to the bit.
+        # Leave unit vectors unchanged, so that export and import round-trip bit for bit.
         return given.astype(np.float32)
     given /= most
     unit: np.ndarray[tuple[int], np.dtype[np.float32]] = (given / np.linalg.norm(given)).astype(np.float32)
@@ -90,14 +92,14 @@ def _unit(vector: Sequence[float], dimensions: int, field: str) -> np.ndarray[tu
 
 
 def given_query(vector: Sequence[float] | None, dimensions: int) -> QueryCall | None:
-    """What answers a query's vector in the embedder's place."""
+    """Return a replacement for the embedder that yields the client's vector; None without a vector."""
     if vector is None:
         return None
     unit = _unit(vector, dimensions, "vector")
 
     async def embed(query: EmbedTexts, timeout_s: float) -> EmbedResult:
         await trio.lowlevel.checkpoint()
-        return EmbedResult(vectors=pack(unit[None, :]), fingerprint=f"{GIVEN}{dimensions}")
+        return EmbedResult(vectors=pack(unit[None, :]), fingerprint=f"{CLIENT_VECTORS}{dimensions}")
 
     return embed
 

@@ -1,7 +1,7 @@
-"""A collection in SQL: groups and their items.  `vector_store` has the rest: vectors, and the items that wait for one.
+"""The groups and items of a collection in SQL.  `vector_store` has the vectors and the outbox.
 
-Functions on one connection; those that write run inside the caller's transaction, so that a batch is on disk as a
-whole or not at all. They answer with what the vectors in memory must follow.
+Each function takes one connection. Writes run inside the caller's transaction, so a batch is stored completely or not
+at all. They return the changes that the in-memory indexes have to apply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linckia.proto.ops.retrieve import Group, GroupIds, Item, Value
 from linckia.services.retrieve import vector_store
 from linckia.services.retrieve.filters import check_metadata, filterable, select_ids
 from linckia.services.retrieve.lexical import Fts5, Row, row_of
-from linckia.services.retrieve.vector_store import NONE, Held, Progress, Stored, Waiting
+from linckia.services.retrieve.vector_store import NO_PROGRESS, Progress, Stored, VectorsByHash, Waiting
 from linckia.services.retrieve.vectors import ItemIds
 
 T = TypeVar("T")
@@ -29,26 +29,26 @@ Metadata: TypeAlias = dict[str, Value]
 _AMONG = "IN (SELECT value FROM json_each(?))"
 
 
-class Given(Item, frozen=True, kw_only=True):
-    """An item whose vector is given (of the current model, float16, little-endian) and not made here."""
+class ItemWithVector(Item, frozen=True, kw_only=True):
+    """An item whose vector the client supplied (of the current model, float16, little-endian)."""
 
     vector: bytes
 
 
 class Change(msgspec.Struct):
-    """What a write did, and what the vectors in memory must follow."""
+    """The result of a write, for the in-memory indexes to apply."""
 
     rows: list[Row] = []
-    """Words of items that are new."""
+    """Words of the new items."""
     gone: list[int] = []
-    """Items that went, or that have no vector any more."""
+    """Ids of items that were removed or lost their vector."""
     stored: list[Stored] = []
-    """Vectors that are new, of those that are searched."""
-    progress: Progress = NONE
+    """New vectors of the model that is searched."""
+    progress: Progress = NO_PROGRESS
 
 
 class Indexed(Protocol):
-    """What an index needs of its collection: the database, and to tell it that other vectors are searched."""
+    """The part of a collection that its indexes use: database access, and notification of a model switch."""
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T: ...
 
@@ -59,8 +59,8 @@ class Indexed(Protocol):
     def follow_models(self, db: apsw.Connection) -> None: ...
 
 
-class Found(NamedTuple):
-    """An item with its group, as a hit shows it."""
+class ItemDetails(NamedTuple):
+    """An item with its group, as shown in a hit."""
 
     item_id: int
     group: str
@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
 
 def check(groups: Sequence[Group]) -> None:
-    """Raises InvalidParams where a group or a key stands twice, or metadata hold what JSON cannot."""
+    """Raise InvalidParams if a group id or key is repeated, or metadata holds a value that JSON cannot represent."""
     _check_once([group.id for group in groups], "groups[{}].id")
     for index, group in enumerate(groups):
         at = f"groups[{index}]"
@@ -88,14 +88,14 @@ def _check_once(names: Sequence[str], field: str) -> None:
     for index, name in enumerate(names):
         if name in seen:
             at = field.format(index)
-            raise InvalidParams(f"parameter `{at}`: {name!r} stands twice", field=at)
+            raise InvalidParams(f"parameter `{at}`: {name!r} is a duplicate", field=at)
         seen.add(name)
 
 
 def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
-    """Set the whole content of `groups` (those that `check` lets pass)."""
+    """Replace the content of `groups`, which have passed `check`."""
     change = Change()
-    # Taken before anything is removed: a piece that only moved, to another group too, keeps its vectors.
+    # Read before anything is removed, so that a piece that only moved, even to another group, keeps its vectors.
     held = vector_store.held(db, {_hash(group.title, item) for group in groups for item in group.items})
     numbers = [_put_group(db, group, held, change) for group in groups]
     change.gone += vector_store.queue(db, json.dumps(numbers))
@@ -104,7 +104,7 @@ def put(db: apsw.Connection, groups: Sequence[Group]) -> Change:
 
 
 def delete(db: apsw.Connection, ids: Sequence[str]) -> Change:
-    """Remove the groups of these ids."""
+    """Remove the groups with these ids."""
     change = Change()
     for id_ in ids:
         row = db.execute("SELECT group_id, title || ' ' || names FROM groups WHERE id = ?", (id_,)).fetchone()
@@ -124,8 +124,8 @@ def settle(db: apsw.Connection, fingerprint: str, done: Sequence[tuple[Waiting, 
     return Change(stored=vector_store.settle(db, fingerprint, done), progress=vector_store.progress(db))
 
 
-def _put_group(db: apsw.Connection, group: Group, held: Sequence[Held], change: Change) -> int:
-    """Answers its number."""
+def _put_group(db: apsw.Connection, group: Group, held: Sequence[VectorsByHash], change: Change) -> int:
+    """Store one group and return its row id."""
     metadata = msgspec.json.encode(group.metadata)
     now = (group.title, group.names, metadata)
     row = db.execute("SELECT group_id, title, names, metadata FROM groups WHERE id = ?", (group.id,)).fetchone()
@@ -146,7 +146,7 @@ def _put_group(db: apsw.Connection, group: Group, held: Sequence[Held], change: 
         for key, item_id, content in db.execute("SELECT key, item_id, hash FROM items WHERE group_id = ?", (group_id,))
     }
     hashes = {item.key: _hash(group.title, item) for item in group.items}
-    # Under another name, all of its items are found by other words: they are new ones, with the vectors they had.
+    # If `names` changed, the indexed words of every item change, so the items are new but keep their vectors.
     kept = {
         key: item_id for key, (item_id, content) in old.items() if names == group.names and hashes.get(key) == content
     }
@@ -170,16 +170,16 @@ def _put_group(db: apsw.Connection, group: Group, held: Sequence[Held], change: 
         item_id = db.last_insert_rowid()
         rows.append(row_of(item_id, f"{group.title} {group.names}", item.heading, item.text))
         for table, model, vectors in held if item.embed else ():
-            vector = item.vector if isinstance(item, Given) else vectors.get(hashes[item.key])
+            vector = item.vector if isinstance(item, ItemWithVector) else vectors.get(hashes[item.key])
             if vector is not None:
-                change.stored += vector_store.keep(db, table, model, Stored(item_id, vector))
+                change.stored += vector_store.store_vector(db, table, model, Stored(item_id, vector))
     Fts5(db).add(rows)
     change.rows += rows
     return int(group_id)
 
 
 def _remove_items(db: apsw.Connection, title: str, items: str, change: Change) -> None:
-    """Remove items (JSON) of one group, whose words were indexed under `title`."""
+    """Remove items (ids in JSON) of one group whose words were indexed under `title`."""
     found = db.execute(f"SELECT item_id, heading, text FROM items WHERE item_id {_AMONG}", (items,))
     rows: list[Any] = found.fetchall()
     Fts5(db).remove([row_of(item_id, title, heading, text) for item_id, heading, text in rows])
@@ -190,22 +190,22 @@ def _remove_items(db: apsw.Connection, title: str, items: str, change: Change) -
 
 def _hash(title: str, item: Item) -> bytes:
     words = (title, item.heading, item.text)
-    content = msgspec.msgpack.encode((*words, item.vector) if isinstance(item, Given) else words)
+    content = msgspec.msgpack.encode((*words, item.vector) if isinstance(item, ItemWithVector) else words)
     return hashlib.sha256(content).digest()
 
 
 def item_ids(db: apsw.Connection) -> ItemIds:
-    """Of all items, sorted."""
+    """Return the ids of all items, sorted."""
     return select_ids(db, "SELECT item_id FROM items")
 
 
 def has_items(db: apsw.Connection, count: int) -> bool:
-    """Whether there are so many, without a look at more."""
+    """Return whether there are at least `count` items, without counting the rest."""
     return db.execute("SELECT 1 FROM items LIMIT 1 OFFSET ?", (count - 1,)).fetchone() is not None
 
 
 def counts(db: apsw.Connection) -> tuple[int, int, int, int]:
-    """Groups, items, vectors that are searched, items whose vector failed before."""
+    """Return the numbers of groups, items, searched vectors, and items whose embedding has failed."""
     row: tuple[int, int, int, int] = db.execute(
         "SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM items), (SELECT count(*) FROM vectors), "
         "(SELECT count(*) FROM outbox WHERE attempts > 0)"
@@ -214,20 +214,20 @@ def counts(db: apsw.Connection) -> tuple[int, int, int, int]:
 
 
 def group_ids(db: apsw.Connection, after: str, limit: int) -> GroupIds:
-    """Ids greater than `after`, in the order of their code points."""
+    """Return group ids greater than `after`, in code point order."""
     rows = db.execute("SELECT id FROM groups WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1))
     ids = [id_ for (id_,) in rows]
     return GroupIds(ids=ids[:limit], more=len(ids) > limit, epoch=meta(db, "epoch") or "")
 
 
 def groups_of(db: apsw.Connection, ids: Sequence[int]) -> dict[int, int]:
-    """The group of each of these items that is still there, by its internal number."""
+    """Map each of these items that still exists to the row id of its group."""
     rows: Any = db.execute(f"SELECT item_id, group_id FROM items WHERE item_id {_AMONG}", (json.dumps(ids),))
     return dict(rows)
 
 
 def siblings(db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[int]]:
-    """For each of these items the others of its group that have a vector, where there are any."""
+    """Map items to the other items of their group that have a vector.  Items without such siblings are omitted."""
     query = (
         "SELECT items.item_id, json_group_array(other.item_id) FROM items "
         "JOIN items AS other ON other.group_id = items.group_id JOIN vectors ON vectors.item_id = other.item_id "
@@ -237,30 +237,30 @@ def siblings(db: apsw.Connection, ids: Sequence[int]) -> dict[int, list[int]]:
 
 
 def never_embedded(db: apsw.Connection, ids: Sequence[int]) -> set[int]:
-    """Those of these items that get no vector."""
+    """Return the items among `ids` that are not to be embedded."""
     query = f"SELECT item_id FROM items WHERE embed = 0 AND item_id {_AMONG}"
     return {item_id for (item_id,) in db.execute(query, (json.dumps(ids),))}
 
 
-def items(db: apsw.Connection, ids: Sequence[int], full: int | None = None) -> dict[int, Found]:
-    """The items of these ids that are still there; all but the first `full` with their ids alone."""
+def items(db: apsw.Connection, ids: Sequence[int], full: int | None = None) -> dict[int, ItemDetails]:
+    """Return the items among `ids` that still exist.  Only the first `full` include text."""
     whole, short = (ids, ids[:0]) if full is None else (ids[:full], ids[full:])
     tables = f"FROM items JOIN groups USING (group_id) WHERE item_id {_AMONG}"
-    found = {row[0]: Found(*row) for row in db.execute(f"SELECT item_id, id, key {tables}", (json.dumps(short),))}
+    found = {row[0]: ItemDetails(*row) for row in db.execute(f"SELECT item_id, id, key {tables}", (json.dumps(short),))}
     columns = "item_id, id, key, title, heading, text, groups.metadata, items.metadata"
     for row in db.execute(f"SELECT {columns} {tables}", (json.dumps(whole),)):
-        found[row[0]] = Found(*row[:-2], *(msgspec.json.decode(stored, type=Metadata) for stored in row[-2:]))
+        found[row[0]] = ItemDetails(*row[:-2], *(msgspec.json.decode(stored, type=Metadata) for stored in row[-2:]))
     return found
 
 
 def beginnings(db: apsw.Connection, ids: Sequence[int], chars: int) -> list[str]:
-    """The first so many characters of the text of each of these items."""
+    """Return the first `chars` characters of each item's text."""
     query = f"SELECT substr(text, 1, ?) FROM items WHERE item_id {_AMONG}"
     return [text for (text,) in db.execute(query, (chars, json.dumps(list(ids))))]
 
 
-def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Found]:
-    """For items that are no more, what their group holds instead: the piece under the same heading, else the first."""
+def successors(db: apsw.Connection, gone: Mapping[int, ItemDetails]) -> dict[int, ItemDetails]:
+    """Map removed items to a replacement from the same group: the piece under the same heading, else the first."""
     there: dict[int, int] = {}
     for item_id, found in gone.items():
         successor = db.execute(
@@ -275,6 +275,6 @@ def successors(db: apsw.Connection, gone: Mapping[int, Found]) -> dict[int, Foun
 
 
 def meta(db: apsw.Connection, key: str) -> str | None:
-    """A setting of the collection as a whole."""
+    """Return a value from the collection's `meta` table."""
     value: str | None = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
     return value

@@ -177,10 +177,10 @@ async def test_the_quota_is_of_collections_documents_and_bytes_and_what_is_over_
         await bench.call(CollectionCreate(collection="d"))
         five = [doc(str(n), f"text number {n}") for n in range(5)]
         await bench.call(CollectionUpsert(collection="a", documents=five))
-        with pytest.raises(OperationError, match=r"would hold 6 documents, and the quota is 5 "):
+        with pytest.raises(OperationError, match=r"would hold 6 documents, but the quota is 5 "):
             await bench.call(CollectionUpsert(collection="a", documents=[five[0], doc("5", "one more")]))
         assert await words(bench, "more", "a") == []
-        with pytest.raises(OperationError, match=r"bytes, and the quota is 2,000 "):
+        with pytest.raises(OperationError, match=r"bytes, but the quota is 2,000 "):
             await bench.call(CollectionUpsert(collection="a", documents=[doc("4", "long " * 400)]))
         # In the place of what is there, and where something went, there is room.
         await bench.call(CollectionUpsert(collection="a", documents=five))
@@ -233,7 +233,7 @@ async def test_a_drop_waits_for_calls_in_hand_and_calls_beside_it_are_answered(t
                 if n == 15:
                     nursery.start_soon(bench.call, CollectionDrop(collection="mine"))
         assert len(answered) == 30
-        assert all(each == "put" or "there is no 'mine'" in each for each in answered)
+        assert all(each == "put" or "'mine' does not exist" in each for each in answered)
         assert bench.failures == []
 
 
@@ -245,7 +245,7 @@ async def test_one_that_was_never_quite_created_counts_for_nothing_and_can_be(tm
         db.execute("DELETE FROM meta WHERE key LIKE 'own%'; DELETE FROM meta WHERE key = 'model'")
     async with retrieve(tmp_path) as bench:
         assert (await bench.call(CollectionListParams())).collections == []
-        with pytest.raises(InvalidParams, match="there is no 'mine'"):
+        with pytest.raises(InvalidParams, match="'mine' does not exist"):
             await bench.call(CollectionCount(collection="mine"))
         made = await bench.call(CollectionCreate(collection="mine"))
         assert made.dimensions is None

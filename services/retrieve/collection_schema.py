@@ -1,8 +1,7 @@
-"""One collection's database: its tables, and how a damaged one is begun again.
+"""The tables of a collection's database, and how a damaged database is recreated.
 
-All of it follows from what the corpora feed, so a damaged file is put aside and an empty one begun under another epoch,
-by which the corpora notice that they have to feed it again. Word index, vectors in memory and outbox follow from it or
-stand in it.
+Everything in it is derived from what the corpora feed. A damaged file is therefore set aside and an empty one created
+under a new epoch, which tells the corpora to feed it again.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from linckia.services.retrieve.manifest import SCHEMA_VERSION
 from linckia.services.runtime.database import Schema, beside
 
 PRAGMAS = {
-    # What is deleted is overwritten, not only forgotten.
+    # Overwrite deleted content.
     "secure_delete": 1,
     "cache_size": -16384,
 }
 
 
-def of_vectors(name: str) -> str:
-    """A table of vectors of one model; counting them reads the index alone."""
+def vector_table_sql(name: str) -> str:
+    """Return the SQL for a table of vectors.  Counting its rows reads only the index."""
     return (
         f"CREATE TABLE {name} (item_id INTEGER PRIMARY KEY, model_id INTEGER NOT NULL, vector BLOB NOT NULL); "
         f"CREATE INDEX {name}_by_model ON {name} (model_id);"
@@ -43,13 +42,13 @@ CREATE TABLE groups (
     metadata BLOB NOT NULL
 );
 
--- What filters look at: one row for each value, several for a list.
+-- The values that filters match: one row per value, several for a list.
 CREATE TABLE group_values (group_id INTEGER NOT NULL, field TEXT NOT NULL, value NOT NULL);
 CREATE INDEX group_values_by_value ON group_values (field, value, group_id);
 CREATE INDEX group_values_by_group ON group_values (group_id);
 
--- Within an epoch an id is never used twice, and an item whose content changes gets a new one:
--- whatever still holds the old id holds nothing.
+-- Within an epoch ids are never reused, and an item whose content changes gets a new id,
+-- so a stale id never refers to other content.
 CREATE TABLE items (
     item_id INTEGER PRIMARY KEY AUTOINCREMENT,
     group_id INTEGER NOT NULL,
@@ -65,7 +64,7 @@ CREATE TABLE items (
 CREATE INDEX items_by_hash ON items (hash);
 
 CREATE TABLE models (model_id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, dimensions INTEGER NOT NULL);
--- Items that wait for a vector.
+-- Items waiting for a vector.
 CREATE TABLE outbox (
     item_id INTEGER PRIMARY KEY,
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -74,10 +73,10 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_by_time ON outbox (not_before, item_id);
 
--- `vectors` are searched; `coming` are those of another model, until there are as many.
+-- `vectors` is searched. `coming` collects the vectors of a new model until it is complete.
 """
-    + of_vectors("vectors")
-    + of_vectors("coming")
+    + vector_table_sql("vectors")
+    + vector_table_sql("coming")
 )
 
 
@@ -89,14 +88,14 @@ def _begin(db: apsw.Connection) -> None:
     lexical.create(db)
     _name_epoch(db)
     if aside := beside.damaged_files(Path(db.filename)):
-        reason = f"was found damaged, put aside as {aside[-1].name}, and is being fed again"
+        reason = f"was damaged (the file is kept as {aside[-1].name}) and is being refilled"
         db.execute("INSERT INTO meta (key, value) VALUES ('refilling', ?)", (reason,))
 
 
 _NAMES = "ALTER TABLE groups ADD COLUMN names TEXT NOT NULL DEFAULT ''"
 
 _COMING = (
-    of_vectors("coming")
+    vector_table_sql("coming")
     + "DELETE FROM vectors WHERE model_id != (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'model')"
 )
 

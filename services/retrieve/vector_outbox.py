@@ -1,7 +1,7 @@
-"""Gives the items of a collection their vectors, in the background and through every kind of failure.
+"""Embeds the items of a collection in the background.
 
-Items wait in the database, so a crash of either service forgets none. While the embedder is away, or the disk full, the
-outbox pauses; a text that the embedder cannot take is found by halving, set aside and tried again ever more rarely.
+Items wait in the database, so none is lost if either service crashes. While the embedder is unavailable or the disk is
+full, the outbox pauses. A text that the embedder rejects is isolated by bisection, postponed and retried with back-off.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ EmbedCall = Callable[[EmbedTexts], Awaitable[EmbedResult]]
 ModelCall = Callable[[EmbedModelParams], Awaitable[EmbedModel]]
 
 BATCH = 128
-"""Items embedded and kept at once: one commit for a second or so of the model's work."""
+"""Items per batch: one commit per second or so of the model's work."""
 
 FIRST_POSTPONEMENT_S, LONGEST_POSTPONEMENT_S = 30.0, 3600.0
 LOOK_AGAIN_S = 15.0
-"""For items whose time has come; by the clock on the wall, which may be put forward."""
+"""Interval for checking which postponed items are due.  Due times are wall-clock times, and that clock may be changed.
+"""
 
 _AWAY = frozenset({Kind.UNAVAILABLE, Kind.OVERLOADED})
 """Failures that say nothing about the texts."""
 
 
 class Due(NamedTuple):
-    """Items that are to be embedded, by the model in use, or by the earlier one of that fingerprint."""
+    """Items to embed with the model in use, or with the earlier model `fingerprint`."""
 
     items: list[Waiting]
     fingerprint: str = ""
 
 
 class VectorFeed(Feed[Due]):
-    """The outbox of one collection and the embedder.
+    """Feeds the outbox of one collection to the embedder.
 
     Args:
-        now: Unix time; what is postponed stays so over a restart, so this is no clock of the process.
+        now: returns Unix time, because postponed items stay postponed across restarts.
     """
 
     def __init__(
@@ -58,34 +59,34 @@ class VectorFeed(Feed[Due]):
         self._model = model
         self._now = now
         self._lost: set[str | None] = set()
-        """Fingerprints of earlier models that cannot be used any more."""
+        """Fingerprints of earlier models that the embedder no longer has."""
 
     async def compare(self) -> None:
-        """Notice another model. Later each vector names its model, so the embedder is not woken to be asked."""
-        # An empty collection takes whichever model comes with its first item.
+        """Check for a change of model.  Later each vector names its model, so the embedder need not be woken."""
+        # An empty collection takes the model of its first item.
         if self._collection.fingerprint is not None:
             current = await self._model(EmbedModelParams())
             await self._collection.adopt(current.fingerprint, current.dimensions)
 
     async def take(self) -> Due | None:
-        """The items of what was asked for, then those that have waited longest.
+        """Return the next items: those of requested groups first, then those that have waited longest.
 
-        While another model's vectors are made, items of which there is none get one of the model that is searched
-        first, so that they are found meanwhile.
+        During a change of model, items without any vector are first embedded with the model that is searched, so that
+        they can be found meanwhile.
         """
         collection = self._collection
         if (
             collection.coming is not None
             and collection.progress.lacking
             and (searched := collection.fingerprint) not in self._lost
-            and (new := await collection.read(lambda db: vector_store.unserved(db, BATCH)))
+            and (new := await collection.read(lambda db: vector_store.without_vector(db, BATCH)))
         ):
             return Due(new, searched or "")
-        if hurried := tuple(collection.hurried):
-            if due := await collection.read(lambda db: vector_store.waiting_of(db, self._now(), hurried, BATCH)):
+        if prioritized := tuple(collection.prioritized):
+            if due := await collection.read(lambda db: vector_store.waiting_of(db, self._now(), prioritized, BATCH)):
                 return Due(due)
-            for group in hurried:
-                collection.hurried.pop(group, None)
+            for group in prioritized:
+                collection.prioritized.pop(group, None)
         if due := await collection.read(lambda db: vector_store.waiting(db, self._now(), BATCH)):
             return Due(due)
         await collection.switch()
@@ -93,7 +94,7 @@ class VectorFeed(Feed[Due]):
         return None
 
     async def deliver(self, due: Due) -> bool:
-        """Embed `due` and keep the vectors."""
+        """Embed `due` and store the vectors."""
         try:
             await self._embed_and_keep(due.items, due.fingerprint)
         except LinckiaError as error:
@@ -103,11 +104,15 @@ class VectorFeed(Feed[Due]):
         return True
 
     async def strike(self, due: Due) -> None:
-        """Each item leaves the outbox in the transaction that keeps its vector, or is postponed."""
+        """Update the count.  Items were removed with the transaction that stored their vector, or postponed."""
         await self._collection.count_waiting()
 
     async def _embed_and_keep(self, items: Sequence[Waiting], fingerprint: str) -> None:
-        """Raises LinckiaError where the embedder is away, or has not that earlier model."""
+        """Embed `items` and store the vectors.
+
+        Raises:
+            LinckiaError: the embedder is unavailable, or does not have the earlier model.
+        """
         texts = [item.text for item in items]
         try:
             result = await self._embed(EmbedTexts(texts=texts, kind=TextKind.PASSAGE, fingerprint=fingerprint))
@@ -132,7 +137,7 @@ class VectorFeed(Feed[Due]):
 
 
 async def run_outbox(env: Environment, collection: Collection, feed: VectorFeed) -> None:
-    """Work until cancelled."""
+    """Run the outbox until cancelled."""
     await collection.loaded.wait()
     collection.outbox = outbox = Outbox(env, "the embedder", feed)
     async with trio.open_nursery() as nursery:
@@ -140,6 +145,6 @@ async def run_outbox(env: Environment, collection: Collection, feed: VectorFeed)
         while True:
             collection.has_work = trio.Event()
             outbox.hurry()
-            # What is postponed waits as well.
+            # Postponed items count as waiting too.
             with trio.move_on_after(LOOK_AGAIN_S if collection.waiting else math.inf):
                 await collection.has_work.wait()

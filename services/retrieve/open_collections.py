@@ -1,8 +1,8 @@
-"""The collections that there are: each opened once, with its settings, and kept up by its own tasks.
+"""The open collections, each with its background tasks.
 
-One that cannot be opened fails its own calls and no other's; one that is found damaged is begun again, and its corpus
-feeds it again. The service is ready as soon as the databases are open; words are checked, and vectors brought into
-memory, once a call waits for them, or else a moment later.
+A collection that cannot be opened fails only its own calls. A damaged one is recreated, and its corpus feeds it again.
+The service is ready as soon as the databases are open. Words are checked and vectors loaded once a call needs them, or
+a moment later.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from msgspec import Meta
 from linckia.proto.durable import sync_folder
 from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.services.retrieve.collection import Collection
-from linckia.services.retrieve.outbox import VectorFeed, run_outbox
-from linckia.services.retrieve.segment import Limits
+from linckia.services.retrieve.segment import VectorLimits
+from linckia.services.retrieve.vector_outbox import VectorFeed, run_outbox
 from linckia.services.runtime.database import Kind
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import patiently
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 T = TypeVar("T")
 
 
-class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetrieveSettings(VectorLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[services.retrieve]`."""
 
     readers: Annotated[int, Meta(ge=1, le=64, description="Threads that may read at once")] = 4
@@ -44,7 +44,7 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="auto: where `rerank` has a model; maxsim: by the embedder's own token vectors"),
     ] = "auto"
     rerank_s: Annotated[float, Meta(gt=0, description="How long a search waits for its reranking")] = 2.0
-    # From about here on a broad query takes FTS5 longer than all else that a search does.
+    # From about this size, a broad query takes FTS5 longer than all other steps of a search.
     large_words: Annotated[int, Meta(ge=1, description="Pieces from which tantivy is asked for words, not FTS5")] = (
         5_000
     )
@@ -58,14 +58,15 @@ class Settings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Collections:
-    """The collections of one folder by name, opened once each, and again where one was found damaged.
+    """The collections in one folder by name.  Each is opened once, and reopened if it was found damaged.
 
     Args:
-        files: what the names of their files are like, and `kind`, whether these can be fed again.
+        files: matches the names of the collections.
+        kind: whether their data can be derived again.
     """
 
     def __init__(
-        self, env: Environment, settings: Settings, files: re.Pattern[str] = _NAME, kind: Kind = Kind.DERIVED
+        self, env: Environment, settings: RetrieveSettings, files: re.Pattern[str] = _NAME, kind: Kind = Kind.DERIVED
     ) -> None:
         self._env = env
         self._files = files
@@ -79,7 +80,7 @@ class Collections:
         self._workers: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
 
     async def open_all(self) -> None:
-        """Open what is there; one that cannot be opened is tried again by each call for it."""
+        """Open all collections.  If one fails, each call for it tries again."""
         broken = []
         for name in self.names():
             try:
@@ -91,7 +92,7 @@ class Collections:
         self._env.info(**{self._label("broken"): ", ".join(broken)})
 
     def names(self) -> list[str]:
-        """Of those that there are."""
+        """Return the names of all collections, sorted."""
         return sorted(path.stem for path in self._folder.glob("*.db") if self._files.fullmatch(path.stem))
 
     def _label(self, what: str) -> str:
@@ -102,17 +103,17 @@ class Collections:
         self._env.info(**{self._label("collections"): ", ".join(sorted(self._open)) or none})
 
     async def find(self, name: str, *, make: bool = False) -> Collection | None:
-        """The collection; None where it was never written, unless it is to be made.
+        """Return the collection.  If it does not exist, create it if `make`, else return None.
 
         Raises:
-            OperationError: what keeps it from being opened.
+            OperationError: it cannot be opened.
         """
         collection = self._open.get(name)
-        if collection is not None and not collection.begun_again:
+        if collection is not None and not collection.was_recreated:
             return collection
         async with self._opening:
             collection = self._open.get(name)
-            if collection is not None and not collection.begun_again:
+            if collection is not None and not collection.was_recreated:
                 return collection
             if collection is not None:
                 await self._close_one(collection)
@@ -125,7 +126,7 @@ class Collections:
         return opened
 
     async def remove(self, name: str) -> bool:
-        """Close a collection that nothing uses and remove its files; whether there was one."""
+        """Close an unused collection and remove its files.  Returns whether it existed."""
         async with self._opening:
             if (collection := self._open.get(name)) is not None:
                 await self._close_one(collection)
@@ -133,9 +134,10 @@ class Collections:
             return await trio.to_thread.run_sync(remove_files, self._folder, name)
 
     async def ask(self, name: str, question: Callable[[Collection], Awaitable[T]], otherwise: T | None = None) -> T:
-        """The answer of a collection, or `otherwise` where it was never written; with none it is made.
+        """Run `question` on a collection.
 
-        One that is found damaged meanwhile is begun again, and answers `question` as it is then.
+        If the collection does not exist, return `otherwise`, or create it if that is None. If it is found damaged
+        meanwhile, it is recreated and `question` runs again.
         """
         if (collection := await self.find(name, make=otherwise is None)) is None:
             assert otherwise is not None
@@ -143,7 +145,7 @@ class Collections:
         try:
             return await question(collection)
         except Unavailable:
-            if not collection.begun_again or (again := await self.find(name)) is None:
+            if not collection.was_recreated or (again := await self.find(name)) is None:
                 raise
             return await question(again)
 
@@ -155,14 +157,14 @@ class Collections:
         )
         self._open[name] = collection
         self._workers[name] = (trio.CancelScope(), trio.Event())
-        self._tell(collection, "refilling", collection.refilling)
+        self._report(collection, "refilling", collection.refilling)
         self._env.backlogs[f"vectors of {name}"] = collection.backlog
         self._env.background.start_soon(self._keep_up, collection)
         return collection
 
     async def _reopen(self, name: str) -> None:
         if name in self._open:
-            with contextlib.suppress(LinckiaError):  # The next call tries again, and answers it.
+            with contextlib.suppress(LinckiaError):  # The next call tries again and reports the error.
                 await self.find(name)
 
     async def _keep_up(self, collection: Collection) -> None:
@@ -173,8 +175,10 @@ class Collections:
                     nursery.start_soon(self._keep_words, collection)
                     await self._wanted_or_calm(collection.vectors_wanted)
                     await self.patiently(collection, "vectors", collection.load)
-                    nursery.start_soon(collection.vectors.keep, collection, partial(self._tell, collection, "index"))
-                    if not collection.is_given:
+                    nursery.start_soon(
+                        collection.vectors.maintain, collection, partial(self._report, collection, "index")
+                    )
+                    if not collection.has_client_vectors:
                         nursery.start_soon(run_outbox, self._env, collection, self._feed(collection))
         finally:
             ended.set()
@@ -186,11 +190,11 @@ class Collections:
     async def _keep_words(self, collection: Collection) -> None:
         await self._wanted_or_calm(collection.words.wanted)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(collection.words.keep, collection, partial(self._tell, collection, "words"))
+            nursery.start_soon(collection.words.maintain, collection, partial(self._report, collection, "words"))
             await self.patiently(collection, "words", partial(self._check_words, collection))
 
     async def _wanted_or_calm(self, wanted: trio.Event) -> None:
-        """Until a call waits for it, or none has to be let go first: most calls ask for one collection of several."""
+        """Wait until a call needs it or the startup rush is over, since most calls need only one of the collections."""
         async with trio.open_nursery() as nursery:
 
             async def until(waited_for: Callable[[], Awaitable[None]]) -> None:
@@ -202,34 +206,34 @@ class Collections:
 
     async def _check_words(self, collection: Collection) -> None:
         if damage := await collection.words.check():
-            _log.warning("the words of %s are rebuilt: %s", collection.name, damage)
+            _log.warning("rebuilding the word index of %s: %s", collection.name, damage)
             await collection.rebuild_words()
 
     async def patiently(self, collection: Collection, of: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work`, pausing while the disk is full; where the database is begun again, its successor does it."""
+        """Run `work`, pausing while the disk is full.  If the database is recreated, its successor does the work."""
         try:
             await patiently(self._env, f"{of}_{collection.name}", work)
         except Unavailable:
-            if not collection.begun_again:
+            if not collection.was_recreated:
                 raise
             await trio.sleep_forever()
 
-    def _tell(self, collection: Collection, of: str, trouble: str) -> None:
+    def _report(self, collection: Collection, of: str, trouble: str) -> None:
         name = f"{of}_{collection.name}"
         if trouble or name in self._troubled:
             self._troubled.add(name)
             self._env.info(**{name: trouble or "in order"})
 
     async def release(self) -> None:
-        """At the service's end, answer the calls that wait for a collection to be begun again."""
+        """When the service ends, release the calls that wait for a collection to be recreated."""
         await self._env.ending.wait()
         for collection in self._open.values():
             collection.ended.set()
 
     async def filled(self, collection: Collection) -> None:
-        """The corpus says that the collection has all that it should."""
+        """SegmentRecord that the corpus has finished refilling the collection."""
         await collection.filled()
-        self._tell(collection, "refilling", "")
+        self._report(collection, "refilling", "")
 
     async def give_back(self) -> None:
         """See `Database.give_back`."""
@@ -237,7 +241,7 @@ class Collections:
             await collection.give_back()
 
     async def close(self) -> None:
-        """End the work on the databases, then close them."""
+        """Stop the background tasks, then close the databases."""
         for collection in tuple(self._open.values()):
             await self._close_one(collection)
 
@@ -251,7 +255,7 @@ class Collections:
 
 
 def remove_files(folder: Path, name: str) -> bool:
-    """Remove a closed collection's files, its database last; whether there was one.  Blocks."""
+    """Remove a closed collection's files, its database last.  Returns whether it existed.  Blocks."""
     database = folder / f"{name}.db"
     for path in folder.glob(f"{name}.*"):
         if path.is_dir():

@@ -1,9 +1,9 @@
-"""The word index of large collections: tantivy, beside the index of truth, for what that one answers too slowly.
+"""The word index of large collections: a tantivy copy of the FTS5 index, which would be too slow for them.
 
-It is a copy: a write is noted in memory at once (the *tail*, searched with the same scores as the rest) and committed
-every half second; what a crash took is the difference of two sets of ids, since an id is never used twice and never
-changes its words. Damaged files are noticed by their checksums, and the index is rebuilt. Both indexes are given the
-same terms in the same stems, so that both find the same.
+A write is recorded in memory at once (the *tail*, searched with the same scores as the files) and committed every half
+second. Ids are never reused and never change their words, so what a crash lost is the difference of two sets of ids.
+Checksums reveal damaged files, and the index is then rebuilt. Both indexes use the same terms and stems, so they find
+the same items.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from linckia.services.retrieve.terms import spellings
 from linckia.services.retrieve.vectors import ItemIds, Scored, best_first
 
 VERSION = 1
-"""Of the fields below and of their content; part of the folder's name."""
+"""Version of the fields below and their content; part of the folder's name."""
 
 FEW = 20_000
-"""Admitted items up to which a filter is part of the query; more are filtered from what it finds."""
+"""Largest number of admitted items for which the filter is part of the query.  Larger filters apply to its results."""
 
 MOST_FOUND = 50_000
-"""Hits that a filter is applied to; where more would be needed, this index has no answer."""
+"""Maximum number of hits that a filter is applied to.  If that is not enough, this index returns None."""
 
 _WRITER_BYTES = 32 * 1024 * 1024
 _K1, _B = 1.2, 0.75
-"""Of BM25, as tantivy and FTS5 have them."""
+"""BM25 parameters of tantivy and FTS5."""
 
 _FOOTER_MAGIC = 1337
 
 
-class Lost(Exception):
-    """The files are damaged, or cannot be written; the index is to be rebuilt."""
+class IndexFailed(Exception):
+    """The files are damaged or cannot be written, so the index has to be rebuilt."""
 
 
 class Stems:
-    """Terms to the stems that FTS5 makes of them."""
+    """Stem terms exactly as FTS5 does."""
 
     def __init__(self) -> None:
         connection = apsw.Connection(":memory:")
@@ -62,7 +62,7 @@ class Stems:
 
 
 class _Tail:
-    """What the files do not have yet: new items, and ids that went.  `lock` is held to look and to change."""
+    """Changes that are not in the files yet: new items and removed ids.  Hold `lock` for any access."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -82,7 +82,7 @@ class _Tail:
         self.queue.append((item_id, None))
 
     def forget(self, taken: Sequence[tuple[int, list[str] | None]]) -> None:
-        """The files have it now."""
+        """Drop changes that are in the files now."""
         for item_id, stems in taken:
             if stems is None:
                 self.gone.discard(item_id)
@@ -94,11 +94,15 @@ class _Tail:
                         del self.postings[stem]
 
 
-class LargeWords:
-    """An open index.  `note` is the collection's writer's, `search` any thread's, all else one tending thread's."""
+class TantivyIndex:
+    """An open index.
+
+    Only the collection's writer thread calls `note`, and any thread `search`. All other methods belong to one
+    maintenance thread.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Open what is in `folder`, or begin.  Blocks.  Raises Lost."""
+        """Open the index in `folder`, or create one.  Blocks.  Raises IndexFailed."""
         self.folder = folder
         self._tail = _Tail()
         self._stems = Stems()
@@ -111,7 +115,7 @@ class LargeWords:
 
     @property
     def pending(self) -> int:
-        """Changes that are not in the files yet."""
+        """Number of changes that are not in the files yet."""
         return len(self._tail.queue)
 
     def size_bytes(self) -> int:
@@ -120,14 +124,14 @@ class LargeWords:
         return 0
 
     def close(self) -> None:
-        """Blocks while a merge of segments goes on; what was noted and not committed is lost, as in a crash."""
+        """Wait for running segment merges; blocks.  Uncommitted changes are lost, as in a crash."""
         with _guarded():
             self._writer.wait_merging_threads()
 
     # Following
 
     def note(self, rows: Iterable[Row], gone: Iterable[int]) -> None:
-        """Rows that were added and ids that went, committed in the database a moment ago."""
+        """SegmentRecord rows added and ids removed in the database commit that just finished."""
         added = [(each.item_id, self._stems(_document(each))) for each in rows]
         with self._tail.lock:
             for item_id in gone:
@@ -136,26 +140,26 @@ class LargeWords:
                 self._tail.add(item_id, stems)
 
     def ids(self) -> ItemIds:
-        """Ids in the files, sorted."""
+        """Return the ids in the files, sorted."""
         with _guarded():
             found = self._searcher.search(tantivy.Query.all_query(), max(1, self._searcher.num_docs), count=False)
             values = self._items([address for _, address in found.hits])
         return np.sort(np.asarray(values, dtype=np.int64))
 
     def load(self, rows: Iterable[Row]) -> None:
-        """Add items of before this index was opened; in the files after the next `flush`."""
+        """Add items from before this index was opened.  They are in the files after the next `flush`."""
         with _guarded():
             for each in rows:
                 self._put(each.item_id, self._stems(_document(each)))
 
     def drop(self, ids: Iterable[int]) -> None:
-        """Take out ids that the database does not have."""
+        """Remove ids that the database does not have."""
         with _guarded():
             for item_id in ids:
                 self._writer.delete_documents_by_term("item", item_id)
 
     def flush(self) -> None:
-        """Bring the files up to date with what was noted and loaded.  Raises Lost."""
+        """Commit all noted and loaded changes to the files.  Raises IndexFailed."""
         with self._tail.lock:
             taken, self._tail.queue = self._tail.queue, []
         with _guarded():
@@ -166,12 +170,12 @@ class LargeWords:
                     self._put(item_id, stems)
             self._writer.commit()
             self._refresh()
-        # After the searcher that has it was put in place: a search looks at the tail first.
+        # After the new searcher is in place, because searches read the tail first.
         with self._tail.lock:
             self._tail.forget(taken)
 
     def verify(self, checkpoint: Callable[[], None]) -> None:
-        """Compare each file with its checksum.  Raises Lost."""
+        """Verify the checksum of each file.  Raises IndexFailed."""
         for path in sorted(self.folder.glob("*.*")):
             if path.suffix not in (".json", ".lock"):
                 checkpoint()
@@ -181,9 +185,9 @@ class LargeWords:
     # Searching
 
     def search(self, terms: Sequence[str], limit: int, allowed: ItemIds | None) -> Scored | None:
-        """Item ids (among `allowed`, sorted, where given) and BM25 scores, best first.
+        """Return item ids and BM25 scores, best first, limited to `allowed` (sorted) if given.
 
-        None where this index cannot say within reason, and FTS5 is to be asked.  Raises Lost.
+        Returns None if the search would be too expensive here; the caller should use FTS5.  Raises IndexFailed.
         """
         written = " ".join(each for term in terms for each in (term, *spellings(term)))
         stems = list(dict.fromkeys(self._stems(written)))
@@ -192,13 +196,13 @@ class LargeWords:
             lengths = {item: self._tail.lengths[item] for held in fresh.values() for item in held}
             gone = set(self._tail.gone)
             waiting = len(self._tail.lengths)
-        # Read after the tail: what has left the tail by then is in these files.
+        # Read after the tail: changes that have left the tail are in these files.
         searcher = self._searcher
         with _guarded():
             found = self._found(searcher, stems, limit, allowed, gone)
             if found is None:
                 return None
-            # What the tail holds may be in these files as well; it counts once.
+            # Items in the tail may be in the files as well; count them once.
             found.update(dict.fromkeys(lengths, 0.0))
             for stem, held in fresh.items():
                 idf = _idf(searcher.num_docs + waiting, searcher.doc_freq("words", stem) + len(held))
@@ -240,7 +244,7 @@ class LargeWords:
         return [int(value or 0) for value in (searcher or self._searcher).fast_field_values("item", addresses)]
 
     def _put(self, item_id: int, stems: Sequence[str]) -> None:
-        # While the index is filled, the same item may be both noted and loaded.
+        # While the index is being filled, an item may be both noted and loaded.
         self._writer.delete_documents_by_term("item", item_id)
         document = tantivy.Document()
         document.add_integer("item", item_id)
@@ -257,7 +261,7 @@ class LargeWords:
 
 
 def remove(folder: Path) -> None:
-    """Remove an index that is closed."""
+    """Remove a closed index."""
     if folder.is_dir():
         shutil.rmtree(folder, ignore_errors=True)
     else:
@@ -265,7 +269,7 @@ def remove(folder: Path) -> None:
 
 
 def _document(each: Row) -> str:
-    """One field of all words: FTS5 counts a word of the title twice as well."""
+    """Join all words into one field, with the title twice, as it is weighted in FTS5."""
     return " ".join([each.title] * round(TITLE_WEIGHT) + [each.heading, each.text])
 
 
@@ -282,31 +286,31 @@ def _idf(count: int, holders: int) -> float:
 
 
 def _verify(path: Path) -> None:
-    # Tantivy's own footer: the content, then JSON with its CRC, the length of that, and a number that marks it.
+    # Tantivy's file format: content, JSON footer with its CRC, length of the footer, magic number.
     data = path.read_bytes()
     magic, length = int.from_bytes(data[-4:], "little"), int.from_bytes(data[-8:-4], "little")
     try:
         if magic != _FOOTER_MAGIC or length > len(data) - 8:
-            raise Lost(f"{path.name} has no end")
+            raise IndexFailed(f"{path.name} is truncated or has no footer")
         footer = json.loads(data[-8 - length : -8])
         crc = int(footer["crc"])
     except (ValueError, KeyError, TypeError) as error:
-        raise Lost(f"{path.name} has no checksum: {error}") from None
+        raise IndexFailed(f"{path.name} has no checksum: {error}") from None
     if zlib.crc32(memoryview(data)[: -8 - length]) != crc:
-        raise Lost(f"{path.name} is not what was written")
+        raise IndexFailed(f"{path.name} is corrupted (checksum mismatch)")
 
 
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
-    """Whatever tantivy raises, or panics with, as Lost."""
+    """Convert errors and panics of tantivy to IndexFailed."""
     try:
         yield
-    except Lost:
+    except IndexFailed:
         raise
     except (ValueError, OSError, RuntimeError, KeyError) as error:
-        raise Lost(str(error) or type(error).__name__) from error
+        raise IndexFailed(str(error) or type(error).__name__) from error
     except BaseException as error:
-        # A panic in Rust comes as an exception that is no Exception; there is no name to import it by.
+        # A Rust panic arrives as a BaseException whose class cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
-        raise Lost(f"it panicked: {error}") from None
+        raise IndexFailed(f"tantivy panicked: {error}") from None

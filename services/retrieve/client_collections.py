@@ -1,8 +1,9 @@
-"""Collections that clients create: the same tables and indexes as those of the services, as the only copy of what is in
-them.
+"""Collections that clients create.
 
-Each is a database of its own, `own.NAME.db`, by which its name is kept apart from a service's. What a client is told of
-is on disk. A collection of vectors has a model that nobody computes (`given:DIMENSIONS`), so no text is embedded in it.
+They have the same tables and indexes as the services' collections, but hold the only copy of their content. Each has
+its own database, `own.NAME.db`, whose prefix keeps the names apart from the services'. A write is on disk before its
+call returns. A collection of client-supplied vectors has the placeholder model `given:DIMENSIONS`, so nothing is
+embedded.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import trio
 from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.ops import collections as ops
 from linckia.proto.ops.retrieve import Filter, Fusion, RetrieveSearch, SearchResult
-from linckia.services.retrieve import store, vector_store
-from linckia.services.retrieve.collection import GIVEN, Collection
+from linckia.services.retrieve import item_store, vector_store
+from linckia.services.retrieve.client_documents import given_query, groups_of, size_of, takes
+from linckia.services.retrieve.collection import CLIENT_VECTORS, Collection
 from linckia.services.retrieve.filters import compile_filters
-from linckia.services.retrieve.opened import Collections, Settings
-from linckia.services.retrieve.own_documents import given_query, groups_of, size_of, takes
+from linckia.services.retrieve.open_collections import Collections, RetrieveSettings
 from linckia.services.retrieve.queries import QueryCall
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.models.measure import Measure
@@ -39,17 +40,19 @@ PREFIX = "own."
 FILES = re.compile(r"own\.[a-z][a-z0-9_-]{0,63}")
 
 _SHAPE, _BYTES = "own", "own_bytes"
-"""Keys of `meta`: that the collection was created, with the dimensions of its vectors, and what it holds."""
+"""Keys of `meta`: the dimensions of the vectors (set on creation), and the bytes stored."""
 
 Find = Callable[[Collection, RetrieveSearch, Context, QueryCall | None], Awaitable[SearchResult]]
-"""A search as the services have it; with the call that embeds the query, where that is another than usual."""
+"""The services' search, with an optional replacement for the embedder."""
 
 
-class OwnCollections:
+class ClientCollections:
     """The operations of `proto.ops.collections`."""
 
-    def __init__(self, opener: Collections, find: Find, settings: Settings, measure: Callable[[], Measure]) -> None:
-        # At the first text: a tokenizer takes a moment and memory.
+    def __init__(
+        self, opener: Collections, find: Find, settings: RetrieveSettings, measure: Callable[[], Measure]
+    ) -> None:
+        # Created with the first text, as a tokenizer takes time and memory.
         self._measure = functools.cache(measure)
         self._opener = opener
         self._find = find
@@ -66,19 +69,19 @@ class OwnCollections:
         async with self._creating:
             there = self._opener.names()
             if PREFIX + name not in there and len(there) >= self._settings.collections:
-                most = f"the quota is {self._settings.collections} (services.retrieve.collections)"
-                raise OperationError(f"there are {len(there)} collections, and {most}; drop one that is not needed")
+                quota = f"the quota is {self._settings.collections} (services.retrieve.collections)"
+                raise OperationError(f"there are {len(there)} collections and {quota}; drop one that is not needed")
             async with self._in_use(name):
                 collection = await self._opener.find(PREFIX + name, make=True)
                 assert collection is not None
                 dimensions = await collection.write(partial(_make, dimensions=params.dimensions))
                 if dimensions != params.dimensions:
                     raise InvalidParams(
-                        f"parameter `dimensions`: collection {name!r} is there, and {takes(dimensions)}",
+                        f"parameter `dimensions`: collection {name!r} already exists and {takes(dimensions)}",
                         field="dimensions",
                     )
                 if dimensions is not None:
-                    await collection.adopt(f"{GIVEN}{dimensions}", dimensions)
+                    await collection.adopt(f"{CLIENT_VECTORS}{dimensions}", dimensions)
                 return await collection.read(partial(_info, name=name))
 
     @handles(ops.CollectionListParams)
@@ -88,14 +91,13 @@ class OwnCollections:
             try:
                 found.append(await self._ask(name, partial(_info, name=name)))
             except InvalidParams:
-                # Dropped in this moment, or never quite created.
+                # Dropped just now, or its creation was interrupted.
                 continue
             except LinckiaError as error:
                 trouble = error.failure.message
                 found.append(
                     ops.CollectionInfo(collection=name, dimensions=None, documents=0, bytes=0, trouble=trouble)
                 )
-        quota = self._settings
         quota = self._settings
         return ops.CollectionList(
             collections=found,
@@ -125,10 +127,12 @@ class OwnCollections:
             )  # fmt: skip
 
     def _hold(self, db: apsw.Connection, params: ops.CollectionUpsert, dimensions: int | None) -> int:
-        """Count what is put, inside its transaction; answers how many documents there are then.
+        """Check the quota and count the documents being stored, inside their transaction.
+
+        Returns the number of documents that the collection will hold.
 
         Raises:
-            OperationError: it would be more than the quota.
+            OperationError: the quota would be exceeded.
         """
         name, ids = params.collection, [each.id for each in params.documents]
         replaced, freed = _held(db, ids)
@@ -141,7 +145,7 @@ class OwnCollections:
             if count > most:
                 setting = f"services.retrieve.collection_{what}"
                 raise OperationError(
-                    f"collection {name!r} would hold {count:,} {what}, and the quota is {most:,} ({setting}); "
+                    f"collection {name!r} would hold {count:,} {what}, but the quota is {most:,} ({setting}); "
                     "nothing was stored"
                 )
         _remember(db, _BYTES, held)
@@ -215,11 +219,11 @@ class OwnCollections:
             finally:
                 self._leaving.discard(name)
 
-    # What is open
+    # Open collections
 
     @contextlib.asynccontextmanager
     async def _in_use(self, name: str) -> AsyncIterator[None]:
-        """So that it is not dropped meanwhile."""
+        """Keep the collection from being dropped meanwhile."""
         if name in self._leaving:
             raise self._unknown(name)
         self._using[name] += 1
@@ -231,7 +235,7 @@ class OwnCollections:
 
     @contextlib.asynccontextmanager
     async def _opened(self, name: str) -> AsyncIterator[tuple[Collection, int | None]]:
-        """The collection and the dimensions of its vectors.  Raises InvalidParams: there is none of that name."""
+        """Yield the collection and the dimensions of its vectors.  Raises InvalidParams if it does not exist."""
         async with self._in_use(name):
             collection = await self._opener.find(PREFIX + name)
             shape = None if collection is None else await collection.read(_shape)
@@ -245,27 +249,27 @@ class OwnCollections:
 
     def _unknown(self, name: str) -> InvalidParams:
         there = ", ".join(each.removeprefix(PREFIX) for each in self._opener.names()) or "none"
-        return InvalidParams(f"parameter `collection`: there is no {name!r}; there are: {there}", field="collection")
+        return InvalidParams(f"parameter `collection`: {name!r} does not exist; there are: {there}", field="collection")
 
 
 # On one connection
 
 
 def _make(db: apsw.Connection, dimensions: int | None) -> int | None:
-    """The dimensions of the collection, which is made if there is none."""
+    """Return the dimensions of the collection, creating it if necessary."""
     if (shape := _shape(db)) is not None:
         return shape[0]
     if dimensions is not None:
-        # In the same transaction: nothing may be put without it.
-        vector_store.adopt_model(db, f"{GIVEN}{dimensions}", dimensions)
+        # In the same transaction, as nothing may be stored without the model.
+        vector_store.adopt_model(db, f"{CLIENT_VECTORS}{dimensions}", dimensions)
     _remember(db, _SHAPE, dimensions or 0)
     _remember(db, _BYTES, 0)
     return dimensions
 
 
 def _shape(db: apsw.Connection) -> tuple[int | None] | None:
-    """The dimensions; None where it was never quite created."""
-    stored = store.meta(db, _SHAPE)
+    """Return the dimensions in a tuple; None if creation was interrupted."""
+    stored = item_store.meta(db, _SHAPE)
     return None if stored is None else (int(stored) or None,)
 
 
@@ -274,7 +278,7 @@ def _remember(db: apsw.Connection, key: str, value: int) -> None:
 
 
 def _bytes(db: apsw.Connection) -> int:
-    return int(store.meta(db, _BYTES) or 0)
+    return int(item_store.meta(db, _BYTES) or 0)
 
 
 def _documents(db: apsw.Connection) -> int:
@@ -293,7 +297,7 @@ def _info(db: apsw.Connection, name: str) -> ops.CollectionInfo:
 
 
 def _held(db: apsw.Connection, ids: Sequence[str]) -> tuple[int, int]:
-    """How many of these documents are there, and their bytes."""
+    """Return how many of these documents exist, and their size in bytes."""
     size = "json_extract(CAST(items.metadata AS TEXT), '$.bytes')"
     row: tuple[int, int] = db.execute(
         f"SELECT count(DISTINCT groups.group_id), coalesce(sum({size}), 0) FROM groups "
@@ -304,7 +308,7 @@ def _held(db: apsw.Connection, ids: Sequence[str]) -> tuple[int, int]:
 
 
 def _chosen(filters: Sequence[Filter]) -> tuple[str, Arguments]:
-    """A query for the ids of the documents that fit, and its arguments."""
+    """Return a query for the ids of the matching documents, and its arguments."""
     if (where := compile_filters(filters)) is None:
         return "SELECT id FROM groups", ()
     return f"SELECT id FROM groups WHERE group_id IN ({where.groups})", where.arguments
@@ -313,7 +317,7 @@ def _chosen(filters: Sequence[Filter]) -> tuple[str, Arguments]:
 def _page(
     db: apsw.Connection, chosen: tuple[str, Arguments], params: ops.CollectionDocuments, *, whole: bool = False
 ) -> ops.CollectionPage:
-    """The chosen documents after `params.after`; if `whole`, with their vectors."""
+    """Return the chosen documents after `params.after`, with their vectors if `whole`."""
     ids, arguments = chosen
     among = f" AND id IN ({', '.join('?' * len(params.ids))})" if params.ids else ""
     query = f"SELECT id FROM ({ids}) WHERE id > ?{among} ORDER BY id LIMIT ?"
@@ -335,5 +339,5 @@ def _document(db: apsw.Connection, id_: str, *, whole: bool) -> ops.Document:
         id=id_,
         text="".join(text for _, text in pieces),
         vector=vector,
-        payload=msgspec.json.decode(metadata, type=store.Metadata),
+        payload=msgspec.json.decode(metadata, type=item_store.Metadata),
     )
