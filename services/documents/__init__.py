@@ -1,1 +1,1 @@
-"""The content-addressed document store: contents by hash, documents by path, found by text, symbol and meaning."""
+"""The content-addressed document store: contents by hash, documents by path, search by text, symbol and meaning."""

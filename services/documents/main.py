@@ -1,6 +1,6 @@
-"""The service: opens the databases, does its work in the background, and answers.
+"""The service `documents`: opens the databases, starts the background work and provides the handlers.
 
-It is ready once the databases are open; a text that is not indexed yet is searched directly.
+It is ready once the databases are open. Texts that are not indexed yet are searched directly.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from linckia.services.documents.carrying import Carrying
-from linckia.services.documents.changing import Changing
-from linckia.services.documents.parts import Parts
-from linckia.services.documents.reading import Reading
+from linckia.services.documents.change_operations import ChangeOperations
+from linckia.services.documents.components import Components
+from linckia.services.documents.export_import import ExportImport
+from linckia.services.documents.read_operations import ReadOperations
 from linckia.services.documents.sessions import Sessions
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.uploads import Uploads
 from linckia.services.runtime.handlers import Environment, Handlers
 from linckia.services.runtime.storage import patiently
@@ -23,11 +23,17 @@ from linckia.services.runtime.storage import patiently
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     store = await env.opened(Store, env.data_dir, env.damaged)
     env.at_rest(store.give_back)
-    parts = Parts(env, store)
-    sessions = Sessions(parts)
-    store.when_index_is_lost = parts.hurry
-    env.background.start_soon(patiently, env, "indexing", parts.indexing.run)
-    for task in (parts.feed.run, parts.feed.cut_again, parts.graph.run, sessions.follower.run):
+    components = Components(env, store)
+    sessions = Sessions(components)
+    store.on_index_lost = components.hurry
+    env.background.start_soon(patiently, env, "indexing", components.indexing.run)
+    for task in (components.feed.run, components.feed.cut_again, components.graph.run, sessions.follower.run):
         env.background.start_soon(task)
-    env.background.start_soon(parts.graph.watch_epoch, parts.graph_feed.epoch)
-    yield Handlers(Reading(parts), Changing(parts), Uploads(parts), sessions, Carrying(parts))
+    env.background.start_soon(components.graph.watch_epoch, components.graph_feed.epoch)
+    yield Handlers(
+        ReadOperations(components),
+        ChangeOperations(components),
+        Uploads(components),
+        sessions,
+        ExportImport(components),
+    )

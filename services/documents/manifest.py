@@ -1,4 +1,4 @@
-"""`documents` as the kernel sees it."""
+"""The manifest of the service `documents`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MANIFESTS = (
         name="documents",
         order=110,
         zygote=Zygote(name="documents", order=30),
-        # The store is on disk; a gigabyte goes through in pieces.
+        # The store is on disk, and large files are processed in pieces.
         memory_limit_bytes=2 * GIB,
         roots=Roots.WRITE,
         models_of="embed",

@@ -1,7 +1,7 @@
-"""Writing stored contents to files: one, or those of a snapshot or of a collection below a directory and nowhere else.
+"""Write stored contents to files: a single one, or those of a snapshot or collection below a directory.
 
-Every folder on the way is opened from the one above without following a link, so that neither a stored name nor a
-link that was put there leads out.  A file is there whole or not at all; all of it is on disk at the end.
+Every folder is opened relative to its parent without following links, so neither a stored name nor a planted link can
+lead outside. Files are written atomically, and everything is on disk at the end.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from linckia.proto.ops.documents.change import DocumentsRestore, Restored, Resto
 from linckia.services.documents.store import globs, objects, rows, snapshots
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.snapshots import Entry
+from linckia.services.documents.store.snapshots import SnapshotEntry
 from linckia.services.runtime.rewrite import open_below
 from linckia.services.runtime.roots import OutsideRoots, Roots
 
 MAX_NAMED = 1000
 FSYNC_EACH = 64
-"""With more files than this, one flush of everything is cheaper than one for each."""
-_EXISTS = "exists already"
+"""With more files than this, one sync of everything is cheaper than one fsync per file."""
+_EXISTS = "already exists"
 
 
-def _of_snapshot(db: apsw.Connection, id_: str) -> tuple[str, list[Entry]]:
-    """Its directory, and what was there."""
+def _of_snapshot(db: apsw.Connection, id_: str) -> tuple[str, list[SnapshotEntry]]:
+    """Return the directory of a snapshot, and its entries."""
     snapshot = snapshots.find(db, id_)
     return snapshot.directory.rstrip("/") + "/", list(snapshots.entries(db, snapshot.id))
 
 
-def _of_collection(db: apsw.Connection, name: str) -> tuple[str, list[Entry]]:
-    """Those that came from files keep their places relative to one another."""
+def _of_collection(db: apsw.Connection, name: str) -> tuple[str, list[SnapshotEntry]]:
+    """Return the common base directory of a collection, and its entries.  Files keep their relative locations."""
     found = rows.conditions(collection=name)
     query = (
         "SELECT document.path, object.hash, document.modified_ns FROM document"
         f" JOIN object ON object.id = document.object{found.where} ORDER BY document.path"
     )
-    listed = [Entry(path, hash_, 0, 0, at_ns, 0) for path, hash_, at_ns in db.execute(query, found.values)]
+    listed = [SnapshotEntry(path, hash_, 0, 0, at_ns, 0) for path, hash_, at_ns in db.execute(query, found.values)]
     if not listed:
         near = did_you_mean(name, (each for (each,) in db.execute("SELECT name FROM collection LIMIT 5000")))
         raise OperationError(f"Collection not found: {name}{near}", field="collection")
@@ -53,15 +53,15 @@ def _of_collection(db: apsw.Connection, name: str) -> tuple[str, list[Entry]]:
     return os.path.commonpath(folders).rstrip("/") + "/" if folders else "/", listed
 
 
-def _wanted(db: apsw.Connection, params: DocumentsRestore) -> tuple[str, list[Entry]]:
-    """What their paths begin with that is left out, and those whose path, below that or whole, matches."""
+def _wanted(db: apsw.Connection, params: DocumentsRestore) -> tuple[str, list[SnapshotEntry]]:
+    """Return the base directory to strip, and the entries whose relative or absolute path matches the patterns."""
     if params.snapshot_id is not None:
         base, listed = _of_snapshot(db, params.snapshot_id)
     else:
         base, listed = _of_collection(db, str(params.collection))
     included, excluded = globs.matcher(params.include_patterns or ["*"]), globs.matcher(params.exclude_patterns)
 
-    def admits(one: Entry) -> bool:
+    def admits(one: SnapshotEntry) -> bool:
         paths = ("/" + one.path.removeprefix(base).lstrip("/"), one.path)
         return any(map(included, paths)) and not any(map(excluded, paths))
 
@@ -72,8 +72,12 @@ def restore(
     db: apsw.Connection, params: DocumentsRestore, target: Path, roots: Roots,
     progress: Callable[[int, int], None],
 ) -> RestoreResult:  # fmt: skip
-    """Write what `params` asks for below `target`.  Raises OperationError (there is no such snapshot or collection),
-    OSError (the directory itself cannot be made)."""
+    """Write the requested files below `target`.
+
+    Raises:
+        OperationError: the snapshot or collection does not exist.
+        OSError: the directory itself cannot be created.
+    """
     base, wanted = _wanted(db, params)
     if not params.dry_run:
         target.mkdir(parents=True, exist_ok=True)
@@ -89,9 +93,9 @@ def restore(
             place, stored = _place(one.path.removeprefix(base)), objects.by_hash(db, one.hash)
             refusal = "" if place is None else roots.refusal(str(target / place), write=True)
             if place is None:
-                reason = "its name leads out of the output directory"
+                reason = "its name leads outside the output directory"
             elif place in written:
-                reason = "another document has the same place"
+                reason = "another document has the same path"
             elif stored is None:
                 reason = "its content was deleted"
             elif params.dry_run:
@@ -137,10 +141,12 @@ def _place(path: str) -> str | None:
 
 def _write(
     db: apsw.Connection, stored: Stored, roots: Roots, target: Path, place: str, *,
-    like: Entry | None = None, overwrite: bool = True, sync: bool = True,
+    like: SnapshotEntry | None = None, overwrite: bool = True, sync: bool = True,
 ) -> str:  # fmt: skip
-    """Write one file, whole or not at all; answers why not, or nothing.  Raises OSError, OutsideRoots,
-    DamagedContent."""
+    """Write one file atomically.  Returns why it was skipped, or an empty string.
+
+    Raises OSError, OutsideRoots, DamagedContent.
+    """
     above, _, name = place.rpartition("/")
     temporary = f".linckia-new-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -162,19 +168,19 @@ def _write(
             if overwrite:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             else:
-                # Unlike a rename, this never replaces what somebody put there a moment ago.
+                # Unlike a rename, a link never replaces an existing file.
                 os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except FileExistsError:
             return _EXISTS
         finally:
-            # After a rename there is none.
+            # It no longer exists after a rename.
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
     return ""
 
 
 def copy_to(db: apsw.Connection, stored: Stored, target: Path, roots: Roots) -> None:
-    """Write the content to a file, whole or not at all; once this returns it is on disk.  Raises OperationError."""
+    """Write a content to a file atomically; it is on disk on return.  Raises OperationError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _write(db, stored, roots, target.parent, target.name)
@@ -184,14 +190,14 @@ def copy_to(db: apsw.Connection, stored: Stored, target: Path, roots: Roots) -> 
     except OutsideRoots as error:
         raise OperationError(str(error), field="outputPath") from None
     except DamagedContent as error:
-        raise told(db, error) from None
+        raise damage_error(db, error) from None
 
 
-def told(db: apsw.Connection, error: DamagedContent) -> Exception:
-    """What the caller of one content is told; of a page that cannot be read, the database tells."""
+def damage_error(db: apsw.Connection, error: DamagedContent) -> Exception:
+    """Return the exception for the caller who wanted this content.  Unreadable pages have the database's own."""
     if isinstance(error.__cause__, apsw.CorruptError):
         return error.__cause__
     return OperationError(
-        f"the stored content is damaged: {error}. Put a copy of {db.db_filename('main')} back that was made before, or"
-        " delete the document and add it again"
+        f"the stored content is damaged: {error}. Restore {db.db_filename('main')} from a backup, or delete the"
+        " document and add it again"
     )

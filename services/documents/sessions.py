@@ -1,8 +1,8 @@
-"""Sessions: spans of work that documents are added in, pinned in, and added in from the folders that they watch.
+"""Sessions: periods of work in which documents are added and pinned, and folders are watched.
 
-The service `watch` says what changes below those folders, and what has is added.  A change is only a reason to look at
-its folder again, so it does not matter whether it is told twice.  While the watcher is away, and until it has looked at
-everything for the first time, a folder is looked at in each interval.
+The service `watch` reports changes in the watched folders. A report only triggers a new scan of the folder, so
+duplicates do no harm. While `watch` is unavailable or still scanning for the first time, each folder is scanned once
+per interval.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from linckia.proto.errors import InvalidParams, LinckiaError, OperationError
 from linckia.proto.ops.documents import sessions as ops
 from linckia.proto.ops.documents.reading import Scalar, pairs
 from linckia.proto.ops.watch import Change
-from linckia.services.documents import changing
+from linckia.services.documents import change_operations
 from linckia.services.documents.add import folders
 from linckia.services.documents.add.add import add_changes
 from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.parts import Family, Parts
+from linckia.services.documents.components import Components, OperationGroup
 from linckia.services.documents.store import rows
-from linckia.services.documents.store.rows import Given
+from linckia.services.documents.store.rows import DocumentAttributes
 from linckia.services.runtime.follower import Follower
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.ignore_files import GENERATED, VERSION_CONTROL
@@ -36,10 +36,10 @@ from linckia.services.runtime.roots import is_below
 _log = logging.getLogger("linckia.documents")
 
 
-class Sessions(Family):
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self.follower = SessionFollower(parts)
+class Sessions(OperationGroup):
+    def __init__(self, components: Components) -> None:
+        super().__init__(components)
+        self.follower = SessionFollower(components)
 
     @handles(ops.SessionStart)
     async def start(self, params: ops.SessionStart, ctx: Context) -> ops.SessionStarted:
@@ -51,8 +51,8 @@ class Sessions(Family):
         def change(db: apsw.Connection) -> None:
             db.execute("INSERT INTO session(id, label, started_ns) VALUES(?, ?, ?)", (id_, label, now_ns))
             if ctx.session:
-                # What this client adds from now on, until the session is stopped, belongs to it.
-                db.execute("INSERT INTO setting VALUES(?, ?)", (f"{changing.OF_CLIENT}{id_}", ctx.session))
+                # The session owns everything this client adds until it is stopped.
+                db.execute("INSERT INTO setting VALUES(?, ?)", (f"{change_operations.CLIENT_PREFIX}{id_}", ctx.session))
 
         await self._store.write(change)
         return ops.SessionStarted(session_id=id_, label=label, started=rows.instant(now_ns))
@@ -61,8 +61,8 @@ class Sessions(Family):
     async def stop(self, params: ops.SessionStop, ctx: Context) -> ops.SessionStopped:
         def change(db: apsw.Connection) -> ops.SessionStopped:
             wanted = params.session_id or params.label or params.name
-            id_, label = changing.started(db, wanted, client=ctx.session)
-            db.execute("DELETE FROM setting WHERE name=?", (f"{changing.OF_CLIENT}{id_}",))
+            id_, label = change_operations.open_session(db, wanted, client=ctx.session)
+            db.execute("DELETE FROM setting WHERE name=?", (f"{change_operations.CLIENT_PREFIX}{id_}",))
             db.execute("UPDATE session SET stopped_ns=? WHERE id=?", (time.time_ns(), id_))
             db.execute("DELETE FROM watched WHERE session=?", (id_,))
             count = db.execute("SELECT count(*) FROM document WHERE session=?", (id_,)).get
@@ -74,7 +74,11 @@ class Sessions(Family):
 
     @handles(ops.SessionBound)
     async def bound(self, params: ops.SessionBound, ctx: Context) -> ops.Bound | None:
-        found = await self._store.read(lambda db: changing.bound(db, ctx.session)) if ctx.session else None
+        found = (
+            await self._store.read(lambda db: change_operations.session_of_client(db, ctx.session))
+            if ctx.session
+            else None
+        )
         return None if found is None else ops.Bound(session_id=found[0], label=found[1])
 
     @handles(ops.SessionPin)
@@ -86,38 +90,38 @@ class Sessions(Family):
         return await self._pin(params, {})
 
     async def _pin(self, params: ops.SessionPin | ops.SessionUnpin, values: dict[str, Scalar]) -> ops.Pinned:
-        """Give or take the tag.  Raises InvalidParams; OperationError where nothing matches."""
+        """Add or remove the tag.  Raises InvalidParams, or OperationError if nothing matches."""
         names = [name for name in (params.path, params.name, *params.paths) if name is not None]
         if not names and params.hash is None:
             raise InvalidParams("missing parameter: give `hash`, `path` (a path or a glob) or `paths`", field="path")
         give, take = ([ops.PINNED], []) if isinstance(params, ops.SessionPin) else ([], [ops.PINNED])
 
         def change(db: apsw.Connection) -> ops.Pinned:
-            found = changing.chosen(db, names, params.hash)
+            found = change_operations.chosen(db, names, params.hash)
             if not found:
                 said = ", ".join(map(repr, names[:5]))
                 raise OperationError(f"Document not found: nothing matches {said}", field="path")
             for document in found:
-                changing.describe(db, document.id, values, give=give, take=take)
+                change_operations.describe(db, document.id, values, give=give, take=take)
             return ops.Pinned(updated=len(found))
 
         answer = await self._store.write(change)
-        self._parts.hurry()
+        self._components.hurry()
         return answer
 
     @handles(ops.SessionWatch)
     async def watch(self, params: ops.SessionWatch, ctx: Context) -> ops.Watching:
         folder = None
         if params.root is not None:
-            roots = self._parts.adding.roots
+            roots = self._components.adding.roots
             folder, is_folder = await trio.to_thread.run_sync(folders.existing, params.root, "root", roots)
             if not is_folder:
-                raise InvalidParams(f"parameter `root`: {params.root} is no directory", field="root")
+                raise InvalidParams(f"parameter `root`: {params.root} is not a directory", field="root")
         elif params.enabled:
             raise InvalidParams("missing required parameter `root`", field="root")
 
         def change(db: apsw.Connection) -> ops.Watching:
-            id_, _ = changing.started(db, params.session_id, client=ctx.session)
+            id_, _ = change_operations.open_session(db, params.session_id, client=ctx.session)
             if params.enabled:
                 db.execute(
                     "INSERT OR REPLACE INTO watched(session, folder, interval_ms) VALUES(?, ?, ?)",
@@ -141,38 +145,38 @@ class _Watched(NamedTuple):
 
 
 class SessionFollower:
-    """The task, and what the runtime's follower tells of changes."""
+    """Adds changed files in watched folders.  The runtime's `Follower` calls it with changes."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, components: Components) -> None:
+        self._components = components
         self._wake = trio.Event()
         self._watched: list[_Watched] = []
         self._settled: set[_Watched] = set()
-        """Those in which nothing has changed since they were looked at."""
+        """Folders without changes since their last scan."""
         self._due: dict[_Watched, float] = {}
-        """When each may be looked at next; unless it is settled, or nobody tells of changes."""
+        """Earliest time of the next scan of each folder, if it is not settled or changes are not reported."""
         self._is_unwatched = False
-        self._follower = Follower(parts.env, "sessions", self)
+        self._follower = Follower(components.env, "sessions", self)
 
     def hurry(self) -> None:
-        """The folders are no longer the same, or something changed below one."""
+        """Wake the task, because the set of folders or something in them changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        adding = self._parts.adding
+        adding = self._components.adding
         left_out = VERSION_CONTROL | (frozenset() if adding.takes_generated else GENERATED)
         query = "SELECT session, folder, interval_ms / 1000.0 FROM watched"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follower.run)
-            await self._parts.env.after_the_rush()
+            await self._components.env.after_the_rush()
             while True:
                 self._wake = trio.Event()
                 try:
-                    self._watched = await self._parts.store.read(
+                    self._watched = await self._components.store.read(
                         lambda db: [_Watched(*row) for row in db.execute(query)]
                     )
                 except LinckiaError as error:
-                    _log.error("what sessions watch cannot be read: %s", error)
+                    _log.error("the watched folders of sessions cannot be read: %s", error)
                 self._settled.intersection_update(self._watched)
                 self._due = {one: self._due.get(one, 0.0) for one in self._watched}
                 folders = sorted({one.folder for one in self._watched})
@@ -195,11 +199,11 @@ class SessionFollower:
         self._wake.set()
 
     def watched(self) -> None:
-        """From now on a change is a reason to look, and nothing else."""
+        """Scan folders only when a change is reported."""
         self._is_unwatched = False
 
     def unwatched(self, reason: str) -> None:
-        """From now on each interval is a reason to look."""
+        """Scan folders once per interval."""
         if not self._is_unwatched:
             self._is_unwatched = True
             self._wake.set()
@@ -208,14 +212,14 @@ class SessionFollower:
         return one not in self._settled or self._is_unwatched
 
     async def _look(self, one: _Watched) -> None:
-        # Before the look: what changes while it is under way is told after it.
+        # Set before the scan, because changes during the scan are reported after it.
         self._settled.add(one)
-        adding = self._parts.adding
+        adding = self._components.adding
         walk = Walk(one.folder, adding.roots, takes_generated=adding.takes_generated)
         try:
-            await add_changes(adding, walk, Given(session=one.session))
+            await add_changes(adding, walk, DocumentAttributes(session=one.session))
         except LinckiaError as error:
             _log.warning("watching %s: %s", one.folder, error)
             self._settled.discard(one)
-        self._parts.hurry()
+        self._components.hurry()
         self._due[one] = trio.current_time() + one.interval_s

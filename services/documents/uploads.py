@@ -1,7 +1,7 @@
-"""Contents that another service sends in pieces: nothing is there until the upload is committed.
+"""Uploads: contents that another service sends in pieces.  They are stored when the upload is committed.
 
-Kept in memory and in chunks that belong to nothing, so the death of this service forgets an upload; the sender is told,
-and begins again.
+State is kept in memory and in unreferenced chunks. If this service dies, the upload is lost; the sender gets an error
+and starts over.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import trio
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.documents import change as ops
 from linckia.proto.ops.documents.reading import pairs
-from linckia.services.documents import changing
-from linckia.services.documents.add.intake import Progress, Taken
-from linckia.services.documents.parts import Family, Parts
+from linckia.services.documents import change_operations
+from linckia.services.documents.add.intake import Progress, ReadDocument
+from linckia.services.documents.components import Components, OperationGroup
 from linckia.services.documents.store.incoming import Incoming
-from linckia.services.documents.store.rows import Given
+from linckia.services.documents.store.rows import DocumentAttributes
 from linckia.services.runtime.handlers import Context, handles
 
 MAX_PIECE_BYTES = 1024 * 1024
@@ -36,10 +36,10 @@ class _Upload:
     turn: trio.Lock = field(default_factory=trio.Lock)
 
 
-class Uploads(Family):
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts)
-        self._adding = parts.adding
+class Uploads(OperationGroup):
+    def __init__(self, components: Components) -> None:
+        super().__init__(components)
+        self._adding = components.adding
         self._uploads: dict[str, _Upload] = {}
         self._finished: dict[str, ops.AddResult] = {}
 
@@ -49,7 +49,7 @@ class Uploads(Family):
         for id_ in [id_ for id_, upload in self._uploads.items() if upload.touched < before]:
             self._forget(id_)
         if len(self._uploads) >= MAX_UPLOADS:
-            raise OperationError(f"{MAX_UPLOADS} uploads are under way already")
+            raise OperationError(f"{MAX_UPLOADS} uploads are already in progress; commit or abandon one")
         pairs(params.metadata)
         id_ = secrets.token_hex(16)
         self._adding.receiving += 1
@@ -65,11 +65,11 @@ class Uploads(Family):
             upload.touched = trio.current_time()
             incoming = upload.incoming
             if params.offset + len(params.data) <= incoming.size:
-                # It has come before.
+                # A repeated piece.
                 return ops.UploadProgress(received=incoming.size)
             if params.offset != incoming.size:
                 raise InvalidParams(
-                    f"parameter `offset` is {params.offset}, and {incoming.size} bytes have come", field="offset"
+                    f"parameter `offset` is {params.offset}, but should be {incoming.size}", field="offset"
                 )
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(incoming.feed, params.data)
@@ -87,35 +87,35 @@ class Uploads(Family):
                 return self._finished[params.upload_id]
             incoming = upload.incoming
             if incoming.size != params.size:
-                raise OperationError(f"{incoming.size} bytes have come, and {params.size} were sent")
+                raise OperationError(f"received {incoming.size} bytes, but `size` is {params.size}")
             if params.sha256 is not None and incoming.digest.hex() != params.sha256.lower():
                 self._forget(params.upload_id)
-                raise OperationError(f"the content hashes to {incoming.digest.hex()}, not to {params.sha256.lower()}")
+                raise OperationError(f"the content's hash is {incoming.digest.hex()}, not {params.sha256.lower()}")
             with trio.CancelScope(shield=True):
                 answer, progress = await self._written(upload, params, ctx.session)
             self._finished[params.upload_id] = answer
             while len(self._finished) > FINISHED_KEPT:
                 del self._finished[next(iter(self._finished))]
             self._forget(params.upload_id)
-        return await self._parts.added(answer, progress)
+        return await self._components.added(answer, progress)
 
     async def _written(
         self, upload: _Upload, params: ops.DocumentsPutCommit, client: str
     ) -> tuple[ops.AddResult, Progress]:
         begun = upload.begun
         name, mime = params.name or begun.name, params.mimeType or begun.mimeType
-        session = await changing.session_to_add(self._adding.store, begun.session, client)
+        session = await change_operations.session_to_add(self._adding.store, begun.session, client)
         metadata = pairs(begun.metadata) | pairs(params.metadata)
         content = await self._adding.whole(upload.incoming, iter(()), name or begun.path, mime)
-        given = Given(tuple(begun.tags), metadata, begun.collection, mime, session)
-        return await self._adding.write(Taken(begun.path, "", time.time_ns(), 0, content, name), given)
+        given = DocumentAttributes(tuple(begun.tags), metadata, begun.collection, mime, session)
+        return await self._adding.write(ReadDocument(begun.path, "", time.time_ns(), 0, content, name), given)
 
     @handles(ops.DocumentsPutAbandon)
     async def abandon(self, params: ops.DocumentsPutAbandon, ctx: Context) -> ops.UploadAbandoned:
         return ops.UploadAbandoned(was_there=self._forget(params.upload_id))
 
     def _forget(self, id_: str) -> bool:
-        """Answers whether there was one."""
+        """Forget an upload.  Returns whether it existed."""
         upload = self._uploads.pop(id_, None)
         if upload is not None:
             self._adding.receiving -= 1
@@ -124,5 +124,5 @@ class Uploads(Family):
     def _find(self, id_: str) -> _Upload:
         upload = self._uploads.get(id_)
         if upload is None:
-            raise OperationError("this upload is not known (any more): begin again", field="upload_id")
+            raise OperationError("unknown or expired upload; begin a new one", field="upload_id")
         return upload

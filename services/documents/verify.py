@@ -1,4 +1,4 @@
-"""The store in numbers, and whether it still is what was stored."""
+"""Statistics of the store, and verification of its contents."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import trio
 from linckia.proto.ops.documents.reading import DocumentsStatus, StatusResult, TypeCount, VerifyResult
 from linckia.services.documents.store import objects, schema
 from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.store import Store, is_complete
+from linckia.services.documents.store.databases import Store, is_complete
 from linckia.services.runtime.handlers import Context
 from linckia.services.runtime.storage import Damaged as DamagedFile
 
 T = TypeVar("T")
 
 BATCH = 200
-MAX_SAID = 1000
+MAX_NOTES = 1000
 MAX_QUARANTINED = 100
 
 
 def status(
     db: apsw.Connection, params: DocumentsStatus, disk_bytes: int, vectors_waiting: int | None, degraded: list[str]
 ) -> StatusResult:
-    """The whole store in numbers; contents that wait to be collected do not count."""
+    """Return the statistics of the store.  Contents awaiting garbage collection are not counted."""
 
     def by_type(column: str) -> list[TypeCount]:
         counted = db.execute(
@@ -85,27 +85,25 @@ def status(
 
 
 def count(db: apsw.Connection, of: str) -> int:
-    """How many rows there are of a table, or of what a FROM says."""
+    """Count the rows of a table or FROM clause."""
     return int(db.execute(f"SELECT count(*) FROM {of}").get)
 
 
-_LOST = {
-    "documents whose content is not there": "document WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=document.object)",
-    "contents that a snapshot holds and that are not there": (
-        "held WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=held.object)"
-    ),
-    "contents that nothing holds and that would never be collected": (
+_INCONSISTENCIES = {
+    "documents whose content is missing": "document WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=document.object)",
+    "missing contents of snapshots": ("held WHERE NOT EXISTS(SELECT 1 FROM object WHERE id=held.object)"),
+    "unreferenced contents that would never be collected": (
         f"object WHERE NOT {objects.HELD} AND NOT EXISTS(SELECT 1 FROM loose WHERE object=object.id)"
     ),
-    "contents whose pack is not there": "packed WHERE NOT EXISTS(SELECT 1 FROM pack WHERE id=packed.pack)",
-    "packs that no content is in and that would never be collected": (
+    "contents whose pack is missing": "packed WHERE NOT EXISTS(SELECT 1 FROM pack WHERE id=packed.pack)",
+    "empty packs that would never be collected": (
         "pack WHERE NOT EXISTS(SELECT 1 FROM packed WHERE pack=pack.id AND object >= pack.id"
         f" AND object < pack.id + {objects.PACK_IDS})"
     ),
 }
-"""What would be wrong, and the rows that show it."""
+"""Inconsistencies, with the rows that have them."""
 
-_UNFINDABLE = (
+_UNINDEXED = (
     "SELECT id FROM object WHERE text_state IN (1, 2)"
     " AND NOT EXISTS(SELECT 1 FROM index_outbox WHERE object=object.id)"
     " AND NOT EXISTS(SELECT 1 FROM idx.done WHERE object=object.id)"
@@ -118,35 +116,38 @@ def _integrity(db: apsw.Connection, name: str) -> list[str]:
 
 
 async def unfindable(store: Store) -> list[str]:
-    """What grep would miss, in words: what is missing at two looks.  The index is read later than the packs, so
-    that what was deleted and taken out of it in between seems to be missing at one."""
+    """Report texts that grep would miss.
+
+    The index is read after the packs, so a concurrent deletion looks like a missing text. Only texts that are missing
+    in two reads are reported.
+    """
 
     def missing(db: apsw.Connection) -> set[int]:
-        return {id_ for (id_,) in db.execute(_UNFINDABLE)} if is_complete(db) else set()
+        return {id_ for (id_,) in db.execute(_UNINDEXED)} if is_complete(db) else set()
 
     first = await store.read(missing)
     both = first & await store.read(missing) if first else first
     if not both:
         return []
-    return [f"{len(both)} texts that grep would not find: they are neither in the index nor waiting for it"]
+    return [f"{len(both)} texts that grep would miss: neither in the index nor waiting for it"]
 
 
 async def verify(store: Store, ctx: Context) -> VerifyResult:
-    """Hash every content again, in steps between which others are served; a page that cannot be read is a finding."""
+    """Verify the hash of every content, in batches so that other calls can run.  Unreadable pages are reported too."""
     damaged: list[str] = []
     problems: list[str] = []
     checked = size = 0
-    last = await _of_packs(store, lambda db: schema.next_id(db, "object"), 0, problems) - 1
+    last = await _read_packs(store, lambda db: schema.next_id(db, "object"), 0, problems) - 1
     for first in range(1, last + 1, BATCH):
         some = partial(_hashed, first=first, last=first + BATCH - 1)
         nothing: tuple[int, int, list[str]] = (0, 0, [])
-        contents, read, found = await _of_packs(store, some, nothing, problems)
+        contents, read, found = await _read_packs(store, some, nothing, problems)
         checked, size = checked + contents, size + read
-        damaged += found[: MAX_SAID - len(damaged)]
+        damaged += found[: MAX_NOTES - len(damaged)]
         ctx.progress(checked, max(last, checked), "contents")
-    problems += await _of_packs(store, lambda db: _integrity(db, "main"), [], problems)
-    for what, rows in _LOST.items():
-        lost = await _of_packs(store, partial(count, of=rows), 0, problems)
+    problems += await _read_packs(store, lambda db: _integrity(db, "main"), [], problems)
+    for what, rows in _INCONSISTENCIES.items():
+        lost = await _read_packs(store, partial(count, of=rows), 0, problems)
         problems += [f"{lost} {what}"] if lost else []
     of_index = await store.read(lambda db: _integrity(db, "idx"))
     if of_index:
@@ -157,8 +158,8 @@ async def verify(store: Store, ctx: Context) -> VerifyResult:
     return VerifyResult(objects=checked, bytes=size, damaged=damaged, problems=list(dict.fromkeys(problems)))
 
 
-async def _of_packs(store: Store, query: Callable[[apsw.Connection], T], otherwise: T, problems: list[str]) -> T:
-    """What a part of the packs answers; where it cannot be read, that is a problem, and `otherwise` the answer."""
+async def _read_packs(store: Store, query: Callable[[apsw.Connection], T], otherwise: T, problems: list[str]) -> T:
+    """Run `query` on the packs.  If they cannot be read, record a problem and return `otherwise`."""
     try:
         return await store.read(query)
     except DamagedFile as error:
@@ -167,7 +168,7 @@ async def _of_packs(store: Store, query: Callable[[apsw.Connection], T], otherwi
 
 
 def _hashed(db: apsw.Connection, first: int, last: int) -> tuple[int, int, list[str]]:
-    """How many contents have these ids, how many bytes were read of them, and which are damaged."""
+    """Verify a range of ids.  Returns the number of contents, the bytes read, and the damaged ones."""
     ids = [id_ for (id_,) in db.execute("SELECT id FROM object WHERE id BETWEEN ? AND ?", (first, last))]
     found: list[str] = []
     read = 0
@@ -181,10 +182,10 @@ def _hashed(db: apsw.Connection, first: int, last: int) -> tuple[int, int, list[
             for piece in objects.stream(db, stored):
                 digest.update(piece)
                 read += len(piece)
-            reason = "" if digest.digest() == stored.hash else "its bytes are not what was stored"
+            reason = "" if digest.digest() == stored.hash else "hash mismatch"
         except DamagedContent as error:
             reason = str(error)
         if reason:
             path = db.execute("SELECT path FROM document WHERE object=? LIMIT 1", (id_,)).get
-            found.append(f"{name} ({path or 'in a snapshot only'}): {reason}")
+            found.append(f"{name} ({path or 'only in a snapshot'}): {reason}")
     return len(ids), read, found

@@ -199,6 +199,6 @@ def test_what_is_not_there_is_told_with_what_may_have_been_meant(kernel: Running
                 assert result.is_error
                 assert said in str(result.content[0])
             grepped = await step(client, "grep", pattern="x", paths=[str(root / "never-added")])
-            assert "nothing is stored at or below" in grepped["degraded"][0]
+            assert "no document is stored at or below" in grepped["degraded"][0]
 
     anyio.run(main)

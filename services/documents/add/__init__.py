@@ -1,1 +1,1 @@
-"""How texts, files and directories come into the store."""
+"""Adding texts, files and directories to the store."""

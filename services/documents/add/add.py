@@ -1,7 +1,7 @@
-"""Storing: one text, one file, or a directory in bulk, each acknowledged once it is on disk.
+"""Store a text, a file or a whole directory; calls return once the data is on disk.
 
-Of a directory, a few tasks take one group of files after the other: they are read, hashed and compressed in a thread
-and written in one transaction, so that a file costs no fsync of its own.
+For a directory, a few tasks process groups of files: a worker thread reads, hashes and compresses a group, and one
+transaction writes it, so that files do not need an fsync each.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ from linckia.proto.machine import usable_cores
 from linckia.proto.ops.documents.change import AddResult
 from linckia.services.documents.add import intake
 from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.add.intake import READ_BYTES, Held, Progress, Raw, Same, Taken, stamp_of
+from linckia.services.documents.add.intake import (
+    READ_BYTES,
+    Progress,
+    RawFile,
+    ReadDocument,
+    StoredState,
+    Unchanged,
+    stamp_of,
+)
 from linckia.services.documents.store import objects, snapshots
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.store.incoming import Incoming
 from linckia.services.documents.store.kinds import SNIFF_BYTES, nature
 from linckia.services.documents.store.objects import Block, Content
-from linckia.services.documents.store.rows import Given
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.rows import DocumentAttributes
 from linckia.services.documents.store.training import Trainer
 from linckia.services.runtime.handlers import Context
 from linckia.services.runtime.roots import OutsideRoots, Roots
@@ -36,7 +44,7 @@ from linckia.services.runtime.storage import DiskFull
 T = TypeVar("T")
 
 GIVE_WAY_S = 30.0
-"""Long enough for a hundred thousand files; after that a step is made in between, so that nothing waits for ever."""
+"""How long background work yields to a bulk add before it does one step.  A hundred thousand files take less."""
 
 
 class Adding:
@@ -44,7 +52,7 @@ class Adding:
         self.store, self.codec, self.trainer = store, store.codec, Trainer(store)
         self.roots, self.takes_generated = roots, takes_generated
         self.receiving = 0
-        """Large contents on their way in: their chunks belong to nothing yet, and must not be collected."""
+        """Number of large contents being received.  Their chunks belong to no content yet and must not be collected."""
         self.cores = max(1, usable_cores())
         self.threads = trio.CapacityLimiter(self.cores)
         self._bulk = 0
@@ -52,7 +60,7 @@ class Adding:
 
     @contextlib.contextmanager
     def receiving_chunks(self) -> Iterator[None]:
-        """From before the first chunk is stored until the document is written."""
+        """Prevent chunk collection from before the first chunk is stored until the document is written."""
         self.receiving += 1
         try:
             yield
@@ -60,7 +68,7 @@ class Adding:
             self.receiving -= 1
 
     async def give_way(self) -> None:
-        """For work in the background: waits while a directory is being added, though never for long."""
+        """Let background work wait while a directory is being added, for at most `GIVE_WAY_S`."""
         if self._bulk:
             with trio.move_on_after(GIVE_WAY_S):
                 await self._over.wait()
@@ -76,26 +84,26 @@ class Adding:
                 self._over.set()
                 self._over = trio.Event()
 
-    async def text(self, name: str, text: str, given: Given) -> tuple[AddResult, Progress]:
+    async def text(self, name: str, text: str, given: DocumentAttributes) -> tuple[AddResult, Progress]:
         data = text.encode("utf-8", "surrogatepass")
         with self.receiving_chunks():
             content = await self.whole(Incoming(self.codec), iter((data,)), name, given.mime)
-            return await self.write(Taken(name, "", time.time_ns(), 0, content), given)
+            return await self.write(ReadDocument(name, "", time.time_ns(), 0, content), given)
 
-    async def file(self, path: str, given: Given, ctx: Context) -> tuple[AddResult, Progress]:
-        """Store one file.  Raises OperationError where it cannot be read."""
+    async def file(self, path: str, given: DocumentAttributes, ctx: Context) -> tuple[AddResult, Progress]:
+        """Store one file.  Raises OperationError if it cannot be read."""
         with self.receiving_chunks():
             return await self.write(await self.large(path, given.mime, ctx), given)
 
-    async def write(self, taken: Taken, given: Given) -> tuple[AddResult, Progress]:
-        """Write a document whose chunks (if any) are stored; answers with the contents that are new."""
+    async def write(self, taken: ReadDocument, given: DocumentAttributes) -> tuple[AddResult, Progress]:
+        """Write a document whose chunks (if any) are stored."""
         progress = Progress()
         await self.store.write(lambda db: intake.write(db, [taken], (), given, progress))
         name = taken.name or os.path.basename(taken.path.rstrip("/")) or taken.path
         return progress.answer(taken.path, name, taken.content.hash.hex()), progress
 
-    async def large(self, path: str, mime: str | None, ctx: Context | None = None) -> Taken:
-        """Read a file of any size, storing the chunks of a large one as they come."""
+    async def large(self, path: str, mime: str | None, ctx: Context | None = None) -> ReadDocument:
+        """Read a file of any size, storing the chunks of a large one as they are read."""
         now_ns = time.time_ns()
         incoming = Incoming(self.codec)
 
@@ -119,10 +127,10 @@ class Adding:
             raise OperationError(str(error), field="path") from None
         settled = incoming.size == status.st_size == after.st_size and status.st_mtime_ns == after.st_mtime_ns
         stamp = stamp_of(status, now_ns) if settled else ""
-        return Taken(path, stamp, status.st_mtime_ns, status.st_mode, content)
+        return ReadDocument(path, stamp, status.st_mtime_ns, status.st_mode, content)
 
     async def whole(self, incoming: Incoming, pieces: Iterator[bytes], name: str, mime: str | None) -> Content:
-        """The content of these pieces, its chunks (if any) stored."""
+        """Return the content made of `pieces`, after storing its chunks, if any."""
 
         def take() -> Content | None:
             for piece in pieces:
@@ -143,10 +151,10 @@ class Adding:
 
 
 async def add_directory(
-    adding: Adding, walk: Walk, given: Given, label: str | None, ctx: Context
+    adding: Adding, walk: Walk, given: DocumentAttributes, label: str | None, ctx: Context
 ) -> tuple[AddResult, Progress]:
     """Store the files of a directory, and a snapshot of it."""
-    # Until the snapshot is written: what it lists and nothing else holds must not go meanwhile.
+    # Until the snapshot is written, contents that only it refers to must not be collected.
     with adding.receiving_chunks(), adding.in_bulk(), _one_failure():
         bulk = Bulk(adding, walk, given, ctx.progress)
         await bulk.run()
@@ -159,8 +167,8 @@ async def add_directory(
     return answer, progress
 
 
-async def add_changes(adding: Adding, walk: Walk, given: Given) -> int:
-    """Store those files of a directory that are new or have changed; answers how many."""
+async def add_changes(adding: Adding, walk: Walk, given: DocumentAttributes) -> int:
+    """Store the new and changed files of a directory.  Returns their number."""
     with adding.receiving_chunks(), _one_failure():
         bulk = Bulk(adding, walk, given)
         await bulk.run()
@@ -169,32 +177,36 @@ async def add_changes(adding: Adding, walk: Walk, given: Given) -> int:
 
 class Bulk:
     def __init__(
-        self, adding: Adding, walk: Walk, given: Given,
+        self, adding: Adding, walk: Walk, given: DocumentAttributes,
         report: Callable[[float, float | None, str | None], object] | None = None,
     ) -> None:  # fmt: skip
-        """`report` is told how many files are done, of how many; None: only what is new or has changed is of interest,
-        and files that are stored already are neither listed nor described."""
+        """Prepare a bulk add.
+
+        Args:
+            report: called with the number of files done and the total.  If it is None, only new and changed files
+                matter, and unchanged files are neither listed nor updated.
+        """
         self.progress = Progress()
         self._adding = adding
         self._walk = walk
         self._given = given
         self._report = report
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, StoredState] = {}
         self._turn = trio.Lock()
         self._found = self._done = 0
         self._is_walked = False
 
     async def run(self) -> None:
-        """Raises LinckiaError, perhaps in a group, after some of the files may have been stored."""
+        """Run the bulk add.  Raises LinckiaError, possibly in a group; some files may be stored already."""
         self._held = await self._adding.store.read(lambda db: intake.known(db, self._walk.directory))
         groups = intake.groups(self._walk, self._held)
         async with trio.open_nursery() as nursery:
-            # One more than there are cores, for one of them mostly waits for its transaction.
+            # One more task than cores, because one mostly waits for its transaction.
             for _ in range(self._adding.cores + 1):
                 nursery.start_soon(self._work, groups)
         self.progress.fail(self._walk.failed)
 
-    async def _work(self, groups: Iterator[tuple[list[Same], list[str]]]) -> None:
+    async def _work(self, groups: Iterator[tuple[list[Unchanged], list[str]]]) -> None:
         while True:
             async with self._turn:
                 group = await self._in_thread(partial(next, groups, None))
@@ -208,13 +220,13 @@ class Bulk:
                 taken += await self._alone(path)
             await self._write(taken, same if self._report is not None else [])
 
-    def _take(self, names: Sequence[str]) -> tuple[list[Taken], list[str]]:
-        """The files of a group, compressed unless the store has them; blocks.
+    def _take(self, names: Sequence[str]) -> tuple[list[ReadDocument], list[str]]:
+        """Read and compress the files of a group, except contents that are already stored.  Blocks.
 
-        A large one, and one that cannot be read, is only named: it is read by itself, and that says why it cannot be.
+        Also returns the paths of large and unreadable files. They are read individually, which reports any error.
         """
         adding = self._adding
-        found: list[Raw] = []
+        found: list[RawFile] = []
         alone: list[str] = []
         for path in (os.path.join(self._walk.directory, name) for name in names):
             raw = None
@@ -226,22 +238,22 @@ class Bulk:
             if b"\0" not in raw.data[:SNIFF_BYTES]:
                 adding.trainer.see(raw.data)
             found.append(raw)
-        # Into a store that has nothing below this directory, what is added is mostly new.
-        query = partial(objects.there, hashes={one.hash for one in found} if self._held else ())
+        # If nothing below this directory is stored, the contents are probably new.
+        query = partial(objects.stored_ids, hashes={one.hash for one in found} if self._held else ())
         there = trio.from_thread.run(adding.store.read, query)
         trio.from_thread.run(adding.trainer.train_if_due)
         blocks: dict[bytes, Block] = {}
-        taken: list[Taken] = []
+        taken: list[ReadDocument] = []
         for one in found:
             if (block := blocks.get(one.hash)) is None:
                 block = Block(0, None) if one.hash in there else Block(*adding.codec.pack(one.data))
                 blocks[one.hash] = block
             content_nature = nature(one.data, one.path, self._given.mime)
             content = Content(one.hash, len(one.data), content_nature, block)
-            taken.append(Taken(one.path, one.stamp, one.modified_ns, one.mode, content))
+            taken.append(ReadDocument(one.path, one.stamp, one.modified_ns, one.mode, content))
         return taken, alone
 
-    async def _write(self, taken: list[Taken], same: Sequence[Same]) -> None:
+    async def _write(self, taken: list[ReadDocument], same: Sequence[Unchanged]) -> None:
         done = len(taken) + len(same)
         while taken or same:
             write = partial(intake.write, taken=taken, same=same, given=self._given, progress=self.progress)
@@ -251,8 +263,8 @@ class Bulk:
         if self._report is not None:
             self._report(self._done, self._found if self._is_walked else None, "files")
 
-    async def _alone(self, path: str) -> list[Taken]:
-        """A file that is read by itself, because it is large or could not be read; nothing where it cannot be."""
+    async def _alone(self, path: str) -> list[ReadDocument]:
+        """Read a large file, or retry one that could not be read.  Returns an empty list if that fails."""
         try:
             return [await self._adding.large(path, self._given.mime)]
         except DiskFull:
@@ -267,7 +279,7 @@ class Bulk:
 
 @contextlib.contextmanager
 def _one_failure() -> Iterator[None]:
-    """Of what several tasks have failed with, the first; some of the files may have been stored before."""
+    """Raise only the first failure of several tasks, marked as maybe executed, since some files may be stored."""
     try:
         yield
     except BaseExceptionGroup as group:

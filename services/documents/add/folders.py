@@ -1,5 +1,6 @@
-"""Files and directories below the roots, by their real paths; and the files of a directory as an `add` takes them:
-ignore files honoured, version control, links and what tools make left out.
+"""Resolve paths below the roots, and walk the files of a directory for an `add`.
+
+The walk honours ignore files and skips version control folders, links and generated folders.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from linckia.services.runtime.walking import Folder, walk
 
 @dataclass(slots=True)
 class Walk:
-    """The conditions of one walk, and what it left out."""
+    """The conditions of one walk, and a record of skipped files."""
 
     directory: str
     roots: Roots
@@ -30,11 +31,11 @@ class Walk:
     takes_generated: bool = False
     skipped: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
-    """By name, folders that were left out whatever the ignore files say, or since these say nothing of them."""
+    """Skipped version control and generated folders, counted by name."""
     failed: list[str] = field(default_factory=list)
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Each file's path below the directory, and its status; in order."""
+        """Yield each file's path relative to the directory, and its status, in order."""
         included = globs.matcher(self.include) if self.include else None
         excluded = globs.matcher(self.exclude) if self.exclude else None
         top = Folder(self.directory, "", self._above() if self.honour_ignores else None)
@@ -55,7 +56,7 @@ class Walk:
                     ):
                         continue
                     elif not is_text_name(path):
-                        self.failed.append(f"{printable(entry.path)}: its name is not valid UTF-8")
+                        self.failed.append(f"{printable(entry.path)}: the name is not valid UTF-8")
                     else:
                         yield path, entry.stat(follow_symlinks=False)
                 except OSError as error:
@@ -75,7 +76,7 @@ class Walk:
         return not is_ignored
 
     def _above(self) -> IgnoreRules | None:
-        """The rules of the folders above, up to where the repository begins; git ignores by those too."""
+        """Return the rules of the folders above, up to the root of the repository, which git applies too."""
         chain: list[str] = []
         folder = self.directory
         while not os.path.isdir(os.path.join(folder, ".git")):
@@ -90,8 +91,11 @@ class Walk:
 
 
 def existing(path: str, field: str, roots: Roots) -> tuple[str, bool]:
-    """The real path of a file or directory that is there, and whether it is a directory.  A relative path is looked for
-    in each root.  Raises InvalidParams (it is not below a root), Denied, OperationError (nothing is there)."""
+    """Return the real path of an existing file or directory, and whether it is a directory.
+
+    A relative path is tried in each root. Raises InvalidParams if the path is not below a root, Denied, or
+    OperationError if nothing exists there.
+    """
     reals = _candidates(path, field, roots)
     for real in reals:
         if roots.holds(real) and os.path.lexists(real):
@@ -103,7 +107,7 @@ def existing(path: str, field: str, roots: Roots) -> tuple[str, bool]:
 
 
 def to_be_written(path: str, field: str, roots: Roots) -> Path:
-    """The real path of a file or directory that may not be there yet.  Raises InvalidParams, Denied."""
+    """Return the real path of a file or directory that may not exist yet.  Raises InvalidParams, Denied."""
     real = _candidates(path, field, roots)[0]
     if not roots.holds(real):
         raise _outside(path, field, roots)
@@ -112,9 +116,9 @@ def to_be_written(path: str, field: str, roots: Roots) -> Path:
 
 
 def _candidates(path: str, field: str, roots: Roots) -> list[str]:
-    """The real paths that may be meant."""
+    """Return the possible real paths."""
     if not path or "\0" in path:
-        raise InvalidParams(f"parameter `{field}` is no path", field=field)
+        raise InvalidParams(f"parameter `{field}` is empty or contains a NUL character", field=field)
     if not roots:
         raise _outside(path, field, roots)
     return [os.path.realpath(os.path.join(root, path)) for root in roots]
@@ -122,7 +126,7 @@ def _candidates(path: str, field: str, roots: Roots) -> list[str]:
 
 def _outside(path: str, field: str, roots: Roots) -> InvalidParams:
     return InvalidParams(
-        f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'}); "
-        "roots are named when the kernel is started: linckia serve PATH…",
+        f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'no roots are configured'}); "
+        "pass roots when starting the kernel: linckia serve PATH…",
         field=field,
     )

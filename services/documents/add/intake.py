@@ -1,7 +1,7 @@
-"""Files on their way into the store: which have changed, what was read of them, and how many are written at once.
+"""The intake of files: detect changes, read files in groups and write each group in one transaction.
 
-A file that has not changed since it was last added (same size, times and inode) is not even opened.  Documents are
-written many in one transaction and with few statements; what is known of a path is kept and added to.
+A file that has not changed since it was last added (same size, times and inode) is not opened. Many documents are
+written in one transaction with few statements. Metadata and tags of a known path are kept and extended.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from linckia.proto.ops.documents.change import AddResult
 from linckia.services.documents.add.folders import Walk
 from linckia.services.documents.store import kinds, objects, rows, schema
 from linckia.services.documents.store.objects import CHUNKED_FROM_BYTES, Content
-from linckia.services.documents.store.rows import Given
-from linckia.services.documents.store.snapshots import Entry
+from linckia.services.documents.store.rows import DocumentAttributes
+from linckia.services.documents.store.snapshots import SnapshotEntry
 from linckia.services.runtime.roots import Roots
 
 GROUP_FILES = 1024
 GROUP_BYTES = 8 * 1024 * 1024
-"""Read at once, and written in one transaction; each thread may hold as much."""
+"""Size of a group, which is read together and written in one transaction.  Each thread may hold one group."""
 READ_BYTES = 1024 * 1024
 MAX_FAILED = 100
 _RACY_NS = 20_000_000
-"""Time stamps tick with the kernel's timer: shortly after a change, another may go unseen."""
+"""File times have the resolution of the kernel's timer, so a second change within this time may go unnoticed."""
 
 
-class Raw(msgspec.Struct, frozen=True, gc=False):
+class RawFile(msgspec.Struct, frozen=True, gc=False):
     path: str
     stamp: str
     modified_ns: int
@@ -44,8 +44,8 @@ class Raw(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
-    """A document, such as a file that was read, ready to be stored."""
+class ReadDocument(msgspec.Struct, frozen=True, gc=False):
+    """A document, such as a file, that has been read and is ready to be stored."""
 
     path: str
     stamp: str
@@ -53,12 +53,12 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     mode: int
     content: Content
     name: str | None = None
-    """Of the document; None: what its path ends with."""
+    """Name of the document; if None, the last part of the path."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What an `add` has done so far: documents by what has become of them, bytes, and the contents that are new."""
+    """What an `add` has done so far: counts of documents and bytes, and the new contents."""
 
     added: int = 0
     updated: int = 0
@@ -66,9 +66,9 @@ class Progress:
     size: int = 0
     stored: int = 0
     objects: list[int] = field(default_factory=list)
-    listing: list[Entry] = field(default_factory=list)
+    listing: list[SnapshotEntry] = field(default_factory=list)
     changed: bool = False
-    """Whether any row was written: a content or document that is the same already leaves no work."""
+    """Whether any row was written, so that there is background work to do."""
     failed: list[str] = field(default_factory=list)
     failed_count: int = 0
 
@@ -89,38 +89,38 @@ class Progress:
         )  # fmt: skip
 
 
-Held = tuple[str, int, int]
-"""What the store knows of a path: its stamp, document and content."""
-Same = tuple[int, Entry]
-"""A document whose file is stored as it is already."""
+StoredState = tuple[str, int, int]
+"""The stored state of a path: stamp, document id and content id."""
+Unchanged = tuple[int, SnapshotEntry]
+"""A document id whose file is unchanged, with its snapshot entry."""
 
 
 def stamp_of(status: os.stat_result, now_ns: int) -> str:
-    """What tells this version of a file from a later one; empty where a later one might look the same."""
+    """Return a stamp that identifies this version of a file; empty if a later version might have the same."""
     if now_ns - max(status.st_ctime_ns, status.st_mtime_ns) < _RACY_NS:
         return ""
     told = b"%d:%d:%d:%d" % (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     return binascii.b2a_base64(hashlib.blake2b(told, digest_size=12).digest(), newline=False).decode()
 
 
-def known(db: apsw.Connection, directory: str) -> dict[str, Held]:
-    """What the store knows of each path below a directory."""
+def known(db: apsw.Connection, directory: str) -> dict[str, StoredState]:
+    """Return the stored state of each path below a directory."""
     base = directory.rstrip("/")
     query = "SELECT path, stamp, id, object FROM document WHERE path>=? AND path<? AND stamp <> ''"
     return {path: rest for path, *rest in db.execute(query, (base + "/", base + "0"))}
 
 
-def groups(walk: Walk, held: Mapping[str, Held]) -> Iterator[tuple[list[Same], list[str]]]:
-    """The files of a walk: some that are the same, and the names of some to be read; blocks while it looks at them."""
+def groups(walk: Walk, held: Mapping[str, StoredState]) -> Iterator[tuple[list[Unchanged], list[str]]]:
+    """Yield the files of a walk in groups: unchanged files, and the names of files to read.  Blocks."""
     base = walk.directory.rstrip("/") + "/"
-    same: list[Same] = []
+    same: list[Unchanged] = []
     names: list[str] = []
     size = 0
     now_ns = time.time_ns()
     for name, status in walk.files():
         stamp, document, object_ = held.get(base + name, ("", 0, 0))
         if stamp and stamp == stamp_of(status, now_ns):
-            entry = Entry(base + name, b"", object_, status.st_size, status.st_mtime_ns, status.st_mode)
+            entry = SnapshotEntry(base + name, b"", object_, status.st_size, status.st_mtime_ns, status.st_mode)
             same.append((document, entry))
         else:
             names.append(name)
@@ -131,32 +131,35 @@ def groups(walk: Walk, held: Mapping[str, Held]) -> Iterator[tuple[list[Same], l
     yield same, names
 
 
-def read(path: str, roots: Roots) -> Raw | None:
-    """A file, unless it is large; blocks.  Raises OSError, OutsideRoots."""
+def read(path: str, roots: Roots) -> RawFile | None:
+    """Read a file; None if it is large.  Blocks.  Raises OSError, OutsideRoots."""
     now_ns = time.time_ns()
     descriptor, status = roots.open(path)
     with open(descriptor, "rb", buffering=0) as file:
         if status.st_size >= CHUNKED_FROM_BYTES:
             return None
-        # One byte more than there should be: a file that has grown meanwhile is seen to.
+        # Ask for one byte more than expected, to notice that the file has grown.
         data = file.read(status.st_size + 1) or b""
         while len(data) != status.st_size and (more := file.read(READ_BYTES)):
             data += more
             if len(data) >= CHUNKED_FROM_BYTES:
                 return None
     stamp = stamp_of(status, now_ns) if len(data) == status.st_size else ""
-    return Raw(path, stamp, status.st_mtime_ns, status.st_mode, hashlib.sha256(data).digest(), data)
+    return RawFile(path, stamp, status.st_mtime_ns, status.st_mode, hashlib.sha256(data).digest(), data)
 
 
 def write(
-    db: apsw.Connection, taken: Sequence[Taken], same: Sequence[Same], given: Given, progress: Progress
+    db: apsw.Connection,
+    taken: Sequence[ReadDocument],
+    same: Sequence[Unchanged],
+    given: DocumentAttributes,
+    progress: Progress,
 ) -> list[str]:
-    """Write documents, inside the caller's transaction; answers paths that have to be read (once more) by
-    themselves."""
+    """Write documents inside the caller's transaction.  Returns paths that have to be read again individually."""
     before = db.total_changes()
     again: list[str] = []
     ids = _write_taken(db, taken, given, progress, again) if taken else []
-    # Files that nothing was read of, as long as the store still has them so.
+    # Unchanged files were not read, so check that the store still has them.
     query = "SELECT id, object FROM carray(?) AS one JOIN document ON id = one.value"
     now = dict(db.execute(query, (schema.ids(id_ for id_, _ in same),))) if same else {}
     for id_, entry in same:
@@ -175,9 +178,9 @@ def write(
 
 
 def _write_taken(
-    db: apsw.Connection, taken: Sequence[Taken], given: Given, progress: Progress, again: list[str]
+    db: apsw.Connection, taken: Sequence[ReadDocument], given: DocumentAttributes, progress: Progress, again: list[str]
 ) -> list[int]:
-    """Have each path hold its content; answers the documents."""
+    """Store the documents and their contents.  Returns the document ids."""
     objects_, new = objects.put_many(db, [one.content for one in taken])
     query = "SELECT path, id, object, stamp, indexed_ns FROM carray(?) AS one JOIN document ON path = one.value"
     held = {row[0]: row[1:] for row in db.execute(query, (apsw.carray(tuple(one.path for one in taken)),))}
@@ -190,7 +193,7 @@ def _write_taken(
     unseen = set(new)
     for one, object_ in zip(taken, objects_, strict=True):
         if object_ is None:
-            # What has gone from the store while it was thought to be there.
+            # The content was expected in the store but has been removed meanwhile.
             again.append(one.path)
             continue
         if object_ in unseen:
@@ -214,7 +217,7 @@ def _write_taken(
                 changed.append((object_, one.modified_ns, since_ns, one.stamp, id_))
             rows.merge(db, id_, given.metadata)
         ids.append(id_)
-        progress.listing.append(Entry(one.path, b"", object_, one.content.size, one.modified_ns, one.mode))
+        progress.listing.append(SnapshotEntry(one.path, b"", object_, one.content.size, one.modified_ns, one.mode))
     progress.objects += new
     schema.insert(
         db,
@@ -226,7 +229,7 @@ def _write_taken(
     return ids
 
 
-def _describe(db: apsw.Connection, ids: Sequence[int], given: Given) -> None:
+def _describe(db: apsw.Connection, ids: Sequence[int], given: DocumentAttributes) -> None:
     if not ids:
         return
     if given.mime is not None or given.session is not None:

@@ -1,1 +1,1 @@
-"""What code defines and uses, and how documents and their symbols are related."""
+"""Definitions and uses in code, and the relations between documents and their symbols."""

@@ -1,7 +1,7 @@
-"""Telling the graph of the documents, their symbols and how they are related, through any crash of either side.
+"""The crash-safe feed of documents, their symbols and relations to the graph service.
 
-Every change of a document leaves its number in an outbox.  Once its code is parsed, its file and symbols are stated
-with all their edges as they are now.  Where a name gets another meaning, the documents that use it are queued as well.
+Every change of a document puts its id into an outbox. Once its code is parsed, the current nodes of the file and its
+symbols are delivered with all their edges. If the meaning of a name changes, the documents that use it are queued too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linckia.services.documents.code.nodes import file_node, symbol_node
 from linckia.services.documents.code.parsing import Parsing
 from linckia.services.documents.code.relations import AMBIGUOUS, Relations
 from linckia.services.documents.store import schema
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.databases import Store
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.outbox import pages
 
@@ -27,14 +27,14 @@ BATCH = 64
 BATCH_NODES = 2000
 CHANGED = 500
 MAY_CALL = "MAY_CALL"
-"""How the graph calls an ambiguous call."""
+"""The graph's edge kind for an ambiguous call."""
 MAX_ID = 1024
 _EPOCH = "graph_epoch"
 
 
 @dataclass(slots=True)
 class Due:
-    """Documents as they are now: nodes with their edges, and nodes that are gone."""
+    """The current state of some documents: nodes with their edges, and removed nodes."""
 
     numbers: list[int] = field(default_factory=list)
     states: list[NodeState] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Due:
 
 
 class GraphFeed:
-    """A feed of `services.runtime.outbox`, which parses code before it delivers it."""
+    """A feed for `services.runtime.outbox` that parses code before delivering it."""
 
     def __init__(self, env: Environment, store: Store, parsing: Parsing, adding: Adding) -> None:
         self._adding = adding
@@ -59,8 +59,8 @@ class GraphFeed:
         return (await self._env.call(asked, timeout_s=MAX_WAIT_S + 15)).epoch
 
     async def compare(self) -> None:
-        """Queue everything if the graph is not the one that was fed."""
-        # A graph that is away does not keep code from being parsed.
+        """Queue everything if the graph is not the one that was fed before."""
+        # Parse first, so that code is parsed even if the graph service is unavailable.
         await self._parse()
         epoch = (await self._env.call(GraphEpoch())).epoch
         query = "SELECT value FROM setting WHERE name=?"
@@ -72,14 +72,14 @@ class GraphFeed:
         self._epoch = epoch
 
     async def take(self) -> Due | None:
-        """The next documents whose code is parsed."""
+        """Return the next documents whose code is parsed."""
         await self._parse()
         while await self._spread():
             await self._parse()
         return await self._store.read(self._take)
 
     async def deliver(self, due: Due) -> bool:
-        """Put and delete; both may be done twice."""
+        """Deliver the changes; repeating a delivery is harmless."""
         epochs: set[str] = set()
         for start in range(0, len(due.gone), 4096):
             gone = due.gone[start : start + 4096]
@@ -90,7 +90,7 @@ class GraphFeed:
         return not epochs - {self._epoch}
 
     async def strike(self, due: Due) -> None:
-        """A document that has changed since has another number."""
+        """Remove delivered documents from the outbox.  Those changed since have a new number and stay."""
         if due.names:
             await self._store.write_index(lambda db: parsing.note_changed(db, due.names))
         await self._store.write(lambda db: _strike(db, due))
@@ -101,11 +101,11 @@ class GraphFeed:
             await self._adding.give_way()
 
     async def _spread(self) -> bool:
-        """Queue the documents that use a name which has another meaning now; answers whether there was such a name."""
+        """Queue the documents that use names whose meaning changed.  Returns whether there were such names."""
 
         def users(db: apsw.Connection) -> tuple[list[str], list[int]]:
             names = [name for (name,) in db.execute("SELECT name FROM idx.changed LIMIT ?", (CHANGED,))]
-            # Those that were never told will be told anyway.
+            # Documents that were never delivered are queued anyway.
             query = (
                 "SELECT DISTINCT document.id FROM idx.reference JOIN document ON document.object = reference.object"
                 " WHERE reference.name=? AND EXISTS(SELECT 1 FROM graph_fed WHERE graph_fed.document=document.id)"
@@ -132,7 +132,7 @@ class GraphFeed:
             now = {state.id for state in states}
             for node in before ^ now:
                 if node.startswith("file:"):
-                    # By what it is imported or linked to.
+                    # The names by which it can be imported or linked to.
                     folder, _, name = node.removeprefix("file:").rpartition("/")
                     due.names |= {name, stem(name), folder.rsplit("/", 1)[-1]} - {""}
             due.numbers.append(number)
@@ -173,7 +173,7 @@ def _strike(db: apsw.Connection, due: Due) -> None:
 
 
 def _begin(db: apsw.Connection, epoch: str) -> None:
-    """From here on the graph of this name is fed, from the beginning."""
+    """Start feeding the graph of this epoch from scratch."""
     db.execute("DELETE FROM graph_fed")
     db.execute("INSERT OR IGNORE INTO graph_outbox(document) SELECT id FROM document ORDER BY id")
     db.execute("INSERT OR REPLACE INTO setting(name, value) VALUES(?, ?)", (_EPOCH, epoch))

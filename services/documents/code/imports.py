@@ -1,7 +1,7 @@
-"""Which stored documents an import or a link means: by the rules of its language, among the paths that are stored.
+"""Resolve imports and links to stored documents by the rules of each language.
 
-A path that is given from somewhere else (`a.b`, `x/y.h`) is looked for as the end of a document's path; of several,
-the ones nearest to the document that imports are meant.
+A path relative to an unknown base (`a.b`, `x/y.h`) matches the end of a document's path. If several match, those
+nearest to the importing document are used.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Doc:
 
     @property
     def family(self) -> str:
-        """Of its language; empty where it is no code."""
+        """The family of its language; empty if it is not code."""
         language = LANGUAGES.get(extension_of(self.name))
         return "" if language is None else language[1]
 
 
 class Paths:
-    """The stored paths, for one consistent state of the store."""
+    """The stored paths, on one snapshot of the store."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -52,14 +52,14 @@ class Paths:
         return next(self.where("path=?", path), None)
 
     def ending(self, suffix: str, near: Doc) -> list[Doc]:
-        """Documents whose path ends so, nearest to another one."""
+        """Return the documents whose path ends with `suffix` and that are nearest to `near`."""
         above, _, name = suffix.rpartition("/")
         named, parent = self._by_folder("name=? LIMIT ?", name, _MAX_OF_NAME), posixpath.basename(above)
         some = named.get(parent, []) if parent else [doc for docs in named.values() for doc in docs]
         return nearest([doc for doc in some if f"/{doc.path}".endswith(f"/{suffix}")], near)
 
     def go_package(self, target: str, near: Doc) -> list[Doc]:
-        """The files of a package, by the end of its path."""
+        """Return the files of a Go package, matched by the end of its path."""
         parts = target.split("/")
         if "." not in parts[0] and len(parts) < 2:
             return []
@@ -78,7 +78,7 @@ class Paths:
         return (Doc(*row) for row in rows)
 
     def _in_folders(self, condition: str, *values: apsw.SQLiteValue) -> dict[str, list[Doc]]:
-        """Documents by the name of their folder."""
+        """Group documents by the name of their folder."""
         found: dict[str, list[Doc]] = {}
         for doc in self.where(condition, *values):
             found.setdefault(posixpath.basename(doc.folder), []).append(doc)
@@ -86,20 +86,20 @@ class Paths:
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many of their first members are the same."""
+    """Return the length of the common prefix."""
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 
 def nearest(docs: Sequence[Doc], near: Doc) -> list[Doc]:
-    """Those that have the most folders in common with `near`."""
+    """Return the documents that share the most leading folders with `near`."""
     here = near.path.split("/")
     shared = [_shared(doc.path.split("/"), here) for doc in docs]
     most = max(shared, default=0)
     return [doc for doc, count in zip(docs, shared, strict=True) if count == most][:MAX_MEANT]
 
 
-def meant(paths: Paths, doc: Doc, kind: str, target: str) -> list[Doc]:
-    """The documents that an import or a link of `doc` means; none where it is none of those that are stored."""
+def resolve(paths: Paths, doc: Doc, kind: str, target: str) -> list[Doc]:
+    """Return the stored documents that an import or a link in `doc` refers to."""
     otherwise = _modules if doc.family in SEPARATORS else _included
     rule = _linked if kind == "LINKS_TO" else _RULES.get(doc.family, otherwise)
     return rule(paths, doc, target)
@@ -136,7 +136,7 @@ def _python(paths: Paths, doc: Doc, target: str) -> list[Doc]:
         return beside
     found = [one for ending in endings for one in paths.ending(ending, doc) if one.id != doc.id]
     if "." not in plain:
-        # Any file may have this name: only what lies at the top of a folder that the importing one is below of.
+        # The name is too common: accept only files at the top of a folder that contains the importing file.
         found = [one for one in found if _is_top(one, doc)]
     return nearest(found, doc)
 
@@ -171,10 +171,10 @@ def _rust(paths: Paths, doc: Doc, target: str) -> list[Doc]:
 
 
 def _modules(paths: Paths, doc: Doc, target: str) -> list[Doc]:
-    """A file that lies so from the one that imports, or else whose path ends so."""
+    """Return the file at this relative path or, failing that, a file whose path ends with it."""
     separator = SEPARATORS[doc.family]
     place = (target if "/" in target else target.replace(separator, "/")).lstrip("/")
-    # A name space may be the folder of sources itself.
+    # The first namespace may stand for the source folder itself.
     places = (place, place.partition("/")[2]) if separator == "\\" else (place,)
     names = [one + extension for one in places for extension in ("", *_extensions(doc.family))]
     found = _first(paths, (_join(doc, name) for name in names if name))

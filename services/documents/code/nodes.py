@@ -1,4 +1,4 @@
-"""The nodes and edges of the graph of documents, and the rows of the index that they are found from."""
+"""The nodes and edges of the document graph, and the index rows they are derived from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from linckia.services.documents.code.imports import Doc
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A row of `symbol`; `parent` is 0 where the file is around it."""
+    """A row of `symbol`.  `parent` is 0 at the top level of the file."""
 
     id: int
     object: int
@@ -24,7 +24,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A file, a definition in one, or a module that is not stored."""
+    """A file, a definition in a file, or a module that is not stored."""
 
     key: str
     type: str
@@ -35,7 +35,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`certainty`, of a call, is `resolved` or `ambiguous`; else empty."""
+    """An edge.  `certainty` is `resolved` or `ambiguous` for calls, otherwise empty."""
 
     source: Node
     relation: str

@@ -1,7 +1,7 @@
-"""Having stored code parsed in the background: what each content defines and uses comes into the index, once.
+"""Parse stored code in the background, and index the definitions and uses in each content once.
 
-`decode` parses it. A content that `decode` died of twice, alone, counts as parsed with nothing in it.  The outbox of
-documents for the graph tells which are parsed already, and which still wait.
+`decode` does the parsing. A content that crashes it twice on its own counts as parsed and empty. The graph outbox shows
+which documents still have to be parsed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from linckia.proto.ops.decode import (
 )
 from linckia.services.documents.store import objects, texts
 from linckia.services.documents.store.compress import DamagedContent
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.store.schema import TEXT_WAITING
-from linckia.services.documents.store.store import Store
 from linckia.services.runtime.calls import Undecodable, decoded
 from linckia.services.runtime.handlers import Environment
 
@@ -37,7 +37,7 @@ _log = logging.getLogger("linckia.documents")
 
 
 class Parsing:
-    """Parses what comes; `reached` is the number in the outbox up to which all is parsed."""
+    """The parser task.  Everything in the graph outbox up to the number `reached` is parsed."""
 
     def __init__(self, env: Environment, store: Store) -> None:
         self._env = env
@@ -47,11 +47,11 @@ class Parsing:
         self.reached = 0
 
     async def step(self) -> bool:
-        """Parse a few contents; answers whether there may be more."""
+        """Parse a few contents.  Returns whether there may be more."""
         async with self._turn:
             await self._store.refill()
             if self._generation != self._store.index.generation:
-                # What was parsed has gone with the index.
+                # The results were lost with the index.
                 self._generation, self.reached = self._store.index.generation, 0
             due, reached, has_ended = await self._store.read(self._look)
             if due:
@@ -60,8 +60,8 @@ class Parsing:
             return not has_ended
 
     async def settle(self, patience_s: float) -> int:
-        """Parse on, so long at most; answers how many documents are still to be looked at."""
-        # What cannot be parsed now, for want of room, is left.
+        """Parse for at most `patience_s`.  Returns how many documents are left."""
+        # Documents that cannot be parsed now, for example because the disk is full, are left.
         with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
             while await self.step():
                 pass
@@ -69,8 +69,11 @@ class Parsing:
         return await self._store.read(lambda db: int(db.execute(query, (self.reached,)).get))
 
     def _look(self, db: apsw.Connection) -> tuple[list[tuple[int, str]], int, bool]:
-        """Contents to parse, with the extension that says how; up to which number of the outbox all documents are
-        looked at, and whether that is its end."""
+        """Find contents to parse.
+
+        Returns the contents with their file extension, the outbox number that has been examined, and whether that is
+        the end of the outbox.
+        """
         due: dict[int, str] = {}
         reached = self.reached
         count = 0
@@ -80,7 +83,7 @@ class Parsing:
             " WHERE number > ? ORDER BY number LIMIT ?",
             (self.reached, LOOK_AHEAD),
         ):
-            # One whose text is still to be decoded comes again once it is.
+            # A content whose text is still to be decoded is queued again after that.
             is_new = extension in CODE_EXTENSIONS and object_ not in due and state != TEXT_WAITING
             if is_new and db.execute("SELECT 1 FROM idx.code WHERE object=?", (object_,)).get is None:
                 if len(due) == CODES_AT_ONCE:
@@ -109,9 +112,9 @@ class Parsing:
             if len(made) == len(contents):
                 return made
         if len(contents) == 1:
-            _log.error("a content of %d bytes cannot be parsed; it has no symbols", len(contents[0].data))
+            _log.error("a content of %d bytes cannot be parsed and will have no symbols", len(contents[0].data))
             return [NOTHING]
-        # One of them is to blame.
+        # Parse them one by one to find the culprit.
         return [one for content in contents for one in await self._decoded([content])]
 
     def _text(self, db: apsw.Connection, object_: int, extension: str) -> CodeText | None:
@@ -121,7 +124,7 @@ class Parsing:
                 return None
             data = b"".join(texts.pieces(db, stored))
         except DamagedContent:
-            # Reading it says what is wrong.
+            # Reading the content reports the damage.
             return None
         return CodeText(data, extension) if len(data) <= MAX_CODE_BYTES else None
 
@@ -146,13 +149,13 @@ def put(db: apsw.Connection, object_: int, parsed: Parsed) -> None:
 
 
 def _terms(db: apsw.Connection, texts: set[str]) -> dict[str, int]:
-    """Their numbers; those that have none yet are given one, for as long as the index lasts."""
+    """Return the ids of these texts, adding missing ones."""
     db.executemany("INSERT OR IGNORE INTO term(text) VALUES(?)", ((text,) for text in sorted(texts)))
     return {text: db.execute("SELECT id FROM term WHERE text=?", (text,)).get for text in texts}
 
 
 def forget(db: apsw.Connection, object_: int) -> None:
-    """A content is gone, or will be parsed again."""
+    """Remove the parse results of a content that is gone or will be parsed again."""
     query = "SELECT name FROM symbol WHERE object=?1 UNION SELECT name FROM reference WHERE object=?1 AND kind=?2"
     note_changed(db, {name for (name,) in db.execute(query, (object_, RENAMED))})
     for table in ("symbol", "used", "code"):

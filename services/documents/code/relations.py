@@ -1,8 +1,8 @@
-"""The edges of the graph of documents, found out from the names that texts define and use, as the store is now.
+"""The edges of the document graph, derived from the names that stored texts define and use.
 
-A call is `resolved` where the language's rules leave one definition: in the same file, in what the file imports, on
-`self` or on a named type.  Where they leave several, or what the call is on is not known, each definition that it may
-be is an edge marked `ambiguous`.  What is defined nowhere in the store has no edge.
+A call is `resolved` if the language's rules leave a single definition: in the same file, in its imports, on `self` or
+on a named type. If several are left, or the receiver is unknown, each possible definition gets an edge marked
+`ambiguous`. Names that are not defined in the store have no edges.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from functools import cache
 import apsw
 
 from linckia.proto.ops.decode import CALLS, EXTENDS, IMPORTS, LINKS_TO, RENAMED, RENAMES, SEPARATORS, of_import, stem
-from linckia.services.documents.code.imports import Doc, Paths, meant, nearest
+from linckia.services.documents.code.imports import Doc, Paths, nearest, resolve
 from linckia.services.documents.code.nodes import Definition, Edge, Node, Use, file_node, module_node, symbol_node
 
 DEFINES = "DEFINES"
 RELATIONS = (DEFINES, CALLS, IMPORTS, LINKS_TO)
 RESOLVED, AMBIGUOUS = "resolved", "ambiguous"
 MAX_CANDIDATES = 16
-"""A name with more definitions says nothing about which is meant."""
+"""A call with more possible definitions gets no edges."""
 MAX_USES = 2000
-"""Uses of a name that are looked at to find who means a definition."""
+"""Maximum number of uses of a name to examine when looking for references to a definition."""
 MAX_PASSED_ON = 4
-"""Files that may pass a name on, each importing it from the next."""
+"""Maximum length of a chain of re-exports."""
 MAX_EXPORTERS = 500
 
 _CALLABLE = frozenset({"function", "method", "class", "struct", "macro", "type"})
 _SUPER = frozenset({"super", "super()", "base", "parent"})
 _SELF = frozenset({"self", "this", "$this", "cls", "Self", "static"}) | _SUPER
 _WITHOUT_SELF = frozenset({"java", "c", "csharp", "swift", "ruby"})
-"""Families in which a method calls another of its class by the bare name."""
+"""Families in which a method can call another method of its class by its bare name."""
 _SUPER_OF = re.compile(r"super\(\s*(\w+)\s*,")
 _CLASSES = frozenset({"class", "struct", "interface", "trait", "enum"})
 _BUILTINS = frozenset(dir(builtins))
@@ -50,12 +50,12 @@ _SYMBOL = (
 
 
 def _last(on: str) -> str:
-    """The last name of what a method is called on, without the arguments of a call."""
+    """Return the last name in the receiver of a method call, without call arguments."""
     return re.split(r"\.|::|->|\\", re.sub(r"\(.*\)$", "", on, flags=re.DOTALL))[-1]
 
 
 class Relations:
-    """The edges, in one consistent state of the store."""
+    """The edges, on one snapshot of the store."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -65,11 +65,11 @@ class Relations:
         self._uses_of = cache(self._uses)
         self._imports_of = cache(self._imports)
         self._defined = cache(self._definitions)
-        self._meant = cache(self._modules)
+        self._resolved = cache(self._modules)
         self._exported_as = cache(self._exports)
 
     def node(self, key: str) -> Node | None:
-        """By its key, or by the path of a document."""
+        """Return a node by its key, or by the path of a document."""
         kind, _, rest = key.partition(":")
         if kind == "symbol" and "#" in rest:
             path, _, inner = rest.rpartition("#")
@@ -90,7 +90,7 @@ class Relations:
         return None if doc is None else file_node(doc)
 
     def _symbols(self, object_: int) -> list[Definition]:
-        """What a content defines, in its order."""
+        """Return the definitions in a content, in order."""
         query = f"{_SYMBOL} WHERE symbol.object=? ORDER BY symbol.id"
         return [Definition(*row) for row in self._db.execute(query, (object_,))]
 
@@ -129,14 +129,14 @@ class Relations:
                     yield from (edge for edge in self._imported(source, use) if edge.target.key == node.key)
 
     def _sources(self, use: Use) -> Iterator[Node]:
-        """Who uses it: the same content may be in several documents."""
+        """Yield the nodes that contain a use; several documents may have the same content."""
         symbol = next((one for one in self.symbols(use.object) if one.id == use.symbol), None)
         for doc in self.holders(use.object):
             yield file_node(doc) if symbol is None else symbol_node(doc, symbol)
 
     def _imported(self, node: Node, use: Use) -> Iterator[Edge]:
         assert node.doc is not None
-        found = meant(self.paths, node.doc, use.kind, use.target)
+        found = resolve(self.paths, node.doc, use.kind, use.target)
         for doc in found:
             if doc.id != node.doc.id:
                 yield Edge(node, use.kind, file_node(doc))
@@ -154,13 +154,13 @@ class Relations:
             yield Edge(node, CALLS, target, certainty)
 
     def _called(self, doc: Doc, caller: Definition | None, use: Use) -> tuple[list[Definition], bool]:
-        """The definitions that a call may mean; and whether the one, if it is one, is surely meant."""
+        """Return the possible definitions of a call, and whether a single one is certain."""
         if (imported := of_import(use.target)) is not None:
             return self._imported_call(doc, caller, use, *imported)
         family = doc.family
         candidates = self._callable(use.name, family)
         if not candidates:
-            # An import may give it that name.
+            # An import may rename it.
             passed_on = self._exported_as(use.name) and not use.target
             return self._passed_on(self._imported_docs(doc), use.name) if passed_on else [], True
         on = re.sub(r"^new\s+", "", use.target)
@@ -168,7 +168,7 @@ class Relations:
         if explicit is not None:
             around = self._class_around(caller)
             if around is None or around.name != explicit[1]:
-                # What another class than the one around extends.
+                # `super` of a class other than the enclosing one.
                 return [], False
             on = "super()"
         on = re.sub(r"\(.*\)$", "", on, flags=re.DOTALL) if on not in _SELF else on
@@ -183,38 +183,38 @@ class Relations:
         modules = [docs for use_, docs in self._imports_of(doc) if last == use_.name or on == use_.target]
         if modules:
             objects = {one.object for docs in modules for one in docs}
-            # What a module of Lua has, its table has.
+            # In Lua, a module's functions are methods of its table.
             has = [one for one in candidates if one.object in objects and (one.kind != "method" or family == "lua")]
             return has or self._passed_on([one for docs in modules for one in docs], use.name), True
         if family == "python" and use.name in _BUILTIN_METHODS:
-            # It is hardly ever anything else that is split, joined, or got something from.
+            # The receiver is almost always a built-in type.
             return [], False
         return [one for one in candidates if one.kind == "method"], False
 
     def _imported_call(
         self, doc: Doc, caller: Definition | None, use: Use, module: str, inside: str
     ) -> tuple[list[Definition], bool]:
-        """As `_called`, for a call through an import; `inside` is what it is called on in the module, or empty."""
-        docs = self._meant(doc, module)
+        """Like `_called`, for a call through an import.  `inside` is the receiver within the module, or empty."""
+        docs = self._resolved(doc, module)
         holder = _last(inside)
         if not holder or (holder == "default" and inside == holder):
             found = self._passed_on(docs, use.name)
         if holder and not (inside == "default" and found):
             found = self._passed_on(docs, use.name, holder)
         if not found and holder:
-            # It may be a module inside that one.
+            # It may be a submodule.
             separator = SEPARATORS.get(doc.family, "" if module.endswith(".") else ".")
-            found = self._passed_on(self._meant(doc, f"{module}{separator}{inside}"), use.name)
+            found = self._passed_on(self._resolved(doc, f"{module}{separator}{inside}"), use.name)
         if found:
             return found, True
-        # As if it were not renamed, but it is not this file's own.
+        # Resolve it as if it were not renamed, but exclude this file's own definitions.
         plain = Use(use.object, use.symbol, use.kind, use.name, inside, use.tentative)
         found, certain = self._called(doc, caller, plain)
         return [one for one in found if one.object != doc.object], certain
 
     def _passed_on(self, docs: Sequence[Doc], name: str, holder: str = "") -> list[Definition]:
-        """What documents export under a name, or the method `name` of the class that they export as `holder`. It is
-        defined in themselves or in what they import."""
+        """Return the definitions that documents export as `name`, or the method `name` of the class exported as
+        `holder`.  They may be defined in the documents or re-exported from their imports."""
         seen: set[tuple[int, str]] = set()
         level = [(one, holder or name) for one in docs]
         for _ in range(MAX_PASSED_ON):
@@ -237,15 +237,14 @@ class Relations:
         return []
 
     def _own(self, doc: Doc, exported: str) -> tuple[list[str], list[tuple[Doc, str]]]:
-        """The names that a document itself may use for its export, and the documents, with the names there, that it
-        passes it on from."""
+        """Return the local names of an export in a document, and the documents and names it is re-exported from."""
         targets = [use.target for use in self._uses_of(doc.object) if use.kind == RENAMED and use.name == exported]
         passed_on = [one for target in targets if (one := of_import(target)) is not None]
-        elsewhere = [(other, own) for module, own in passed_on for other in self._meant(doc, module)]
+        elsewhere = [(other, own) for module, own in passed_on for other in self._resolved(doc, module)]
         return [exported, *(target for target in targets if of_import(target) is None)], elsewhere
 
     def _names_of(self, symbol: Definition) -> list[str]:
-        """Its name, and those that files export it by."""
+        """Return its name, and the names under which files export it."""
         names = [symbol.name]
         for name in names:
             names += sorted({use.target for use in self._using((name,), RENAMES)} - set(names))
@@ -255,18 +254,18 @@ class Relations:
         return [one for one in self._defined(name, family) if one.kind in _CALLABLE]
 
     def _exports(self, name: str) -> bool:
-        """Whether any file exports something by a name that is not its own."""
+        """Return whether any file exports something under this name that has another name locally."""
         return next(self._using((name,), RENAMED), None) is not None
 
     def _modules(self, doc: Doc, module: str) -> list[Doc]:
-        return meant(self.paths, doc, IMPORTS, module)
+        return resolve(self.paths, doc, IMPORTS, module)
 
     def _on_self(
         self, doc: Doc, caller: Definition | None, candidates: Sequence[Definition], *, inherited: bool
     ) -> tuple[list[Definition], bool]:
-        """A method of the class around, or else of the nearest that it extends; with `inherited`, only of those.
+        """Find a method in the enclosing class or its nearest base class; only in base classes if `inherited`.
 
-        Certain only where everything that is nearer is stored and known.
+        The result is certain only if all nearer classes are stored and known.
         """
         methods = [one for one in candidates if one.kind == "method"]
         holder = self._class_around(caller)
@@ -278,7 +277,7 @@ class Relations:
         known = True
         seen: set[int] = set()
         places = self._bases(doc, holder) if inherited else [(doc, holder)]
-        # What each of them extends comes after all of its own kin.
+        # Breadth-first: the bases of a class come after all classes of its level.
         for place in places:
             if place is None:
                 known = False
@@ -288,21 +287,21 @@ class Relations:
                 if here:
                     return here, known
                 places += self._bases(*place)
-        # What it extends is elsewhere: it may be any of that name there, which is none that is stored.
+        # An unknown base class is probably not stored, so a method inherited from it has no definition here.
         return ([], False) if known or inherited else (methods, False)
 
     def _around(self, caller: Definition | None) -> Iterator[Definition]:
-        """The definitions around one, outwards."""
+        """Yield the enclosing definitions, innermost first."""
         by_id = {one.id: one for one in self.symbols(caller.object)} if caller is not None else {}
         while caller is not None and (caller := by_id.get(caller.parent)) is not None:
             yield caller
 
     def _class_around(self, caller: Definition | None) -> Definition | None:
-        """The innermost class that a definition stands in."""
+        """Return the innermost class that encloses a definition."""
         return next((one for one in self._around(caller) if one.kind in _CLASSES), None)
 
     def _bases(self, doc: Doc, holder: Definition) -> list[tuple[Doc, Definition] | None]:
-        """What a class extends, in order; None for what is not stored, or may be one of several."""
+        """Return the base classes in order; None for one that is not stored or is ambiguous."""
         found: list[tuple[Doc, Definition] | None] = []
         for use in self._uses_of(doc.object):
             if use.kind == EXTENDS and use.symbol == holder.id:
@@ -310,24 +309,24 @@ class Relations:
                 imported = of_import(use.target)
                 on = "" if imported else use.target[: -len(use.name)].rstrip(".:")
                 if imported is not None:
-                    docs = self._meant(doc, imported[0])
-                    meant_, certain = [one for one in self._passed_on(docs, use.name) if one.kind in _CLASSES], True
+                    docs = self._resolved(doc, imported[0])
+                    matching, certain = [one for one in self._passed_on(docs, use.name) if one.kind in _CLASSES], True
                 elif on:
                     last = re.split(r"\.|::", on)[-1]
                     objects = {one.object for use_, docs in self._imports_of(doc) if last == use_.name for one in docs}
-                    meant_, certain = [one for one in classes if one.object in objects], True
+                    matching, certain = [one for one in classes if one.object in objects], True
                 else:
-                    meant_, certain = self._bare(doc, None, use, classes)
-                meant_ = [one for one in meant_ if one.id != holder.id]
-                homes = self._nearest_holders(meant_[0].object, doc) if certain and len(meant_) == 1 else []
-                found.append((homes[0], meant_[0]) if len(homes) == 1 else None)
+                    matching, certain = self._bare(doc, None, use, classes)
+                matching = [one for one in matching if one.id != holder.id]
+                homes = self._nearest_holders(matching[0].object, doc) if certain and len(matching) == 1 else []
+                found.append((homes[0], matching[0]) if len(homes) == 1 else None)
         return found
 
     def _bare(
         self, doc: Doc, caller: Definition | None, use: Use, candidates: Sequence[Definition]
     ) -> tuple[list[Definition], bool]:
         family = doc.family
-        # A constructor is called by its class's name.
+        # A constructor call uses the class name, so skip constructors themselves.
         plain = [one for one in candidates if not one.qualified.endswith(f"{one.name}.{one.name}")]
         usable = plain if family in _WITHOUT_SELF else [one for one in plain if one.kind != "method"]
         local = [one for one in usable if one.object == doc.object]
@@ -344,7 +343,7 @@ class Relations:
             if use.name in _BUILTINS and not named:
                 return [], False
             if named:
-                # Imported by name: from a package that has it from elsewhere, or from a module that is not stored.
+                # Imported by name, from a package that re-exports it or from a module that is not stored.
                 parents = [docs for use_, docs in imported if any(
                     other.target == f"{use_.target}.{use.name}" for other, _ in named) and docs]  # fmt: skip
                 return (usable, True) if parents else ([], False)
@@ -352,7 +351,7 @@ class Relations:
         return self._preferred(doc, usable), True
 
     def _preferred(self, doc: Doc, found: list[Definition]) -> list[Definition]:
-        """Those of the same file, else of what it imports, else all."""
+        """Prefer definitions in the same file, then in its imports; otherwise return all."""
         if len(found) < 2:
             return found
         local = [one for one in found if one.object == doc.object]
@@ -371,7 +370,7 @@ class Relations:
 
     def _imports(self, doc: Doc) -> list[tuple[Use, list[Doc]]]:
         uses = (use for use in self._uses_of(doc.object) if use.kind == IMPORTS)
-        return [(use, self._meant(doc, use.target)) for use in uses]
+        return [(use, self._resolved(doc, use.target)) for use in uses]
 
     def _imported_docs(self, doc: Doc) -> list[Doc]:
         return list(dict.fromkeys(one for _, docs in self._imports_of(doc) for one in docs))
@@ -380,7 +379,7 @@ class Relations:
         return {one.object for one in self._imported_docs(doc)}
 
     def _definitions(self, name: str, family: str) -> list[Definition]:
-        # What no document holds any more is not there, though it may wait to be collected.
+        # Skip contents without a document, which may be waiting for collection.
         query = (
             f"{_SYMBOL} WHERE symbol.name=? AND family=?"
             " AND EXISTS(SELECT 1 FROM document WHERE document.object=symbol.object) ORDER BY symbol.id LIMIT ?"

@@ -1,1 +1,1 @@
-"""The databases, and contents and documents in them."""
+"""The databases, with contents and documents."""

@@ -1,7 +1,7 @@
-"""Compression of blocks: zstd, with a dictionary that is trained once the store has seen enough texts.
+"""Compression of blocks with zstd, and a dictionary that is trained once the store has seen enough texts.
 
-Every frame carries a checksum, which is verified each time it is unpacked.  Dictionaries are numbered and kept: what
-was packed with one can always be unpacked.
+Every frame has a checksum, which is verified on decompression. Dictionaries are numbered and never deleted, so every
+block can be decompressed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import zstandard
 
 LEVEL = 3
 DICTIONARY_FOR_BYTES = 64 * 1024
-"""Longer blocks have their own history to refer to."""
+"""Longer blocks are compressed without the dictionary, as they have enough history of their own."""
 
 
 class DamagedContent(Exception):
-    """Stored bytes are not what was stored; the message says which."""
+    """A stored content is damaged; the message says which."""
 
 
 class Codec:
@@ -27,8 +27,8 @@ class Codec:
     def __init__(self) -> None:
         self._dictionaries: dict[int, zstandard.ZstdCompressionDict] = {}
         self.current = 0
-        """Number of the dictionary that new blocks are packed with; 0 while there is none."""
-        # By the number of the dictionary and by thread: none may be used by two threads at once.
+        """Number of the dictionary for new blocks; 0 while there is none."""
+        # Cached by dictionary number and thread, as a compressor must not be used by two threads at once.
         self._compressor = functools.lru_cache(64)(self._new_compressor)
         self._decompressor = functools.lru_cache(64)(self._new_decompressor)
 
@@ -40,7 +40,7 @@ class Codec:
         self.current = max(self.current, number)
 
     def pack(self, data: bytes | memoryview) -> tuple[int, bytes]:
-        """The number of the dictionary that the block needs (0 for none), and the block."""
+        """Compress a block.  Returns the number of the dictionary it needs (0 for none), and the compressed block."""
         number = self.current if len(data) <= DICTIONARY_FOR_BYTES else 0
         return number, self._compressor(number, get_ident()).compress(data)
 
@@ -48,8 +48,10 @@ class Codec:
         return self._compressor(0, get_ident()).compress(data)
 
     def unpack(self, number: int, block: bytes | None, size: int, hash_: bytes | None, name: str) -> bytes | None:
-        """The bytes of a block, compared with their hash if one is given; SQL has this as `unpacked`.  Raises
-        DamagedContent, which begins with the name."""
+        """Decompress a block, and verify its hash if given.  SQL calls this as `unpacked`.
+
+        Raises DamagedContent, whose message begins with `name`.
+        """
         if block is None:
             return None
         try:
@@ -57,9 +59,9 @@ class Codec:
         except (zstandard.ZstdError, DamagedContent) as error:
             raise DamagedContent(f"{name}: {error}") from None
         if len(data) != size:
-            raise DamagedContent(f"{name}: {len(data)} bytes where there were {size}")
+            raise DamagedContent(f"{name}: {len(data)} bytes instead of {size}")
         if hash_ is not None and hashlib.sha256(data).digest() != hash_:
-            raise DamagedContent(f"{name} is not what was stored")
+            raise DamagedContent(f"{name}: hash mismatch")
         return data
 
     def _new_compressor(self, number: int, thread: int) -> zstandard.ZstdCompressor:

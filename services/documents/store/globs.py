@@ -1,8 +1,7 @@
-"""Globs over names and paths, as ignore files and shells have them: `*` and `?` stay within one part of a path, `**`
-does not.
+"""Globs over names and paths, as in ignore files and shells: `*` and `?` do not cross `/`, `**` does.
 
-A glob without `/` is compared with the name, or with any folder's; one that starts with `/` with the whole path; any
-other with the end of the path, from a folder on. Each is matched in time linear in the path, however many stars it has.
+A glob without `/` matches the name, one that starts with `/` matches the whole path, and any other matches the end of
+the path from a folder on. Matching takes time linear in the path, however many stars the glob has.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ Matcher = Callable[[str], bool]
 
 
 def is_glob(text: str) -> bool:
-    """Whether `text` is more than a plain name."""
+    """Return whether `text` contains wildcards."""
     return any(mark in text for mark in "*?[")
 
 
 @lru_cache(maxsize=1024)
 def compiled(glob: str) -> Any:
-    """Its `fullmatch` takes whole paths. Raises BadPattern where it has a range such as [z-a]."""
+    """Compile a glob to a pattern that is used with `fullmatch`.  Raises BadPattern for ranges such as [z-a]."""
     text = glob.removeprefix("./")
     body = _TOKEN.sub(_translated, text.rstrip("/") or "/")
     start = "" if text.startswith("/") else "(?:.*/)?"
@@ -46,23 +45,23 @@ def _translated(token: re.Match[str]) -> str:
 
 
 SEPARATOR = "\0"
-"""Between globs that are given as one text; no path has it."""
+"""Separates globs that are passed as one string; paths cannot contain it."""
 
 
 @lru_cache(maxsize=256)
 def matcher_of(text: str) -> Matcher:
-    """The matcher of globs that are given as one text."""
+    """Return the matcher of globs that are passed as one string."""
     return matcher(text.split(SEPARATOR))
 
 
 def matcher(globs: Sequence[str]) -> Matcher:
-    """Whether a path matches any of them."""
+    """Return a function that tells whether a path matches any of the globs."""
     # RE2's own type, which has no stubs.
     patterns: list[Any] = []
     for glob in map(linear.readable, globs):
         try:
             patterns.append(compiled(glob))
         except linear.BadPattern:
-            # Nothing is in it, so the glob is a plain name.
+            # The range is empty, so treat the glob as a plain name.
             patterns.append(linear.compiled(f"(?:.*/)?{re2.escape(glob)}", dot_nl=True))
     return lambda path: any(pattern.fullmatch(path.encode("utf-8", "replace")) for pattern in patterns)

@@ -1,11 +1,11 @@
-"""A content on its way in: hashed as it comes, cut into chunks once it is large, in bounded memory.
+"""An incoming content: hashed as it arrives and cut into chunks once it is large, in bounded memory.
 
-Small contents are kept until they are whole and become one block.  Of a large one each batch of chunks is stored when
-it is full; they belong to nothing until the document is written, and are collected if it never is.
+Small contents are buffered and become one block. Chunks of large ones are stored in batches. They are unreferenced
+until the document is written, and are collected if it never is.
 
-Chunks are content-defined: FastCDC (Xia et al., USENIX ATC 2016), with normalised chunk sizes.  An insertion moves the
-boundaries around it and no others, so that two versions of a large file share most of their chunks.  The gear hash of
-every position is worked out at once, by doubling its window: h₂ₙ(i) = hₙ(i) + hₙ(i-n)·2ⁿ.
+Chunking is content-defined: FastCDC (Xia et al., USENIX ATC 2016) with normalised chunk sizes. An insertion moves only
+the boundaries around it, so two versions of a large file share most of their chunks. The gear hashes of all positions
+are computed at once by doubling the window: h₂ₙ(i) = hₙ(i) + hₙ(i-n)·2ⁿ.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from linckia.services.documents.store.objects import CHUNKED_FROM_BYTES, Block, 
 
 BATCH_BYTES = 8 * 1024 * 1024
 BATCH_CHUNKS = 128
-"""However little they come to: of what compresses well, each holds as much memory as it had before."""
+"""Limits a batch even if its chunks compress well, since each chunk occupies its uncompressed size in memory."""
 MIN_BYTES = 16 * 1024
 NORMAL_BYTES = 64 * 1024
 MAX_BYTES = 256 * 1024
 WINDOW = 32
 _STRICT, _LOOSE = 18, 14
-"""Bits of the hash that must be 0 at a boundary: more of them before the normal size, fewer after it."""
+"""Number of hash bits that must be 0 at a boundary: more before the normal chunk size, fewer after it."""
 
 _HASHED_BYTES = 1024 * 1024
 
 
 def _gear() -> NDArray[np.uint32]:
-    # The values are part of the format: others would move every boundary, and nothing would be found again.
+    # The values are part of the format: others would move every boundary and defeat deduplication.
     numbers = np.empty(256, np.uint32)
     state = 0x9E3779B97F4A7C15
     for index in range(256):
@@ -51,16 +51,16 @@ _GEAR = _gear()
 
 
 class Chunker:
-    """Cuts a stream of bytes; memory is bounded by a block and a chunk."""
+    """Cuts a stream of bytes into chunks.  Memory is bounded by a block and a chunk."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._hashed = 0
         self._cuts: list[tuple[int, bool]] = []
-        """Where a boundary may be (the chunk's end, from the buffer's start), and whether strictly so."""
+        """Possible boundaries (offset of the chunk's end in the buffer), and whether they meet the strict condition."""
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """The chunks that are complete with this."""
+        """Yield the chunks that `data` completes."""
         view = memoryview(data)
         for start in range(0, len(view), _HASHED_BYTES):
             self._buffer += view[start : start + _HASHED_BYTES]
@@ -113,7 +113,7 @@ class Chunker:
 
 
 class Incoming:
-    """Takes the bytes of one content.  `pending` holds chunks to be stored with `settle` whenever it is `full`."""
+    """Receives the bytes of one content.  Call `settle` to store finished chunks whenever it is `full`."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -122,9 +122,9 @@ class Incoming:
         self._small = bytearray()
         self._chunker: Chunker | None = None
         self._packed: list[tuple[bytes, int, bytes]] = []
-        """Hash, size and packed bytes of chunks that are ready."""
+        """Hash, size and compressed bytes of finished chunks."""
         self._packed_bytes = 0
-        self._parts: list[tuple[int, int]] = []
+        self._components: list[tuple[int, int]] = []
         self._cut = 0
         self.size = 0
 
@@ -138,11 +138,11 @@ class Incoming:
 
     @property
     def pending(self) -> bool:
-        """Whether chunks are to be stored before the content is whole."""
+        """Whether there are chunks to store."""
         return bool(self._packed)
 
     def feed(self, data: bytes | memoryview) -> None:
-        """The next bytes; blocks for as long as it takes to hash and compress them."""
+        """Take the next bytes; blocks while hashing and compressing them."""
         self._hash.update(data)
         if len(self._head) < SNIFF_BYTES:
             self._head += bytes(data[: SNIFF_BYTES - len(self._head)])
@@ -157,27 +157,27 @@ class Incoming:
             self._pack(chunk)
 
     def _pack(self, chunk: bytes) -> None:
-        # Chunks are long enough to do without a dictionary, and so can be read without one.
+        # Chunks are long enough not to need a dictionary.
         packed = self._codec.pack_plain(chunk)
         self._packed.append((hashlib.sha256(chunk).digest(), len(chunk), packed))
         self._packed_bytes += len(packed)
 
     def settle(self, db: apsw.Connection) -> None:
-        """Store the chunks that are ready."""
+        """Store the finished chunks."""
         for hash_, size, packed in self._packed:
-            self._parts.append((self._cut, put_chunk(db, hash_, size, packed)))
+            self._components.append((self._cut, put_chunk(db, hash_, size, packed)))
             self._cut += size
         self._packed, self._packed_bytes = [], 0
 
     def finish(self) -> None:
-        """No more bytes come; `settle` once more, then `content`."""
+        """End the input.  Then call `settle` once more, and `content`."""
         if self._chunker is not None:
             for chunk in self._chunker.finish():
                 self._pack(chunk)
 
     @property
     def small(self) -> bytes:
-        """All of the content, unless it is large."""
+        """The whole content, or nothing if it is large."""
         return bytes(self._small)
 
     @property
@@ -185,6 +185,6 @@ class Incoming:
         return self._hash.digest()
 
     def content(self, name: str, mime: str | None) -> Content:
-        """The whole content, to be put in the transaction that writes its document."""
+        """Return the content, to be stored in the transaction that writes its document."""
         block = None if self.chunked else Block(*self._codec.pack(self.small))
-        return Content(self.digest, self.size, nature(self._head, name, mime), block, tuple(self._parts))
+        return Content(self.digest, self.size, nature(self._head, name, mime), block, tuple(self._components))

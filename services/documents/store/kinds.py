@@ -1,4 +1,4 @@
-"""What a content is, told by its first bytes and its name: MIME type, text or binary, and where its text is."""
+"""Detect the nature of a content from its first bytes and name: MIME type, text or binary, and where its text is."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 _HIGH = bytes(range(0x80, 0x100))
 _ALLOWED_CONTROL = 0.02
 _LOOKED_FOR_CONTROL = 2048
-"""Bytes; it takes longer than everything else that is asked of a text."""
+"""Number of bytes checked for control characters, the slowest of all checks of a text."""
 _TYPES = mimetypes.MimeTypes()
 _EXTRACTED = {
     True: frozenset(TEXTUAL_TYPES.values()),
     False: frozenset(DOCUMENT_TYPES.values()) - frozenset(TEXTUAL_TYPES.values()),
 }
-"""Types of whose contents text is extracted, by whether they are text themselves."""
+"""Types whose text is extracted, by whether they are text themselves."""
 
 
 class Nature(msgspec.Struct, frozen=True, gc=False):
-    """`text_state` is one of the schema's."""
+    """The nature of a content; `text_state` is one of the schema's constants."""
 
     mime: str
     is_text: bool
@@ -62,22 +62,26 @@ class Nature(msgspec.Struct, frozen=True, gc=False):
 
 
 def extension_of(name: str) -> str:
-    """With its dot, in lower case; empty where there is none."""
+    """Return the extension with its dot, in lower case; empty if there is none."""
     base = name.rsplit("/", 1)[-1]
     dot = base.rfind(".")
     return base[dot:].lower() if dot > 0 else ""
 
 
 def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
-    """The nature of a content that begins with `head`, `SNIFF_BYTES` at least or all of it; `mime` is what its owner
-    says it is."""
+    """Detect the nature of a content.
+
+    Args:
+        head: the first bytes, at least `SNIFF_BYTES` or the whole content.
+        mime: the type given by the client.
+    """
     whole, head = head, head[:SNIFF_BYTES]
     text = _is_text(head)
     magic = None
     if head[:1] in _MAGIC_FIRST:
         magic = next((kind for start, kind in _MAGIC if head.startswith(start)), None)
     said = mime or _of_name(name)
-    # Whatever its owner calls it.
+    # Extract text if either the given type or the name asks for it.
     kind = {said, _of_name(name)} & _EXTRACTED[text]
     if magic == "application/pdf":
         return Nature(mime or magic, False, TEXT_WAITING)
@@ -85,7 +89,7 @@ def nature(head: bytes, name: str, mime: str | None = None) -> Nature:
         if said is None or (mime is None and said.startswith("text/")):
             said = magic or "application/octet-stream"
         return Nature(said, False, TEXT_WAITING if kind else TEXT_NONE)
-    # A text that is not in UTF-8 is decoded first.
+    # Text that is not UTF-8 is decoded first.
     encoded = charset_of(whole, is_cut=len(whole) >= SNIFF_BYTES).codec != "utf-8"
     if said is None or (mime is None and not head.startswith(b"<") and said.startswith(("image/", "audio/", "video/"))):
         said = "text/html" if head[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")) else "text/plain"
@@ -105,7 +109,7 @@ def _is_text(head: bytes) -> bool:
     if b"\0" in head:
         return False
     if not head.isascii() and not _is_utf8(head):
-        # An older character set, perhaps: letters and no control characters.
+        # It may be in a legacy character set: letters and no control characters.
         high = len(head) - len(head.translate(None, _HIGH))
         if _controls(head) or b"\x7f" in head:
             return False
@@ -115,7 +119,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Whether it is, as far as it goes: its last character may be cut off."""
+    """Return whether `head` is valid UTF-8, except that its last character may be cut off."""
     try:
         return bool(codecs.utf_8_decode(head, "strict", False))
     except UnicodeDecodeError:

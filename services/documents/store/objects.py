@@ -1,7 +1,8 @@
-"""Contents in the store: written once, read back with their checksum verified, collected when nothing holds them.
+"""Contents in the store: written once, verified on reading, and garbage-collected when unreferenced.
 
-Functions on a connection, inside the caller's transaction.  A small content is one block, by itself or in a pack with
-those that came with it; a large one is the chunks that `Incoming` has cut, each of which other contents may share.
+The functions take a connection and run inside the caller's transaction. A small content is one block, stored alone or
+in a pack with others added at the same time. A large one consists of the chunks cut by `Incoming`, which contents can
+share.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.kinds import Nature
 
 CHUNKED_FROM_BYTES = 4 * 1024 * 1024
-"""Below this, a content is compressed and stored whole."""
+"""Smaller contents are compressed and stored whole."""
 PACK_BYTES = 64 * 1024
-"""Long enough that the end of its last page is little; short enough to be read for one of the contents in it."""
+"""Large enough that little of the last page is wasted, small enough to be read for a single content."""
 PACKED_UP_TO_BYTES = 32 * 1024
 PACK_IDS = 4096
-"""The contents of a pack have ids from its own to this far on, so that they are found without an index."""
+"""The ids of a pack's contents lie in a range of this size from its own id, so they are found without an index."""
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """A packed content, or None for `data` where the content is thought to be there already."""
+    """A compressed content; `data` is None if the content is expected to be stored already."""
 
     dictionary: int
     data: bytes | None
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """A content ready to be stored: either a block, or parts (offset, number of the chunk) of a large one."""
+    """A content ready to be stored: a block, or the parts (offset, chunk id) of a large one."""
 
     hash: bytes
     size: int
@@ -45,7 +46,7 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A content as its row says."""
+    """The row of a stored content."""
 
     id: int
     hash: bytes
@@ -65,23 +66,23 @@ def by_hash(db: apsw.Connection, hash_: bytes) -> Stored | None:
 
 
 def by_id(db: apsw.Connection, id_: int) -> Stored | None:
-    """Raises DamagedContent."""
-    with legible(f"content {id_}"):
+    """Return a content by its id; None if it does not exist.  Raises DamagedContent."""
+    with isolating_damage(f"content {id_}"):
         row = db.execute(f"SELECT {COLUMNS} FROM object WHERE id=?", (id_,)).fetchone()
     return None if row is None else Stored(*row)
 
 
 @contextlib.contextmanager
-def legible(what: str) -> Iterator[None]:
-    """For one content of many: a page of the database that cannot be read is damage of this content alone."""
+def isolating_damage(what: str) -> Iterator[None]:
+    """Turn an unreadable database page into damage of this one content."""
     try:
         yield
     except apsw.CorruptError as error:
-        raise DamagedContent(f"{what} is on a page that cannot be read: {error}") from error
+        raise DamagedContent(f"{what} is on an unreadable page: {error}") from error
 
 
-def there(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """Those of the contents that are stored, with their ids."""
+def stored_ids(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
+    """Map the hashes of stored contents to their ids; others are omitted."""
     wanted = tuple(hashes)
     if not wanted:
         return {}
@@ -90,8 +91,11 @@ def there(db: apsw.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
 
 
 def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int | None], list[int]]:
-    """Store contents, the small ones in packs; answers the id of each (None: it has vanished), and the new ones."""
-    ids = there(db, {content.hash for content in contents})
+    """Store contents, small ones in packs.
+
+    Returns the id of each content (None if it was expected to be stored but is not), and the ids of the new ones.
+    """
+    ids = stored_ids(db, {content.hash for content in contents})
     fresh = {
         one.hash: one for one in contents if one.hash not in ids and (one.block is None or one.block.data is not None)
     }
@@ -127,7 +131,7 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
 
 
 def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:
-    """Store a chunk, unless it is there; answers its number."""
+    """Store a chunk unless it exists.  Returns its id."""
     number: int | None = db.execute("SELECT id FROM chunk WHERE hash=?", (hash_,)).get
     if number is None:
         db.execute("INSERT INTO chunk(hash, size, stored, data) VALUES(?, ?, ?, ?)", (hash_, size, len(data), data))
@@ -137,26 +141,28 @@ def put_chunk(db: apsw.Connection, hash_: bytes, size: int, data: bytes) -> int:
 
 def stream(db: apsw.Connection, stored: Stored, offset: int = 0, length: int | None = None, *,
            hashed: bool = True) -> Iterator[bytes]:  # fmt: skip
-    """The bytes of a content from `offset`, in pieces of 4 MiB at most, each verified by its checksum and its hash.
-    Raises DamagedContent."""
+    """Yield the bytes of a content from `offset` in pieces of at most 4 MiB, verified by checksum and hash.
+
+    Raises DamagedContent.
+    """
     name = f"content {stored.hash.hex()}"
     end = stored.size if length is None else min(stored.size, offset + length)
-    with legible(name):
+    with isolating_damage(name):
         if not stored.chunked:
             row = db.execute(_BLOCK, (stored.id, stored.size, stored.hash if hashed else None, name)).fetchone()
             if row is None:
-                raise DamagedContent(f"{name} has lost its block")
+                raise DamagedContent(f"{name}: its block is missing")
             if offset < end:
                 yield row[0][offset:end]
             return
         reached = offset
         for position, size, chunk in db.execute(_CHUNKS, (stored.id, offset, end, hashed)):
             if chunk is None or position > reached:
-                raise DamagedContent(f"{name} has lost a chunk, at byte {reached}")
+                raise DamagedContent(f"{name}: the chunk at byte {reached} is missing")
             yield chunk[max(0, offset - position) : end - position]
             reached = position + size
         if reached < end:
-            raise DamagedContent(f"{name} ends at byte {reached} instead of {stored.size}")
+            raise DamagedContent(f"{name} ends at byte {reached}, not {stored.size}")
 
 
 _BLOCK = (
@@ -174,12 +180,16 @@ HELD = (
     "(EXISTS(SELECT 1 FROM document WHERE document.object=object.id)"
     " OR EXISTS(SELECT 1 FROM held WHERE held.object=object.id))"
 )
-"""Of a content: whether a document or a snapshot has it."""
+"""SQL condition: a document or snapshot refers to the content."""
 
 
 def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
-    """Remove contents that nothing holds; answers how many candidates were looked at.  With `chunks`, also their
-    chunks: only while nothing is being received, whose chunks are not part of a content yet."""
+    """Remove unreferenced contents.  Returns how many candidates were examined.
+
+    Args:
+        chunks: also remove their chunks.  Only safe while nothing is being received, as chunks of incoming contents are
+            not referenced yet.
+    """
     candidates = [object_ for (object_,) in db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,))]
     query = f"SELECT id FROM carray(?) AS one JOIN object ON id = one.value WHERE NOT {HELD}"
     gone = [(id_,) for (id_,) in db.execute(query, (schema.ids(candidates),))]
@@ -196,10 +206,10 @@ def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
 
 
 def _repack(db: apsw.Connection, pack: int) -> None:
-    """Rewrite a pack without its deleted contents, once these are half of it."""
+    """Rewrite a pack without its deleted contents, once they make up half of it."""
     whole = db.execute("SELECT length(data) FROM pack WHERE id=?", (pack,)).get
     if whole is None:
-        # It was lost; what was in it says so when it is read.
+        # The pack is missing; reading its contents reports that.
         return
     query = "SELECT object, start, stored FROM packed WHERE object >= ?1 AND object < ?1 + ?2 AND pack=?1"
     left = list(db.execute(f"{query} ORDER BY object", (pack, PACK_IDS)))
@@ -215,6 +225,6 @@ def _repack(db: apsw.Connection, pack: int) -> None:
 
 
 def collect_chunks(db: apsw.Connection) -> int:
-    """Remove every chunk that no content is made of: what an upload left that was never finished."""
+    """Remove all unreferenced chunks, which unfinished uploads leave behind."""
     db.execute("DELETE FROM chunk WHERE NOT EXISTS(SELECT 1 FROM part WHERE chunk=chunk.id)")
     return db.changes()

@@ -1,6 +1,6 @@
-"""Documents as rows: what admits one to an answer, how one is named, and how one is written.
+"""Document rows: filter conditions, lookup by name or hash, and metadata updates.
 
-Functions on a connection, inside the caller's transaction.
+The functions take a connection and run inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _ROWS = (
 
 @dataclass(slots=True)
 class Conditions:
-    """What a document must fulfil; SQL on `document` and `object`, and the values in it."""
+    """SQL conditions on `document` and `object`, with their values."""
 
     clauses: list[str] = field(default_factory=list)
     values: list[apsw.SQLiteValue] = field(default_factory=list)
     is_slow: bool = False
-    """Whether each document's path has to be looked at."""
+    """Whether every document's path has to be examined."""
 
     def add(self, clause: str, *values: apsw.SQLiteValue) -> None:
         self.clauses.append(clause)
         self.values += values
 
     def add_globs(self, patterns: Sequence[str], *, negated: bool = False) -> None:
-        """The path matches one of these (or none)."""
+        """Require that the path matches one of the globs, or none of them if `negated`."""
         self.is_slow = True
         self.add(f"{'NOT ' if negated else ''}path_matches(?, document.path)", globs.SEPARATOR.join(patterns))
 
@@ -69,7 +69,7 @@ def conditions(
     mime_type: str | None = None,
     type_: str | None = None,
 ) -> Conditions:
-    """The conditions that callers may give.  Raises InvalidParams."""
+    """Build conditions from a caller's filters.  Raises InvalidParams."""
     found = Conditions()
     for tag in tags:
         found.add("EXISTS(SELECT 1 FROM tag WHERE tag.document=document.id AND tag=?)", tag)
@@ -92,7 +92,7 @@ def conditions(
         low, high = hash_range(hash_)
         found.add("object.hash BETWEEN ? AND ?", low, high)
     for key, value in (metadata or {}).items():
-        # A number in the metadata is equal to the text that writes it, for callers who give `key=value`.
+        # A number in the metadata equals its text form, for callers who pass `key=value`.
         found.add(
             "EXISTS(SELECT 1 FROM json_each(document.metadata) AS pair WHERE pair.key=?"
             " AND CASE pair.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false'"
@@ -108,7 +108,7 @@ def conditions(
 
 
 def extensions(text: str) -> list[str]:
-    """As callers give them, with or without dots, separated by commas."""
+    """Parse comma-separated extensions, with or without dots."""
     return [f".{one.strip().lower().lstrip('.')}" for one in text.split(",") if one.strip(" .")]
 
 
@@ -119,7 +119,7 @@ def _as_text(value: Scalar) -> str:
 
 
 def under(found: Conditions, path: str) -> None:
-    """At or below a path, or matching a glob."""
+    """Require a document at or below a path, or one that matches it as a glob."""
     if globs.is_glob(path):
         found.add_globs([path])
         return
@@ -132,13 +132,13 @@ def under(found: Conditions, path: str) -> None:
 
 
 def hash_digits(text: str) -> str:
-    """The hexadecimal digits of a hash or of its beginning.  Raises InvalidParams."""
+    """Return the hexadecimal digits of a hash or hash prefix.  Raises InvalidParams."""
     digits = text.strip().lower()
     for prefix in ("sha256:", "sha256-"):
         digits = digits.removeprefix(prefix)
     if not _HEX.fullmatch(digits) or len(digits) > 64:
         raise InvalidParams(
-            f"parameter `hash`: {text[:80]!r} is no SHA-256 in hexadecimal, nor the beginning of one", field="hash"
+            f"parameter `hash`: {text[:80]!r} is not a hexadecimal SHA-256 hash or a prefix of one", field="hash"
         )
     if len(digits) < MIN_HASH_DIGITS:
         raise InvalidParams(
@@ -148,7 +148,7 @@ def hash_digits(text: str) -> str:
 
 
 def hash_range(text: str) -> tuple[bytes, bytes]:
-    """The least and the greatest hash that begins so.  Raises InvalidParams."""
+    """Return the smallest and the largest hash with this prefix.  Raises InvalidParams."""
     digits = hash_digits(text)
     return bytes.fromhex(digits.ljust(64, "0")), bytes.fromhex(digits.ljust(64, "f"))
 
@@ -165,14 +165,14 @@ def total(db: apsw.Connection, found: Conditions) -> int:
 
 
 def holding(db: apsw.Connection, object_: int, found: Conditions | None = None, limit: int = -1) -> list[Document]:
-    """Documents (of those that fulfil the conditions) that hold a content."""
+    """Return the documents that hold a content and meet the conditions."""
     here = Conditions() if found is None else Conditions([*found.clauses], [*found.values])
     here.add("document.object=?", object_)
     return list(documents(db, here, limit=limit))
 
 
 def count_by_object(db: apsw.Connection, objects: Sequence[int], found: Conditions) -> dict[int, int]:
-    """How many documents (of those that fulfil the conditions) hold each content; none where there are none."""
+    """Count the matching documents of each content; contents without any are omitted."""
     query = (
         "SELECT document.object, count(*) FROM carray(?) AS one JOIN document ON document.object = one.value"
         f" JOIN object ON object.id = document.object{found.where} GROUP BY 1"
@@ -192,18 +192,18 @@ def _document(row: Sequence[Any]) -> Document:
 
 
 def instant(ns: int) -> str:
-    """RFC 3339, in UTC, to the millisecond."""
+    """Format a time as RFC 3339 in UTC, with milliseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)
     try:
         moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC).replace(microsecond=rest // 1000)
     except (OverflowError, ValueError, OSError):
-        # A file may claim any time at all.
+        # A file can have any time.
         moment = datetime.datetime.fromtimestamp(0, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def named(db: apsw.Connection, name: str, *, ends: bool = True) -> list[Document]:
-    """The documents of a path or else of a name, or else (with `ends`) those whose path ends so."""
+    """Return the documents with this path, else with this name, else (if `ends`) those whose path ends with it."""
     plain = name.removeprefix("./")
     tries: list[tuple[str, list[apsw.SQLiteValue]]] = [("document.path=?", [plain]), ("document.name=?", [plain])]
     if ends and "/" in plain.strip("/"):
@@ -216,13 +216,17 @@ def named(db: apsw.Connection, name: str, *, ends: bool = True) -> list[Document
 def pick(
     db: apsw.Connection, *, hash_: str | None = None, name: str | None = None, path: str | None = None
 ) -> list[Document]:
-    """The documents of one content, as `get` and `graph` name it.  Raises InvalidParams (the hash cannot be one),
-    OperationError (there is no such document, or several contents are meant)."""
+    """Return the documents of the one content that `get` or `graph` asks for.
+
+    Raises:
+        InvalidParams: the hash is malformed.
+        OperationError: there is no such document, or the name or hash is ambiguous.
+    """
     if hash_ is not None:
         field_, said = "hash", f"hash {hash_digits(hash_)}"
         rows = list(documents(db, conditions(hash_=hash_)))
         several = sorted({row.hash[:16] for row in rows})
-        why = f"{len({row.hash for row in rows})} hashes begin so", "give more digits"
+        why = f"{len({row.hash for row in rows})} hashes have this prefix", "give more digits"
     else:
         wanted = path if path is not None else name
         assert wanted is not None
@@ -230,7 +234,7 @@ def pick(
         said = f"{field_} {wanted[:200]!r}"
         rows = named(db, wanted)
         several = [row.path for row in rows]
-        why = f"{len(rows)} documents have it", "give the whole path, or the hash"
+        why = f"{len(rows)} documents have it", "give the full path or the hash"
     if not rows:
         near = "" if hash_ is not None else nearest(db, str(path if path is not None else name))
         raise OperationError(f"Document not found: no document with {said}{near}", field=field_)
@@ -241,15 +245,15 @@ def pick(
 
 
 def nearest(db: apsw.Connection, wanted: str) -> str:
-    """The end of a message about a path or a name that no document has: what may have been meant."""
+    """Return a "did you mean" suffix for the message about an unknown path or name."""
     column = "path" if "/" in wanted else "name"
     query = f"SELECT DISTINCT {column} FROM document ORDER BY abs(length({column}) - ?), {column} LIMIT 5000"
     return did_you_mean(wanted, (found for (found,) in db.execute(query, (len(wanted),))))
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What an `add` says of its documents."""
+class DocumentAttributes:
+    """The attributes that an `add` gives its documents."""
 
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
@@ -259,7 +263,7 @@ class Given:
 
 
 def merge(db: apsw.Connection, id_: int, values: Mapping[str, Scalar]) -> None:
-    """Set values of a document's metadata; null takes one away."""
+    """Set values in a document's metadata; None removes a key."""
     if values:
         before = json.loads(db.execute("SELECT metadata FROM document WHERE id=?", (id_,)).get)
         after = {key: value for key, value in {**before, **values}.items() if value is not None}
@@ -268,7 +272,7 @@ def merge(db: apsw.Connection, id_: int, values: Mapping[str, Scalar]) -> None:
 
 
 def join(db: apsw.Connection, collection: str, ids: apsw.CArrayBinding) -> None:
-    """Have documents be in a collection, which is made with the first of them."""
+    """Add documents to a collection, creating it if necessary."""
     db.execute("INSERT OR IGNORE INTO collection(name) VALUES(?)", (collection,))
     db.execute(
         "INSERT OR IGNORE INTO member(document, collection)"

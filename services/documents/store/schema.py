@@ -1,10 +1,9 @@
-"""The two databases of documents.
+"""The schemas of the two databases.
 
-`packs.db` is the store itself: contents, documents, collections, snapshots and sessions; what it acknowledges is on
-disk.  `index.db` has the trigrams of their texts and the names in their code; it can be lost at any time and is built
-again from the packs.
-Each change of a document leaves marks in the outboxes, by triggers, so that no way to change one can forget to tell
-the search, the graph and the index.
+`packs.db` is the store: contents, documents, collections, snapshots and sessions. Acknowledged writes are on disk.
+`index.db` has the trigrams of the texts and the names in the code. It is derived and can be rebuilt from the packs at
+any time. Triggers put every change of a document into the outboxes, so no code path can forget to update the search,
+the graph and the index.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from linckia.services.documents.manifest import INDEX_VERSION, PACKS_VERSION
 from linckia.services.runtime.database import Schema
 
 TEXT_NONE, TEXT_OWN, TEXT_EXTRACTED, TEXT_WAITING, TEXT_QUARANTINED = 0, 1, 2, 3, 4
-"""Where the text of a content is: it has none, is text itself, has one extracted, waits for that, or cannot be read."""
+"""Text states: no text, the content itself is text, extracted, waiting for extraction, extraction failed."""
 
 PACKED = """
--- Small contents that came together, each compressed by itself, in one row: a row of its own would leave a quarter of
--- its page empty.  A pack has the number of the first content in it.
+-- Small contents that were added together share a row, each compressed separately; separate rows would leave a quarter
+-- of each page empty. The id of a pack is that of its first content.
 CREATE TABLE pack(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE packed(
     object INTEGER PRIMARY KEY, pack INTEGER NOT NULL, start INTEGER NOT NULL, stored INTEGER NOT NULL,
@@ -38,7 +37,7 @@ END;
 """
 
 DECODED = """
--- That the text of a content was decoded from, and how that is known.
+-- The character set that the text was decoded from, and how it was detected.
 ALTER TABLE object ADD COLUMN charset TEXT;
 CREATE TRIGGER object_read AFTER UPDATE OF text_state ON object WHEN NEW.text_state = 2 BEGIN
     INSERT OR IGNORE INTO index_outbox(object) VALUES(NEW.id);
@@ -51,11 +50,11 @@ _TABLES = (
     """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
--- What texts of this store have in common, for zstd; an old one is kept for as long as the store.
+-- zstd dictionaries trained on texts of this store; old ones are never deleted.
 CREATE TABLE dictionary(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 
--- A content; its bytes are in one block, in a pack with others, or in chunks where it is large.  Ids are never given
--- twice.
+-- Contents. The bytes are in one block, in a pack with others, or in chunks if the content is large. Ids are never
+-- reused.
 CREATE TABLE object(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     hash BLOB NOT NULL UNIQUE,
@@ -79,7 +78,7 @@ CREATE TABLE part(
 ) WITHOUT ROWID;
 CREATE INDEX part_chunk ON part(chunk);
 
--- Text that was extracted from a content that is none itself.
+-- Text extracted from contents that are not text themselves.
 CREATE TABLE text(object INTEGER PRIMARY KEY, size INTEGER NOT NULL, data BLOB NOT NULL);
 
 CREATE TABLE document(
@@ -94,7 +93,7 @@ CREATE TABLE document(
     created_ns INTEGER NOT NULL,
     modified_ns INTEGER NOT NULL,
     indexed_ns INTEGER NOT NULL,
-    -- What tells a file from a later version of it, without reading it; empty where it may not be relied on.
+    -- Identifies this version of a file without reading it; empty if it is not reliable.
     stamp TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX document_object ON document(object);
@@ -107,7 +106,7 @@ CREATE TABLE member(document INTEGER NOT NULL, collection INTEGER NOT NULL, PRIM
     WITHOUT ROWID;
 CREATE INDEX member_collection ON member(collection, document);
 
--- The listing is what `snapshots` packs and unpacks; `held` keeps its contents from the collector of garbage.
+-- `snapshots` encodes and decodes the listing; `held` protects its contents from garbage collection.
 CREATE TABLE snapshot(
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -129,17 +128,17 @@ CREATE TABLE session(
 CREATE TABLE watched(session TEXT NOT NULL, folder TEXT NOT NULL, interval_ms INTEGER NOT NULL,
     PRIMARY KEY(session, folder)) WITHOUT ROWID;
 
--- Contents that may have lost their last document or snapshot.
+-- Contents that may no longer belong to any document or snapshot.
 CREATE TABLE loose(object INTEGER PRIMARY KEY);
 
--- Contents whose text is still to come into, or out of, the index of trigrams.
+-- Contents whose text has to be added to the trigram index or removed from it.
 CREATE TABLE index_outbox(object INTEGER PRIMARY KEY);
 
--- Contents to be delivered to the search, and documents to be delivered to the graph; a change gives a new number.
+-- Contents to be delivered to the search and documents to be delivered to the graph; each change assigns a new number.
 CREATE TABLE search_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, object INTEGER NOT NULL UNIQUE);
 CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL UNIQUE);
 
--- The nodes of each document that were delivered to the graph.
+-- The nodes of each document that have been delivered to the graph.
 CREATE TABLE graph_fed(document INTEGER NOT NULL, node TEXT NOT NULL, PRIMARY KEY(document, node)) WITHOUT ROWID;
 
 CREATE TRIGGER document_arrives AFTER INSERT ON document BEGIN
@@ -191,22 +190,21 @@ END;
 
 
 def _name(db: apsw.Connection) -> None:
-    """Give the packs an epoch, by which the index and the search know them from any others."""
+    """Give the packs an epoch, which distinguishes them from other stores in the index and the search."""
     epoch = f"{time.time_ns():x}-{secrets.token_hex(8)}"
-    # As nothing is cut yet, nothing is cut in another way than it would be now.
+    # Nothing is cut yet, so nothing has to be cut again.
     db.execute("INSERT INTO setting VALUES('epoch', ?), ('cut', '')", (epoch,))
 
 
-# The first of version 1 lacked the second of these tables.
+# The first databases of version 1 lacked `graph_fed`.
 _MIGRATE_1 = PACKED + "CREATE TABLE IF NOT EXISTS graph_fed(document, node, PRIMARY KEY(document, node)) WITHOUT ROWID"
 
-# What had no text, or was text that is better read than searched as it is, by their kinds.
+# Extract text of documents that had none, or whose source was searched as text.
 _MIGRATE_2 = "UPDATE object SET text_state={} WHERE text_state IN ({}, {}) AND mime IN ({})".format(
     TEXT_WAITING, TEXT_NONE, TEXT_OWN, ", ".join(f"'{mime}'" for mime in sorted(DOCUMENT_TYPES.values()))
 )
 
-# More is read of documents than before.  A text in another character set than UTF-8 comes to wait when it is indexed
-# again.
+# Extraction has improved, so repeat it. Texts in character sets other than UTF-8 are queued when they are reindexed.
 _MIGRATE_3 = (
     f"DROP TRIGGER IF EXISTS object_read; {DECODED}"
     f"UPDATE object SET text_state={TEXT_WAITING} WHERE text_state={TEXT_EXTRACTED}"
@@ -222,22 +220,22 @@ INSERT OR IGNORE INTO index_outbox(object) SELECT id FROM object WHERE text_stat
 """
 
 _INDEX = """
--- The epoch of the packs that this is an index of, once all of them is queued for it.
+-- The epoch of the packs that this index belongs to, set once all of them are queued for it.
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
--- Contents whose text is in the index, in so many pieces (see `pieces`).
+-- Contents whose text is in the index, with the number of their pieces (see `pieces`).
 CREATE TABLE done(object INTEGER PRIMARY KEY, first INTEGER NOT NULL, pieces INTEGER NOT NULL);
 CREATE UNIQUE INDEX done_first ON done(first);
--- Texts too long for the index: they are looked through each time.
+-- Texts too long for the index, which are scanned each time.
 CREATE TABLE unindexed(object INTEGER PRIMARY KEY);
 CREATE VIRTUAL TABLE trigram USING fts5(
     text, content='', contentless_delete=1, tokenize='trigram case_sensitive 1', detail=none
 );
--- In how many of some of the pieces each trigram is.
+-- The number of sampled pieces that contain each trigram.
 CREATE TABLE sample(trigram TEXT PRIMARY KEY, pieces INTEGER NOT NULL) WITHOUT ROWID;
--- Words of the texts, for those that are misspelt.
+-- Words of the texts, for spelling correction.
 CREATE TABLE word(word TEXT PRIMARY KEY, objects INTEGER NOT NULL) WITHOUT ROWID;
 
--- What code defines and uses, by name; `symbol` of a reference is who uses it, 0 for the file itself.
+-- Definitions and uses in code, by name; `symbol` of a reference is the enclosing definition, 0 for the file itself.
 CREATE TABLE code(object INTEGER PRIMARY KEY, language TEXT NOT NULL, family TEXT NOT NULL, problem TEXT);
 CREATE TABLE symbol(
     id INTEGER PRIMARY KEY, object INTEGER NOT NULL, name TEXT NOT NULL, qualified TEXT NOT NULL, kind TEXT NOT NULL,
@@ -245,7 +243,7 @@ CREATE TABLE symbol(
 );
 CREATE INDEX symbol_object ON symbol(object);
 CREATE INDEX symbol_name ON symbol(name);
--- There are twenty times as many of these as contents, and of their words a tenth: as numbers they take half the room.
+-- There are twenty times as many uses as contents, and a tenth as many distinct words; ids halve their size.
 CREATE TABLE term(id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE used(
     object INTEGER NOT NULL, number INTEGER NOT NULL, symbol INTEGER NOT NULL, kind INTEGER NOT NULL,
@@ -257,19 +255,19 @@ CREATE VIEW reference AS
         used.tentative
     FROM used JOIN term relation ON relation.id = used.kind JOIN term named ON named.id = used.name
         JOIN term meant ON meant.id = used.target;
--- Names whose meaning may have changed: the documents that use them are delivered to the graph again.
+-- Names whose meaning may have changed; documents that use them are delivered to the graph again.
 CREATE TABLE changed(name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
 INDEX = Schema(version=INDEX_VERSION, tables=_INDEX)
 
 _ROWS = 128
-"""That one statement inserts: a statement waits for the interpreter once, which threads that compress take in turns.
-With one row each, that wait would be most of the time that a bulk add takes."""
+"""Rows per INSERT statement.  Each statement has to reacquire the GIL from the threads that compress; with one row per
+statement, a bulk add would spend most of its time on that."""
 
 
 def insert(db: apsw.Connection, table: str, rows: Sequence[tuple[apsw.SQLiteValue, ...]]) -> None:
-    """Insert rows into `table(column, …)`, many by one statement."""
+    """Insert rows into `table(column, …)`, many per statement."""
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
         row = f"({', '.join('?' * len(some[0]))})"
@@ -277,11 +275,11 @@ def insert(db: apsw.Connection, table: str, rows: Sequence[tuple[apsw.SQLiteValu
 
 
 def ids(numbers: Iterable[int]) -> apsw.CArrayBinding:
-    """Numbers of rows as the table `carray(?)`, which cannot be empty: for none it has -1, the number of no row."""
+    """Bind row ids for `carray(?)`.  It must not be empty, so without ids it has -1, which is never a row id."""
     return apsw.carray(array("q", numbers) or array("q", (-1,)))
 
 
 def next_id(db: apsw.Connection, table: str) -> int:
-    """The number that the next row of a table will get, which numbers its rows by AUTOINCREMENT."""
+    """Return the id that the next row of an AUTOINCREMENT table will get."""
     last = db.execute("SELECT seq FROM sqlite_sequence WHERE name=?", (table,)).get
     return (last or 0) + 1

@@ -1,7 +1,7 @@
-"""Snapshots: what one `add` of a directory found there, path by path, to be restored as it was.
+"""Snapshots: the files that an `add` of a directory found, so that the directory can be restored.
 
-The listing is one compressed record; each content in it is held, so that it is not collected while the snapshot is
-there.
+The listing is one compressed record. A snapshot holds a reference to each content in it, which protects the content
+from garbage collection.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from linckia.services.documents.store import schema
 from linckia.services.documents.store.rows import instant
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A file of the directory, with its absolute path; `hash` is empty in a listing whose contents are held."""
+class SnapshotEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A file of the directory, with its absolute path.  `hash` is empty in a listing whose contents are held."""
 
     path: str
     hash: bytes
@@ -32,11 +32,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     mode: int
 
 
-_decoder = msgspec.msgpack.Decoder(list[Entry])
+_decoder = msgspec.msgpack.Decoder(list[SnapshotEntry])
 
 
 def take(
-    db: apsw.Connection, directory: str, label: str | None, collection: str | None, entries: Sequence[Entry]
+    db: apsw.Connection, directory: str, label: str | None, collection: str | None, entries: Sequence[SnapshotEntry]
 ) -> str:
     now_ns = time.time_ns()
     id_ = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now_ns // 1_000_000_000))}-{secrets.token_hex(4)}"
@@ -47,7 +47,7 @@ def take(
         (id_, label or "", directory, collection, now_ns, len(entries), sum(entry.size for entry in entries), listing),
     )
     number = db.last_insert_rowid()
-    # Contents that were deleted while this add was under way are gone, and the restore will say so.
+    # Contents deleted during this add are gone; a restore reports that.
     db.execute(
         "INSERT OR IGNORE INTO held(object, snapshot)"
         " SELECT id, ? FROM object WHERE id IN (SELECT value FROM carray(?))",
@@ -56,7 +56,7 @@ def take(
     return id_
 
 
-def packed(entries: Sequence[Entry]) -> bytes:
+def packed(entries: Sequence[SnapshotEntry]) -> bytes:
     return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(msgspec.msgpack.encode(entries))
 
 
@@ -77,7 +77,7 @@ def latest(db: apsw.Connection, limit: int, offset: int) -> list[Snapshot]:
 
 
 def find(db: apsw.Connection, id_: str) -> Snapshot:
-    """By its id, or else the latest of that label.  Raises OperationError."""
+    """Return a snapshot by its id, or the latest with that label.  Raises OperationError."""
     for condition in ("id=?", "label=? AND label <> '' ORDER BY number DESC LIMIT 1"):
         row = db.execute(f"{_COLUMNS} WHERE {condition}", (id_,)).fetchone()
         if row is not None:
@@ -86,7 +86,7 @@ def find(db: apsw.Connection, id_: str) -> Snapshot:
     raise OperationError(f"Snapshot not found: {id_}{did_you_mean(id_, labels)}", field="snapshot_id")
 
 
-def entries(db: apsw.Connection, id_: str) -> Iterator[Entry]:
+def entries(db: apsw.Connection, id_: str) -> Iterator[SnapshotEntry]:
     listing = db.execute("SELECT listing FROM snapshot WHERE id=?", (id_,)).get
     listed = _decoder.decode(zstandard.ZstdDecompressor().decompress(listing))
     query = "SELECT id, hash FROM carray(?) AS wanted JOIN object ON object.id = wanted.value"

@@ -1,4 +1,4 @@
-"""The text of a content, whole or window by window, whether it is text itself or was extracted; or of many contents."""
+"""Read the text of contents, whole or in windows, whether the content is text itself or its text was extracted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from linckia.services.documents.store.objects import Stored
 from linckia.services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
 
 WHOLE_BYTES = 16 * 1024 * 1024
-"""Longer texts are searched window by window, and are not indexed."""
+"""Longer texts are not indexed, and are searched in windows."""
 WINDOW_BYTES = 4 * 1024 * 1024
 MAX_LINE_BYTES = 32 * 1024 * 1024
 FEWEST, MOST = 4, 32
-"""Contents that are read ahead; a reader may stop at any time, so there are few at first."""
+"""Number of contents to read ahead: few at first, because the reader may stop at any time."""
 AHEAD_BYTES = 256 * 1024
-"""Longer ones are left to be read by themselves: there are few, and what is read ahead is held in memory."""
+"""Longer contents are not read ahead, as that is held in memory.  There are few of them."""
 
 
 def has_text(stored: Stored | None) -> TypeGuard[Stored]:
@@ -30,18 +30,18 @@ def has_text(stored: Stored | None) -> TypeGuard[Stored]:
 
 
 def pieces(db: apsw.Connection, stored: Stored) -> Iterator[bytes]:
-    """The text in UTF-8 (as far as its owner wrote it so), in pieces.  Raises DamagedContent.
+    """Yield the text in pieces.  It is UTF-8 if the original is valid.  Raises DamagedContent.
 
-    The checksum of each block is verified, its hash is not: thousands may be looked through for one answer.
+    Block checksums are verified but hashes are not, because one query may read thousands of texts.
     """
     if stored.text_state == TEXT_OWN:
         yield from objects.stream(db, stored, hashed=False)
     elif stored.text_state == TEXT_EXTRACTED:
         name = f"the text of content {stored.hash.hex()}"
-        with objects.legible(name):
+        with objects.isolating_damage(name):
             row = db.execute("SELECT unpacked(0, data, size, NULL, ?) FROM text WHERE object=?", (name, stored.id)).get
         if row is None:
-            raise DamagedContent(f"content {stored.hash.hex()} has lost its text")
+            raise DamagedContent(f"the extracted text of content {stored.hash.hex()} is missing")
         yield row
 
 
@@ -59,17 +59,17 @@ _AHEAD = (
 def ahead(
     db: apsw.Connection, ids: Iterator[int], damaged: Callable[[str], None]
 ) -> Iterator[tuple[Stored, bytes | None]]:
-    """The contents in the order given, without those that are gone, and their text, read by few questions.
+    """Yield contents in the given order with their text, read with few queries.  Contents that are gone are skipped.
 
-    None for a text that is long, extracted or damaged: `windows` reads it, or says so.  `damaged` is told of contents
-    whose row cannot be read.
+    The text is None if it is long, extracted or damaged; `windows` then reads it or reports the damage. `damaged` is
+    called with a message for each content whose row cannot be read.
     """
     count = FEWEST
     while some := list(itertools.islice(ids, count)):
         try:
             yield from [(Stored(*row), text) for text, *row in db.execute(_AHEAD, (schema.ids(some),))]
         except (apsw.CorruptError, DamagedContent):
-            # One of them.
+            # Find the damaged one.
             for id_ in some:
                 try:
                     if (stored := objects.by_id(db, id_)) is not None:
@@ -80,8 +80,10 @@ def ahead(
 
 
 def beginning(db: apsw.Connection, object_: int, limit: int) -> tuple[str, str]:
-    """About so many bytes of a content's text, '' where it has none; and its MIME type.  Both are '' where it cannot be
-    read, which `get` tells."""
+    """Return about `limit` bytes of a content's text ('' if it has none) and its MIME type.
+
+    Both are '' if the content cannot be read; `get` reports the damage.
+    """
     found = bytearray()
     with contextlib.suppress(DamagedContent):
         if (stored := objects.by_id(db, object_)) is not None:
@@ -95,24 +97,24 @@ def beginning(db: apsw.Connection, object_: int, limit: int) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Whole lines of a text: those from `start` to `end` are this window's own, the others their nearest neighbours."""
+    """Whole lines of a text: `start` to `end` is the window itself, the rest is context around it."""
 
     data: bytes
     start: int
     end: int
     line: int = 1
-    """Number, from 1, of the line that begins at `start`."""
+    """Number of the line that begins at `start`, counted from 1."""
 
 
 def window(data: bytes) -> Window:
-    # One byte is looked for many times as fast as two.
+    # Searching for one byte is many times as fast as for two.
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
     return Window(data, 0, len(data))
 
 
 def windows(db: apsw.Connection, stored: Stored, context: int) -> Iterator[Window]:
-    """The text in windows that have `context` lines of their neighbours.  Raises DamagedContent."""
+    """Yield the text in windows with `context` lines around them.  Raises DamagedContent."""
     if stored.size <= WINDOW_BYTES or stored.text_state == TEXT_EXTRACTED:
         yield window(b"".join(pieces(db, stored)))
         return
@@ -134,13 +136,13 @@ def _bodies(stream: Iterator[bytes]) -> Iterator[bytes]:
     held = bytearray()
     end = 0
     for piece in stream:
-        # Only in what is new: a line may be as long as the whole text.
+        # Search only the new piece, since a line may be as long as the whole text.
         last = piece.rfind(b"\n") + 1
         end = len(held) + last if last else end
         held += piece
         if len(held) >= WINDOW_BYTES:
             if not end and len(held) >= MAX_LINE_BYTES:
-                # No line that anyone reads: cut it somewhere.
+                # Nobody reads a line this long: cut it anywhere.
                 end = len(held)
             if end:
                 yield bytes(held[:end]).replace(b"\r\n", b"\n")

@@ -1,4 +1,4 @@
-"""The training of the dictionary that texts are compressed with, once the store has seen enough of them."""
+"""Train the compression dictionary for texts, once the store has seen enough of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trio
 import zstandard
 
 from linckia.services.documents.store.compress import DICTIONARY_FOR_BYTES
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.databases import Store
 
 DICTIONARY_BYTES = 96 * 1024
 TRAIN_FROM_BYTES = 1024 * 1024
@@ -16,7 +16,7 @@ TRAIN_FROM_AT_MOST = 8 * 1024 * 1024
 MIN_SAMPLES = 100
 FIRST_SAMPLES_BYTES = 2 * 1024 * 1024
 _EVERY = 7
-"""Of the texts that are seen, one in so many is a sample: neighbours in a folder are too much alike."""
+"""One of this many texts is sampled, since neighbours in a folder are too similar."""
 
 
 class Trainer:
@@ -31,7 +31,7 @@ class Trainer:
         self._turn = trio.Lock()
 
     def see(self, data: bytes) -> bool:
-        """A text on its way in; answers whether there is enough to train on."""
+        """Consider an incoming text as a sample.  Returns whether there are enough samples to train."""
         if self._codec.current or not 64 <= len(data) <= DICTIONARY_FOR_BYTES:
             return False
         self._seen += 1
@@ -41,25 +41,25 @@ class Trainer:
         return self._bytes >= FIRST_SAMPLES_BYTES
 
     async def train_if_due(self) -> None:
-        """Train and store a dictionary, where there is none yet and enough was seen."""
+        """Train and store a dictionary, if there is none yet and there are enough samples."""
         if self._codec.current or self._bytes < FIRST_SAMPLES_BYTES:
             return
         async with self._turn:
-            # Who waited finds it done.
+            # Another task may have trained it while this one waited.
             samples, self._samples, self._bytes = self._samples, [], 0
             if self._codec.current or (data := await trio.to_thread.run_sync(train, samples)) is None:
                 return
-            # On disk before the first block that needs it.
+            # Store it before the first block that needs it.
             query = "INSERT INTO dictionary(data) VALUES(?) RETURNING id"
             self._codec.take(await self._store.write(lambda db: db.execute(query, (data,)).get), data)
 
 
 def train(samples: Sequence[bytes]) -> bytes | None:
-    """A dictionary of what the samples have in common; None where they are too few, or have nothing."""
+    """Return a dictionary trained on the samples; None if there are too few or they have nothing in common."""
     if len(samples) < MIN_SAMPLES or sum(map(len, samples)) < TRAIN_FROM_BYTES:
         return None
     try:
         return zstandard.train_dictionary(DICTIONARY_BYTES, list(samples), k=1024, d=8).as_bytes()
     except zstandard.ZstdError:
-        # Samples that have nothing in common: no dictionary would help.
+        # The samples have nothing in common, so no dictionary would help.
         return None

@@ -1,1 +1,1 @@
-"""Finding text: extraction, indexes, grep and search."""
+"""Text: extraction, indexes, grep and search."""

@@ -1,9 +1,9 @@
-"""Telling the search what contents there are, through any crash of either side.
+"""The crash-safe feed of contents to the search service.
 
-Every change leaves the content's number in an outbox.  Each content is stated as it is now: its passages, and the tags
-and places of the documents that hold it.  Where texts would be cut in other places than they were, since the model
-reads less or more, all contents are stated again once nothing else waits, as fast as their vectors come: the search
-serves what it has until then.
+Every change puts the content's id into an outbox. A delivery contains the current state of a content: its passages, and
+the tags and locations of the documents that hold it. If texts would now be cut differently, because the model's window
+changed, all contents are delivered again once the outbox is empty, no faster than they are embedded. The search uses
+the old passages until then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linckia.proto.ops.documents.reading import CORPUS
 from linckia.proto.ops.retrieve import Group, Item, RetrieveStatus
 from linckia.services.documents.add.add import Adding
 from linckia.services.documents.store import rows, texts
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.text.passages import MAX_TEXT_CHARS, VERSION, embedded, passages
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.models.measure import Measure, measure
@@ -29,23 +29,23 @@ from linckia.services.runtime.text import cutting
 BATCH = 64
 BATCH_BYTES = 512 * 1024
 CUT_BATCH = 16
-"""Contents that are stated again at once: what is new waits no longer for it."""
+"""Contents per batch of a re-cut; new contents wait at most for one such batch."""
 MAX_PLACES = 32
 
 
 class ContentFeed(SearchFeed):
-    """The feed, and the outbox that runs it."""
+    """The feed of contents to the search service."""
 
     def __init__(self, env: Environment, store: Store, adding: Adding) -> None:
         super().__init__(env, store, CORPUS, table="search_outbox")
         self._adding = adding
         self._store = store
         self._is_cut = False
-        """Whether all contents are in the search as they would be cut now."""
+        """Whether the search has all contents as they would be cut now."""
 
     @property
     def prefix(self) -> str:
-        """Of this store's groups; another store's numbers mean other contents.  Raises Damaged."""
+        """The prefix of this store's group ids, as ids of another store mean other contents.  Raises Damaged."""
         if not self._store.epoch:
             raise Damaged(self._store.packs.damage)
         return self._store.epoch.replace("-", "")[-16:] + "-"
@@ -58,7 +58,7 @@ class ContentFeed(SearchFeed):
         return sorted(theirs - ours.keys())
 
     async def take(self) -> Due | None:
-        """The next contents of the outbox, and where it has none, of those that were cut in another way."""
+        """Return the next contents of the outbox or, if it is empty, of those to be cut again."""
         await self._adding.give_way()
         due = await super().take()
         if due is None and not self._is_cut:
@@ -70,7 +70,7 @@ class ContentFeed(SearchFeed):
         return due
 
     async def cut_again(self) -> None:
-        """Have the contents stated again that were cut in another way; ends once all are."""
+        """Deliver contents again that were cut differently, until all are done."""
         while not self._is_cut:
             await trio.sleep(cutting.AGAIN_S)
             self.outbox.hurry()
@@ -97,7 +97,7 @@ class ContentFeed(SearchFeed):
         return Due(tuple(numbers), groups, gone) if numbers else None
 
     def _cut_again(self, db: apsw.Connection) -> Due | None:
-        """The next contents whose passages may be others by now."""
+        """Return the next contents whose passages may have changed."""
         now = f"{cutting.VERSION}.{VERSION}.{self._measure.signature}"
         settings = dict(db.execute("SELECT name, value FROM setting WHERE name IN ('cut', 'cutting')"))
         if settings.get("cut") == now:
@@ -115,7 +115,7 @@ class ContentFeed(SearchFeed):
         holders = rows.holding(db, object_)
         if not holders:
             return None
-        # Where the text cannot be read, the name is found all the same.
+        # If the text cannot be read, the name is still searchable.
         text, _ = texts.beginning(db, object_, MAX_TEXT_CHARS)
         here = holders[:MAX_PLACES]
         title = " ".join(dict.fromkeys(one.name for one in here))[:1000]

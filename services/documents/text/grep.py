@@ -1,8 +1,7 @@
-"""Finding lines in all documents: candidates from the index of trigrams, then the text itself.
+"""Grep over all documents: the trigram index selects candidates, whose text is then searched.
 
-The index only ever excludes contents; those that are not in it yet are looked through like the candidates, so an
-answer is complete a moment after an `add` as well.  Contents come in the order of their ids, which a cursor goes on
-from.
+The index only excludes contents. Those not indexed yet are searched too, so results are complete right after an `add`.
+Contents are visited in the order of their ids, so a cursor can resume.
 """
 
 from __future__ import annotations
@@ -20,37 +19,37 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.documents.find import DocumentsGrep, FileCount, GrepMatch, GrepResult
 from linckia.services.documents.store import rows, texts
 from linckia.services.documents.store.compress import DamagedContent
+from linckia.services.documents.store.databases import is_complete
 from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.store import is_complete
-from linckia.services.documents.text import pieces
+from linckia.services.documents.text import trigram_index
 from linckia.services.documents.text.lines import Line, TookTooLong, compiled
 from linckia.services.runtime import literals
 
 TIME_LIMIT_S = 20.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-MAX_SAID = 20
+MAX_NOTES = 20
 _CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})")
 
 
-class _Place(NamedTuple):
-    """Where an answer ends: a content, a document that holds it, and how many of its matches were answered."""
+class _Cursor(NamedTuple):
+    """The end of a page: a content, a document that holds it, and the number of its matches already returned."""
 
     object: int = 0
     document: int = 0
     matches: int = 0
 
 
-def _place(cursor: str | None) -> _Place:
+def _parsed_cursor(cursor: str | None) -> _Cursor:
     if cursor is None:
-        return _Place()
+        return _Cursor()
     match = _CURSOR.fullmatch(cursor)
     if match is None:
-        raise InvalidParams("parameter `cursor` is none that an answer has given", field="cursor")
-    return _Place(*map(int, match.groups()))
+        raise InvalidParams("parameter `cursor`: unknown cursor; use a `next_cursor` of this tool", field="cursor")
+    return _Cursor(*map(int, match.groups()))
 
 
 def conditions_of(params: DocumentsGrep) -> rows.Conditions:
-    """Raises InvalidParams."""
+    """Translate the filters of a grep to conditions.  Raises InvalidParams."""
     found = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
         hash_=params.hash,
@@ -60,7 +59,7 @@ def conditions_of(params: DocumentsGrep) -> rows.Conditions:
         for path in params.paths:
             rows.under(alternatives, path)
         if len(alternatives.clauses) < len(params.paths):
-            # One of them is `/`, which admits all.
+            # One of the paths is `/`, which admits everything.
             alternatives = rows.Conditions()
         else:
             found.is_slow |= alternatives.is_slow
@@ -73,7 +72,7 @@ def conditions_of(params: DocumentsGrep) -> rows.Conditions:
 
 
 def grep(db: apsw.Connection, params: DocumentsGrep) -> GrepResult:
-    """Raises InvalidParams."""
+    """Run a grep.  Raises InvalidParams."""
     began = time.monotonic()
     found = _Grep(db, params)
     found.run(began + TIME_LIMIT_S)
@@ -88,7 +87,7 @@ def grep(db: apsw.Connection, params: DocumentsGrep) -> GrepResult:
 
 
 class _Grep:
-    """One search, on one consistent state of the store."""
+    """One grep, on one snapshot of the store."""
 
     def __init__(self, db: apsw.Connection, params: DocumentsGrep) -> None:
         self._db = db
@@ -97,7 +96,7 @@ class _Grep:
             params.pattern, ignore_case=params.ignore_case, word=params.word, literal=params.literal
         )
         self._conditions = conditions_of(params)
-        self._begin = _place(params.cursor)
+        self._begin = _parsed_cursor(params.cursor)
         self._only_files = params.files_with_matches and not params.count
         self._bytes = 0
         self.match_count = self.file_count = self.searched = self.left_out = 0
@@ -105,13 +104,13 @@ class _Grep:
         self.files: list[str] = []
         self.counts: list[FileCount] = []
         self.degraded: list[str] = []
-        self.stopped: _Place | None = None
+        self.stopped: _Cursor | None = None
 
     def run(self, until: float) -> None:
         self._say_what_is_not_stored()
         for stored, text in texts.ahead(self._db, self._candidates(), self._say):
             if time.monotonic() > until:
-                self.stopped = _Place(stored.id)
+                self.stopped = _Cursor(stored.id)
                 break
             if not self._look(stored, text):
                 break
@@ -122,19 +121,19 @@ class _Grep:
             rows.under(place, path)
             if self._db.execute(f"SELECT 1 FROM document{place.where} LIMIT 1", place.values).fetchone() is None:
                 near = rows.nearest(self._db, path)
-                self._say(f"nothing is stored at or below {path[:200]!r}, and only what was added is searched{near}")
+                self._say(f"no document is stored at or below {path[:200]!r}; only added documents are searched{near}")
 
     def _say(self, what: str) -> None:
-        if len(self.degraded) < MAX_SAID:
+        if len(self.degraded) < MAX_NOTES:
             self.degraded.append(what)
 
     def _candidates(self) -> Iterator[int]:
-        """Contents that may have a match, by id; the ones not indexed yet are always among them."""
+        """Yield the ids of contents that may match, in order, including all that are not indexed yet."""
         db, params, first = self._db, self._params, self._begin.object
-        # Before the index is looked at: what comes into it meanwhile is in one of the two.
+        # Read before the index, so that a content that moves into it meanwhile is in at least one of the two.
         query = (
             "SELECT object FROM main.index_outbox WHERE object >= ?1 UNION SELECT object FROM idx.unindexed"
-            # These are long: what only a snapshot holds, or nothing any more, is not looked through in vain.
+            # These are long, so skip those without a document.
             " WHERE object >= ?1 AND EXISTS(SELECT 1 FROM main.document WHERE document.object = unindexed.object)"
             " ORDER BY 1"
         )
@@ -142,7 +141,7 @@ class _Grep:
         wanted = literals.ANYTHING
         if is_complete(db):
             wanted = literals.trigrams_of(params.pattern, literal=params.literal, ignore_case=params.ignore_case)
-        expression = pieces.expression_of(db, wanted)
+        expression = trigram_index.expression_of(db, wanted)
         allowed: set[int] | None = None
         found = self._conditions
         if found.clauses and (expression is None or not found.is_slow):
@@ -155,13 +154,13 @@ class _Grep:
             query = "SELECT id FROM object WHERE id >= ? AND text_state IN (1, 2) ORDER BY id"
             yield from sorted(allowed) if allowed is not None else _ints(db.execute(query, (first,)))
             return
-        # What is waiting may be in the index as well.
-        for object_, _ in itertools.groupby(heapq.merge(waiting, pieces.having(db, expression, first))):
+        # A waiting content may be in the index as well.
+        for object_, _ in itertools.groupby(heapq.merge(waiting, trigram_index.having(db, expression, first))):
             if allowed is None or object_ in allowed:
                 yield object_
 
     def _look(self, stored: Stored, text: bytes | None) -> bool:
-        """Take the matches of one content; answers whether there is room for more."""
+        """Collect the matches of one content.  Returns False if the page is full."""
         if not texts.has_text(stored) or not (holders := self._holders(stored.id)):
             return True
         self.searched += 1
@@ -178,9 +177,9 @@ class _Grep:
         return True
 
     def _lines(self, stored: Stored, text: bytes | None) -> tuple[int, list[Line]]:
-        """How many lines of a content match, as far as that matters, and those that may be answered."""
+        """Return the number of matching lines in a content, counted as far as needed, and the lines to return."""
         params = self._params
-        # One more than there is room for says that there is more.
+        # One more than fits shows that there are more.
         most = 1 if self._only_files else params.limit - len(self.matches) + 1 + self._begin.matches
         if params.count:
             most = params.max_count or 2**62
@@ -199,16 +198,16 @@ class _Grep:
                 if count >= most:
                     break
         except TookTooLong:
-            self._say(f"{self._named(stored.id)}: the pattern takes too long on it; the rest of it was left out")
+            self._say(f"{self._named(stored.id)}: the pattern takes too long on this file; the rest was skipped")
         except DamagedContent as error:
             self._say(f"{self._named(stored.id)}: {error}")
         return count, lines
 
     def _take(self, stored: Stored, id_: int, path: str, count: int, lines: list[Line], skip: int) -> bool:
-        """Answer the matches in one document, without the first ones; whether there was room."""
+        """Add the matches in one document, without the first `skip`.  Returns False if the page is full."""
         limit, hash_ = self._params.limit, stored.hash.hex()
         if self._params.count:
-            # The totals are of all documents, whether they are listed or not.
+            # The totals include documents that are not listed.
             self.match_count += count
             if len(self.counts) < limit:
                 self.counts.append(FileCount(file=path, hash=hash_, count=count))
@@ -217,7 +216,7 @@ class _Grep:
             taken = 1
         elif self._only_files:
             if len(self.files) >= limit:
-                self.stopped = _Place(stored.id, id_)
+                self.stopped = _Cursor(stored.id, id_)
                 return False
             self.files.append(path)
             taken = 1
@@ -226,7 +225,7 @@ class _Grep:
             taken = 0
             for line in lines[skip:]:
                 if len(self.matches) >= limit or self._bytes > MAX_ANSWER_BYTES:
-                    self.stopped = _Place(stored.id, id_, skip + taken)
+                    self.stopped = _Cursor(stored.id, id_, skip + taken)
                     break
                 taken += 1
                 self._bytes += len(line.text) + sum(map(len, (*line.before, *line.after))) + 200
@@ -241,7 +240,7 @@ class _Grep:
         return self.stopped is None
 
     def _holders(self, object_: int) -> list[tuple[int, str]]:
-        """The documents that hold a content and fulfil the conditions: id and path."""
+        """Return the id and path of the matching documents that hold a content."""
         found = self._conditions
         query = "SELECT document.id, document.path FROM document"
         if found.clauses:

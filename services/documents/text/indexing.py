@@ -1,10 +1,10 @@
-"""The background work on what is stored: text is extracted, the index of trigrams caught up, garbage collected.
+"""Background work on the store: text extraction, trigram indexing and garbage collection.
 
-Each step is small and leaves a consistent state; killed anywhere, the next start goes on from the outboxes.
+Each step is small and leaves a consistent state. After a crash, work resumes from the outboxes.
 
-Texts in other character sets than UTF-8 are decoded here, and text is extracted from PDFs and other documents by
-`decode`, which may die of it: a content of which it died twice stays stored, without text. Why one has none is said by
-the status, `add` and `get`.
+Texts in character sets other than UTF-8 are decoded here. Text of PDFs and other documents is extracted by `decode`,
+which may crash on it: a content on which it crashed twice stays stored without text. The status, `add` and `get` say
+why a content has no text.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from linckia.services.documents.add.add import Adding
 from linckia.services.documents.code import parsing
 from linckia.services.documents.store import objects, schema, texts
 from linckia.services.documents.store.compress import Codec, DamagedContent
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.store.objects import Stored
 from linckia.services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_OWN, TEXT_QUARANTINED, TEXT_WAITING
-from linckia.services.documents.store.store import Store
-from linckia.services.documents.text import pieces
+from linckia.services.documents.text import trigram_index
 from linckia.services.runtime.calls import Undecodable, decoded
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.storage import DiskFull
@@ -40,16 +40,16 @@ INDEX_BYTES = 8 * 1024 * 1024
 COLLECT_OBJECTS = 500
 PAUSE_S, IDLE_S = 1.0, 60.0
 WORD = re.compile(r"[A-Za-zÀ-ɏЀ-ӿ][\wÀ-ɏЀ-ӿ]{3,39}")
-MAX_TOLD = 100
+MAX_REPORTED = 100
 MAX_WORDS = 4000
-"""Of one text, that are kept for the sake of spelling."""
+"""Maximum number of words per text that are stored for spelling correction."""
 
 _log = logging.getLogger("linckia.documents")
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Contents of the outbox by what is to be done with them."""
+    """Contents of the outbox by the work they need."""
 
     ids: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Work:
 
 
 class Indexing:
-    """The task; `extracted` is told when a content has got its text, which the search does not have yet."""
+    """The background task.  It calls `extracted` when the text of a content was extracted, so that it can be fed."""
 
     def __init__(self, env: Environment, store: Store, adding: Adding, extracted: Callable[[], None]) -> None:
         self._env = env
@@ -69,13 +69,13 @@ class Indexing:
         self._extracting = trio.Lock()
         self._extracted = extracted
         self.waiting: str | None = None
-        """Why something is not done at the moment."""
+        """Why work is blocked; None if it is not."""
 
     def hurry(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled; may be run again.  Raises DiskFull."""
+        """Run until cancelled; may be run again.  Raises DiskFull."""
         await self._env.after_the_rush()
         await self._try(self._collect_chunks)
         pause_s = PAUSE_S
@@ -83,7 +83,7 @@ class Indexing:
             self._wake = trio.Event()
             await self._adding.give_way()
             self.waiting = None
-            # Each on its own: where one part of the packs is damaged, work on the others goes on.
+            # Run each step on its own, so that damage to one part of the packs does not block the others.
             worked = [await self._try(step) for step in (self.extract_some, self._index_some, self._collect_some)]
             if any(worked):
                 pause_s = PAUSE_S
@@ -96,19 +96,19 @@ class Indexing:
             pause_s = min(2 * pause_s, IDLE_S)
 
     async def _try(self, step: Callable[[], Awaitable[object]]) -> bool:
-        """Answers whether there was work; not where the database cannot be read.  Raises DiskFull."""
+        """Run a step.  Returns whether there was work, and False if the database cannot be read.  Raises DiskFull."""
         try:
             return bool(await step())
         except DiskFull:
             raise
         except LinckiaError as error:
             if self.waiting is None:
-                _log.error("work on what is stored waits: %s", error)
+                _log.error("background work on the store is blocked: %s", error)
             self.waiting = str(error)
             return False
 
     async def extract_some(self) -> bool:
-        """Extract the text of one content; answers whether there was any."""
+        """Extract the text of one content.  Returns whether any was waiting."""
         async with self._extracting:
             stored = await self._store.read(due)
             if stored is None:
@@ -125,30 +125,30 @@ class Indexing:
             return True
 
     async def without_text(self, ids: list[int]) -> list[str]:
-        """Which of these contents have no text, or not all of it, and why: those of which that is known, the first."""
+        """Return the first of these contents that lack text or part of it, each with the known reason."""
 
         def told(db: apsw.Connection) -> list[str]:
             query = (
                 "SELECT path, problem FROM carray(?) AS one JOIN object ON object.id = one.value"
                 " JOIN document ON document.object = object.id WHERE problem IS NOT NULL ORDER BY document.id LIMIT ?"
             )
-            return [f"{path}: {problem}" for path, problem in db.execute(query, (schema.ids(ids), MAX_TOLD))]
+            return [f"{path}: {problem}" for path, problem in db.execute(query, (schema.ids(ids), MAX_REPORTED))]
 
         return await self._store.read(told) if ids else []
 
     async def settled(self, ids: list[int], patience_s: float) -> int:
-        """Wait until the text of these contents is extracted, so long at most; answers how many are not."""
+        """Wait for text extraction of these contents, at most `patience_s`.  Returns how many are not done."""
 
         def waiting(db: apsw.Connection) -> int:
             query = "SELECT count(*) FROM carray(?) AS one JOIN object ON id = one.value WHERE text_state=?"
             return int(db.execute(query, (schema.ids(ids), TEXT_WAITING)).get)
 
         left = len(ids)
-        # What is stored is acknowledged, whatever becomes of its text now.
+        # The contents are stored, so an error in extraction must not fail the call.
         with trio.move_on_after(patience_s), contextlib.suppress(LinckiaError):
             while left and (left := await self._store.read(waiting)):
                 if not await self.extract_some():
-                    # The task in the background has just done the last.
+                    # The background task has just done the last one.
                     return await self._store.read(waiting)
         return left
 
@@ -175,12 +175,12 @@ class Indexing:
                     text = b"".join(texts.pieces(db, stored))
                     size += len(text)
                     if stored.text_state == TEXT_OWN and charset_of(text).codec != "utf-8":
-                        # Stored by an earlier version, or not told by its beginning.
+                        # Stored by an earlier version, or not recognised by its beginning.
                         work.encoded.append(id_)
                     else:
                         work.texts.append((id_, text))
             except DamagedContent:
-                # It stays stored as it is, and is looked at each time, which says what is wrong.
+                # Treat it as unindexed, so that each grep reads it and reports the damage.
                 work.long.append(id_)
             work.ids.append(id_)
             if size > INDEX_BYTES:
@@ -193,7 +193,7 @@ class Indexing:
     async def _collect_some(self) -> bool:
         if not await self._store.read(lambda db: db.execute("SELECT 1 FROM loose LIMIT 1").get):
             return False
-        # Asked at the moment of writing: who has begun to receive since has stored no chunk before this.
+        # Checked inside the transaction: an upload that starts later cannot have stored a chunk yet.
         return bool(
             await self._store.write(lambda db: objects.collect(db, COLLECT_OBJECTS, chunks=self._adding.receiving == 0))
         )
@@ -203,16 +203,16 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
     for id_ in work.encoded:
         parsing.forget(db, id_)
     for id_ in work.gone:
-        pieces.remove(db, id_)
+        trigram_index.remove(db, id_)
         db.execute("DELETE FROM unindexed WHERE object=?", (id_,))
         parsing.forget(db, id_)
     db.executemany("INSERT OR IGNORE INTO unindexed(object) VALUES(?)", ((id_,) for id_ in work.long))
     words: Counter[str] = Counter()
     for id_, text in work.texts:
-        # Killed after this was written and before the outbox was, it comes again.
+        # After a crash between this write and the outbox's, a content is processed again.
         if db.execute("SELECT 1 FROM done WHERE object=?", (id_,)).fetchone() is not None:
             continue
-        pieces.put(db, id_, text)
+        trigram_index.put(db, id_, text)
         found = {match.lower() for match in WORD.findall(text.decode("utf-8", "replace"))}
         words.update(sorted(found)[:MAX_WORDS])
     db.executemany(
@@ -233,7 +233,7 @@ def due(db: apsw.Connection) -> Stored | None:
 
 
 def settle(db: apsw.Connection, codec: Codec, id_: int, made: DecodedText) -> None:
-    """Store what an attempt has come to."""
+    """Store the result of an extraction."""
     data = b"" if made.text is None else made.text.encode("utf-8", "replace")
     state = TEXT_QUARANTINED if made.text is None else TEXT_EXTRACTED if data.strip() else TEXT_NONE
     if state == TEXT_EXTRACTED:
@@ -244,9 +244,9 @@ def settle(db: apsw.Connection, codec: Codec, id_: int, made: DecodedText) -> No
 
 
 def source(db: apsw.Connection, stored: Stored) -> DecodedText | bytes:
-    """The text, or why there is none, or what is to be decoded elsewhere; blocks."""
+    """Return the text, or the reason for its absence, or the bytes to be decoded by `decode`.  Blocks."""
     if stored.size > MAX_SOURCE_BYTES:
-        said = f"{stored.size} bytes, more than the {MAX_SOURCE_BYTES} that text is extracted from"
+        said = f"too large for text extraction: {stored.size} bytes, the limit is {MAX_SOURCE_BYTES}"
         return DecodedText(text=None, problem=said)
     try:
         data = b"".join(objects.stream(db, stored))

@@ -1,4 +1,4 @@
-"""Lines of a text that match: in linear time by RE2, or by `regex` within a time limit for what RE2 cannot do."""
+"""Find matching lines with RE2 in linear time, or with `regex` and a time limit for patterns that RE2 rejects."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from linckia.services.runtime import linear
 MAX_LINE_CHARACTERS = 2000
 RE2_MEMORY_BYTES = 64 * 1024 * 1024
 DOCUMENT_LIMIT_S = 2.0
-"""For one document under `regex`, whose time can grow exponentially."""
+"""Time limit per document for `regex`, whose matching time can be exponential."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that matches; columns in characters from 1."""
+    """A matching line.  Columns count characters from 1."""
 
     number: int
     column: int
@@ -31,18 +31,18 @@ class Line:
 
 
 class TookTooLong(Exception):
-    """The pattern did not come to an end on this text."""
+    """Matching did not finish within the time limit."""
 
 
 Span = tuple[int, int, int]
-"""A line in a window's bytes, from where to where, and the column of its first match, in characters from 1."""
+"""Start and end of a line in a window's bytes, and the column of its first match, in characters from 1."""
 
 
 class Matcher:
-    """Finds the lines that match."""
+    """Finds matching lines."""
 
     def lines(self, window: Window, context: int, *, bare: bool) -> Iterator[Line]:
-        """Those of a window, in order.  `bare` ones have no text.  Raises TookTooLong."""
+        """Yield the matching lines of a window in order, without text if `bare`.  Raises TookTooLong."""
         data, number, counted = window.data, window.line, window.start
         for start, end, column in self._spans(window):
             number += data.count(b"\n", counted, start)
@@ -53,29 +53,28 @@ class Matcher:
                 yield Line(number, column, shown(data[start:end]), *around(data, start, end, context))
 
     def _spans(self, window: Window) -> Iterator[Span]:
-        # The one step in which its two kinds differ.
         raise NotImplementedError
 
 
 def compiled(pattern: str, *, ignore_case: bool, word: bool, literal: bool) -> Matcher:
-    """Raises InvalidParams: neither library understands the pattern."""
+    """Compile a pattern.  Raises InvalidParams if neither library accepts it."""
     body = re2.escape(pattern) if literal else pattern
     if word:
         body = rf"\b(?:{body})\b"
     options = {"never_nl": True, "max_mem": RE2_MEMORY_BYTES, "case_sensitive": not ignore_case}
     try:
-        # Alone first, so that an error repeats what the caller wrote.
+        # Compile it unchanged first, so that the error quotes the caller's pattern.
         linear.compiled(body, **options)
         return _Linear(linear.compiled(f"(?m)(?:{body})", **options))
     except linear.BadPattern as error:
         text = str(error)
     if not any(mark in pattern for mark in ("(?", "\\", "+")):
-        raise InvalidParams(f"parameter `pattern` is no regular expression: {text}", field="pattern")
+        raise InvalidParams(f"parameter `pattern` is not a valid regular expression: {text}", field="pattern")
     try:
         flags = regex.VERSION0 | (regex.IGNORECASE if ignore_case else 0)
         return _Backtracking(regex.compile(body, flags))
     except (regex.error, RecursionError, OverflowError):
-        raise InvalidParams(f"parameter `pattern` is no regular expression: {text}", field="pattern") from None
+        raise InvalidParams(f"parameter `pattern` is not a valid regular expression: {text}", field="pattern") from None
 
 
 class _Linear(Matcher):
@@ -125,7 +124,7 @@ def shown(line: bytes) -> str:
 
 
 def around(data: bytes, start: int, end: int, context: int) -> tuple[list[str], list[str]]:
-    """The lines before and after the one from `start` to `end`."""
+    """Return the lines before and after the line from `start` to `end`."""
     before: list[str] = []
     after: list[str] = []
     while len(before) < context and start > 0:

@@ -1,4 +1,4 @@
-"""The passages of a content: what is found and embedded one by one, each with the lines it stands in."""
+"""Cut a content into passages, the units of search and embedding, with their line numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from linckia.services.runtime.text.html import plain
 from linckia.services.runtime.text.markdown import outline
 
 VERSION = 3
-"""Rises when the same text would have other passages, or the search is told more of a content; that of `cutting` does
-so when it cuts in other places."""
+"""Increment if the same text would yield other passages or the search is fed other fields.  `cutting` has its own."""
 
 MAX_TEXT_CHARS = 1_000_000
 
 EMBEDDED = 64
-"""Passages of a table or of generated code that get a vector; the rest is found by words alone."""
+"""Number of passages of a table or of generated code that are embedded; the rest is found only by words."""
 
 _TABLES = frozenset(
     {
@@ -31,16 +30,16 @@ _TABLES = frozenset(
     }
 )
 _WITH_HEADINGS = ("text/markdown", "text/html", *DOCUMENT_TYPES.values())
-"""Types whose text is Markdown, or is made so."""
+"""Types whose text is Markdown or is converted to it."""
 _GENERATED = frozenset({"text/javascript", "text/css"})
 _GENERATED_LINE = 300
-"""Characters of a line on average from which these were made by a program, for a program."""
+"""Average line length in characters from which such files count as generated."""
 
 _FRONT = re.compile(r"\A---[ \t]*\n.{,65536}?^(?:---|\.\.\.)[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section]:
-    """The passages of a text, which a model of that `measure` reads whole under `title`."""
+    """Cut a text into passages that, with `title`, fit the model that `measure` describes."""
     if mime.startswith("text/html"):
         text = plain(text)
     text = text[:MAX_TEXT_CHARS]
@@ -53,13 +52,13 @@ def passages(text: str, mime: str, title: str, measure: Measure) -> list[Section
 
 
 def embedded(text: str, mime: str, count: int) -> int:
-    """How many of the `count` passages of a text get a vector."""
+    """Return how many of the `count` passages of a text are embedded."""
     long_lines = mime in _GENERATED and len(text) > _GENERATED_LINE * (1 + text.count("\n"))
     return min(count, EMBEDDED) if long_lines or mime in _TABLES else count
 
 
 def _prose(lines: Sequence[str]) -> list[Block]:
-    """A line alone at the top is the title: all that follows stands under it."""
+    """Treat a separate line at the top as the title of everything below."""
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)
     title = lines[first].strip() if lines else ""
     if 0 < len(title) <= PREFIX_CHARS and first + 2 < len(lines) and not lines[first + 1].strip():

@@ -12,8 +12,8 @@ import trio
 
 from linckia.proto.ops.documents.find import DocumentsGrep
 from linckia.proto.ops.documents.reading import DocumentsStatus, DocumentsVerify
-from linckia.services.documents.store.store import Store
-from linckia.services.documents.text import pieces
+from linckia.services.documents.store.databases import Store
+from linckia.services.documents.text import trigram_index
 from linckia.services.documents.verify import unfindable
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents
@@ -64,9 +64,9 @@ async def test_text_that_is_in_no_index_is_told_of(tmp_path: Path) -> None:
     store = Store(await stored(tmp_path))
     try:
         assert await unfindable(store) == []
-        await store.write_index(lambda db: pieces.remove(db, 1))
+        await store.write_index(lambda db: trigram_index.remove(db, 1))
         (told,) = await unfindable(store)
-        assert told.startswith("1 texts that grep would not find")
+        assert told.startswith("1 texts that grep would miss")
     finally:
         store.close()
 
@@ -84,7 +84,7 @@ async def test_text_that_is_deleted_between_two_looks_is_not_missing(
             connection.execute("BEGIN")
             assert connection.execute("SELECT count(*) FROM object").fetchall() == [(1,)]
             await store.write(lambda db: db.execute("DELETE FROM document; DELETE FROM object").fetchall())
-            await store.write_index(lambda db: pieces.remove(db, 1))
+            await store.write_index(lambda db: trigram_index.remove(db, 1))
             await store.write(lambda db: db.execute("DELETE FROM index_outbox").fetchall())
             monkeypatch.setattr(store, "read", read)
             result = query(connection)

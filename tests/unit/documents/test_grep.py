@@ -16,8 +16,8 @@ from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from linckia.proto.ops.documents.find import DocumentsGrep, GrepResult
 from linckia.proto.ops.documents.reading import DocumentsStatus
 from linckia.services.documents.store import schema
-from linckia.services.documents.text import pieces
-from linckia.services.documents.text.pieces import RAREST, terms, thinned
+from linckia.services.documents.text import trigram_index
+from linckia.services.documents.text.trigram_index import RAREST, terms, thinned
 from linckia.services.runtime.literals import trigrams_of
 from tests.in_process import Bench
 from tests.unit.documents.rig import add_text, documents, tree
@@ -89,12 +89,12 @@ def test_a_text_is_cut_into_pieces_of_whole_lines_and_not_too_many() -> None:
             for at in chance.sample(range(size), size // every):
                 filled[at] = ord("\n")
             text = bytes(filled)
-            ends = pieces.ends(text)
+            ends = trigram_index.ends(text)
             cut = [text[start:end] for start, end in itertools.pairwise((0, *ends))]
             assert b"".join(cut) == text
-            assert len(cut) <= pieces.MOST
+            assert len(cut) <= trigram_index.MOST
             assert all(piece.endswith(b"\n") for piece in cut[:-1])
-            assert all(len(piece) >= pieces.PIECE_BYTES for piece in cut[:-1])
+            assert all(len(piece) >= trigram_index.PIECE_BYTES for piece in cut[:-1])
 
 
 def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) 
     def check() -> None:
         for word in ("alpha", "omega"):
             for least in (0, 20, 41, 1000):
-                found = pieces.having(db, f'"{word[:3]}" AND "{word[2:]}"', least)
+                found = trigram_index.having(db, f'"{word[:3]}" AND "{word[2:]}"', least)
                 assert list(found) == [id_ for id_ in sorted(texts) if id_ >= least and word.encode() in texts[id_]]
 
     check()
@@ -117,18 +117,18 @@ def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) 
         if id_ not in texts:
             lines = [chance.choice(("alpha", "omega", "-" * 300)) for _ in range(chance.choice((0, 1, 30, 300)))]
             texts[id_] = "\n".join(lines).encode()
-            pieces.put(index, id_, texts[id_])
+            trigram_index.put(index, id_, texts[id_])
     check()
     for id_ in (*chance.sample(sorted(texts), 30), 89, 88, 1000):
         texts.pop(id_, None)
-        pieces.remove(index, id_)
+        trigram_index.remove(index, id_)
     check()
     for id_ in (90, 61, 91):
         texts[id_] = b"alpha\nomega"
-        pieces.put(index, id_, texts[id_])
+        trigram_index.put(index, id_, texts[id_])
     check()
     while texts:
-        pieces.remove(index, texts.popitem()[0])
+        trigram_index.remove(index, texts.popitem()[0])
     check()
     assert index.execute("SELECT count(*) FROM trigram_docsize").get == 0
 
@@ -149,9 +149,9 @@ def test_of_many_trigrams_the_rarest_are_looked_for() -> None:
 async def test_lines_are_those_of_a_plain_scan_in_texts_of_many_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 24)
-    monkeypatch.setattr(pieces, "MOST", 12)
-    monkeypatch.setattr(pieces, "SAMPLED_OF", 3)
+    monkeypatch.setattr(trigram_index, "PIECE_BYTES", 24)
+    monkeypatch.setattr(trigram_index, "MOST", 12)
+    monkeypatch.setattr(trigram_index, "SAMPLED_OF", 3)
     chance = random.Random(11)
     words = ("alpha", "beta", "gamma", "delta", "ALPHA", "xalpha", "äöü", "")
     files: dict[str, str] = {}

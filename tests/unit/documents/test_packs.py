@@ -14,8 +14,8 @@ from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete, Do
 from linckia.proto.ops.documents.find import DocumentsGrep
 from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
 from linckia.services.documents.store import schema
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming
-from linckia.services.documents.store.store import Store
 from tests.in_process import Bench
 from tests.unit.documents.rig import documents, listed, tree, until
 

@@ -32,7 +32,7 @@ from linckia.proto.ops.documents.reading import (
     SortBy,
 )
 from linckia.proto.ops.documents.sessions import SessionPin, SessionStart, SessionStop, SessionUnpin
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.databases import Store
 from tests.unit.documents.rig import add_text, documents, listed, tree, until
 
 
@@ -102,9 +102,9 @@ async def test_a_path_added_again_has_the_new_content_and_keeps_what_is_known_of
     ("given", "message"),
     [
         ("abc1234", "too short"),
-        ("zzzzzzzzz", "no SHA-256"),
+        ("zzzzzzzzz", "not a hexadecimal SHA-256"),
         ("0" * 64, "not found"),
-        ("f" * 65, "no SHA-256"),
+        ("f" * 65, "not a hexadecimal SHA-256"),
     ],
 )
 async def test_a_hash_that_cannot_be_one_is_said_to_be_wrong(tmp_path: Path, given: str, message: str) -> None:
@@ -356,7 +356,7 @@ async def test_a_session_marks_what_is_added_with_it_and_nothing_else(tmp_path: 
         await add_text(bench, "during.txt", "during", session="review")
         assert [one.path for one in await listed(bench, session="review")] == ["during.txt"]
         assert [one.session for one in await listed(bench)] == [None, session.session_id]
-        with pytest.raises(OperationError, match="no session 'third'"):
+        with pytest.raises(OperationError, match="session 'third' was never started"):
             await add_text(bench, "x.txt", "x", session="third")
         assert (await bench.call(SessionPin(path="*.txt"))).updated == 2
         assert len(await listed(bench, tags=["pinned"])) == 2
@@ -367,7 +367,7 @@ async def test_a_session_marks_what_is_added_with_it_and_nothing_else(tmp_path: 
         await bench.call(SessionStop(session_id=other.session_id))
         stopped = await bench.call(SessionStop())
         assert (stopped.session_id, stopped.documents) == (session.session_id, 1)
-        with pytest.raises(OperationError, match="no session has been started"):
+        with pytest.raises(OperationError, match="no session is open"):
             await bench.call(SessionStop())
         assert len(await listed(bench, session=session.session_id)) == 1
 

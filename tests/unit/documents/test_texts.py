@@ -22,7 +22,7 @@ from linckia.services.decode.main import open_service as open_decode
 from linckia.services.documents import sessions
 from linckia.services.documents.add.add import Adding, add_changes
 from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.store.rows import Given
+from linckia.services.documents.store.rows import DocumentAttributes
 from linckia.services.retrieve.main import open_service as open_retrieve
 from linckia.services.runtime.handlers import Context, Environment, Handlers
 from linckia.services.runtime.outbox import Outbox
@@ -203,7 +203,7 @@ async def test_what_changes_below_a_watched_folder_is_added_until_the_session_en
     tree(root, {"w/a.txt": "first", "outside.txt": "no"})
     looked: list[str] = []
 
-    async def counted(adding: Adding, walk: Walk, given: Given) -> int:
+    async def counted(adding: Adding, walk: Walk, given: DocumentAttributes) -> int:
         looked.append(walk.directory)
         return await add_changes(adding, walk, given)
 

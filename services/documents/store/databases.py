@@ -1,7 +1,7 @@
-"""The two databases: the packs, which are the only copy of what was stored, and the index, which follows from them.
+"""The two databases: the packs, which are the only copy of the contents, and the index, which is derived from them.
 
-An index that is damaged, lost or of other packs is begun again, and everything is queued for it.  It bears the packs'
-epoch only once all of that is queued; until then grep and search look through all texts, so that nothing is missed.
+An index that is damaged, missing or of another store is recreated, and everything is queued for it. It gets the packs'
+epoch once everything is queued. Until then grep and search scan all texts, so that nothing is missed.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ T = TypeVar("T")
 Query = Callable[[apsw.Connection], T]
 
 PRAGMAS = {"cache_size": -16384, "wal_autocheckpoint": 65_536}
-"""256 MB of log: what a bulk add writes is moved into the database after it (`tidy`), each page once."""
+"""The write-ahead log may reach 256 MB, so that a bulk add is checkpointed once, afterwards (`tidy`)."""
 TIDY_FROM_BYTES = 4 * 1024 * 1024
 
 
 class Store:
-    """The packs, and beside them the index."""
+    """The packs and the index."""
 
     def __init__(self, folder: Path, on_damage: Callable[[str], object] | None = None) -> None:
-        """Open the databases in `folder`, or begin them; blocks.  `on_damage`, and what is raised: `DatabaseFile`."""
+        """Open the databases in `folder`, or create them.  Blocks.  See `Database` for `on_damage` and exceptions."""
         self.codec = Codec()
         self.is_complete = False
         """Whether each text is in the index or queued for it."""
-        self.when_index_is_lost: Callable[[], object] = lambda: None
+        self.on_index_lost: Callable[[], object] = lambda: None
         self._refilling = trio.Lock()
         self.index = Database(
-            folder / "index.db", schema.INDEX, kind=Kind.DERIVED, pragmas=PRAGMAS, on_rebuilt=self._index_was_lost
+            folder / "index.db", schema.INDEX, kind=Kind.DERIVED, pragmas=PRAGMAS, on_rebuilt=self._index_lost
         )
         self.packs = Database(
             folder / "packs.db",
@@ -54,12 +54,12 @@ class Store:
         self.write = self.packs.write
         self.write_index = self.index.write
         self.epoch = _epoch(self.packs)
-        """Names the packs; empty where it cannot be read."""
+        """Identity of the packs; empty if it cannot be read."""
         of = _epoch(self.packs, "idx")
         if of and self.epoch and of != self.epoch:
-            self.index.begin_again("it is the index of another store")
+            self.index.begin_again("the index belongs to another store")
         self.is_complete = bool(self.epoch) and of == self.epoch
-        # What was packed with a dictionary that cannot be read says so when it is read.
+        # If a dictionary cannot be read, reading the contents that need it reports that.
         with contextlib.suppress(Damaged), self.packs.snapshot() as db:
             for number, data in db.execute("SELECT id, data FROM dictionary ORDER BY id"):
                 self.codec.take(number, data)
@@ -70,29 +70,31 @@ class Store:
             return int(globs.matcher_of(patterns)(path))
 
         connection.create_scalar_function("path_matches", path_matches, 2, deterministic=True)
-        # Its parameters are of the types that the schema says.
+        # The schema guarantees the types of its arguments.
         unpack: Any = self.codec.unpack
         connection.create_scalar_function("unpacked", unpack, 5, deterministic=True)
 
     async def read(self, query: Query[T]) -> T:
-        """Run `query` on one consistent state of the packs, with the index attached as `idx`; where it finds that
-        damaged, once more, on the empty one."""
+        """Run `query` on one snapshot of the packs, with the index attached as `idx`.
+
+        If the index is found damaged, it is recreated empty and the query runs again.
+        """
         generation = self.index.generation
         try:
             return await self.packs.read(query)
         except Unavailable:
             return await self.packs.read(query)
         except apsw.CorruptError as error:
-            # Of a full-text index, whose tables are whole as far as SQLite can tell.
+            # A full-text index can be corrupt although SQLite considers its tables intact.
             await trio.to_thread.run_sync(self.index.begin_again, str(error), generation)
             return await self.packs.read(query)
 
-    def _index_was_lost(self) -> None:
+    def _index_lost(self) -> None:
         self.is_complete = False
-        self.when_index_is_lost()
+        self.on_index_lost()
 
     async def refill(self) -> None:
-        """Queue everything for an index that lacks it.  Killed in between, it is queued again.  Raises LinckiaError."""
+        """Queue everything for an incomplete index.  After a crash it is queued again.  Raises LinckiaError."""
         mark = "INSERT OR REPLACE INTO setting VALUES('epoch', ?)"
         async with self._refilling:
             while not self.is_complete:
@@ -106,13 +108,13 @@ class Store:
         if self.is_complete:
             self.index.rebuilt = ""
 
-    def lacks(self) -> list[str]:
-        """What an answer from the databases may lack, in words."""
+    def notes(self) -> list[str]:
+        """Return notes on what results may be missing."""
         rebuilt = [f"the index is being rebuilt ({self.index.rebuilt})"] if self.index.rebuilt else []
         return rebuilt + [self.packs.damage] * bool(self.packs.damage)
 
     async def tidy(self) -> None:
-        """Move long logs into the databases, so that they take no room twice; passed over while somebody reads."""
+        """Checkpoint long write-ahead logs to free disk space.  Skipped while there are readers."""
         for one in (self.packs, self.index):
             log = one.path.with_name(one.path.name + "-wal")
             if log.exists() and log.stat().st_size > TIDY_FROM_BYTES and await one.checkpoint():
@@ -139,5 +141,5 @@ def _epoch(packs: Database, of: str = "main") -> str:
 
 
 def is_complete(db: apsw.Connection) -> bool:
-    """Whether each text is in the index or queued for it, as a reader sees the two."""
+    """Return whether each text is in the index or queued for it, on this reader's snapshot."""
     return db.execute("SELECT 1 FROM idx.setting WHERE name='epoch'").get is not None

@@ -1,16 +1,14 @@
-"""Texts in pieces of whole lines, each a row of its own in the index of trigrams; and which trigrams of a pattern are
-worth asking that index for.
+"""The trigram index: texts are split into pieces of whole lines, one row each.
 
-A match lies in one line.  A long text has most trigrams somewhere, and so would be a candidate for most patterns; that
-one short piece of it has all that a match needs is rare.  Among 60,000 source files and manuals, 930 MB, pieces of 2 KB
-are 330,000 rows of 235 MB; of 4 KB, where a long text had 16 at most, there were half as many rows of 173 MB, and up to
-three times as many texts were read in vain.
+A match lies within one line. A long text contains most trigrams somewhere, so it would be a candidate for most
+patterns, but a single short piece rarely has all the trigrams of a match. For 60,000 source files and manuals (930 MB),
+pieces of 2 KB make 330,000 rows and 235 MB. With pieces of 4 KB and at most 16 per text, there were half as many rows
+and 173 MB, but up to three times as many texts were read in vain.
 
-Which trigrams are common differs from store to store, and decides which of a pattern's are worth looking for; a sample
-of the pieces tells.
+A sample of the pieces tells which trigrams are common in this store, and so which of a pattern's trigrams to look up.
 
-Rows are numbered one after the other, which takes the least room in the lists of the index, in the order of contents,
-which answers come in.  A content whose text comes late, as one that had to be extracted, has rows far beyond those.
+Rows are numbered consecutively, which keeps the posting lists small, and in the order of contents, which is the order
+of results. Texts that arrive late, such as extracted ones, get row numbers in a separate high range.
 """
 
 from __future__ import annotations
@@ -26,23 +24,23 @@ from linckia.services.runtime.literals import Query
 
 PIECE_BYTES = 2048
 MOST = 128
-"""Pieces of one text; those of a longer one are longer."""
+"""Maximum number of pieces per text; long texts have longer pieces."""
 SAMPLED_OF = 128
-"""Of so many pieces, one is in the sample."""
+"""One of this many pieces is sampled."""
 LATE = 1 << 40
-"""From here on a row's number says which content it is a piece of."""
+"""Start of the range of late rows, whose numbers encode the content."""
 RAREST = 6
-"""Of the trigrams that a match needs all of, so many are looked for.  Of 8,000 source files, 17 patterns took as long
-as with a model of what each costs and excludes; all of them took up to three times as long, four up to twice.
+"""Number of trigrams to look up in a conjunction.  On 8,000 source files, 17 patterns took as long as with a cost
+model; looking up all trigrams took up to three times as long, and looking up four up to twice.
 """
 MAX_TERMS = 1000
-"""Trigrams of a query; one with more admits anything."""
+"""Maximum number of trigrams in a query.  A query with more admits everything."""
 Rarity = Callable[[str], tuple[float, float]]
-"""What trigrams are sorted by, the rarest first."""
+"""Sort key of trigrams, rarest first."""
 
 
 def ends(text: bytes) -> list[int]:
-    """Where each piece of a text in UTF-8 ends, `MOST` pieces at most; an empty text is one."""
+    """Return the end offsets of the pieces of a UTF-8 text, at most `MOST`.  An empty text is one piece."""
     least = max(PIECE_BYTES, -(-len(text) // MOST))
     found: list[int] = []
     at = 0
@@ -55,7 +53,7 @@ def ends(text: bytes) -> list[int]:
 
 
 def put(db: apsw.Connection, object_: int, text: bytes) -> None:
-    """Write a text that is not in the index yet into it; inside the caller's transaction, on the index alone."""
+    """Add a text that is not in the index yet, inside the caller's transaction on the index database."""
     query = "SELECT object, first + pieces FROM done WHERE first < ? ORDER BY first DESC LIMIT 1"
     before, first = db.execute(query, (LATE,)).get or (0, 1)
     if object_ < before:
@@ -63,14 +61,13 @@ def put(db: apsw.Connection, object_: int, text: bytes) -> None:
     till = ends(text)
     parts = [text[start:end].decode("utf-8", "replace") for start, end in itertools.pairwise((0, *till))]
     db.executemany("INSERT INTO trigram(rowid, text) VALUES(?, ?)", enumerate(parts, first))
-    # Not by the row alone: a text that comes late always begins at a multiple.
+    # The row alone would not do, since late texts always start at a multiple.
     _sample(db, first + object_, parts)
     db.execute("INSERT INTO done(object, first, pieces) VALUES(?, ?, ?)", (object_, first, len(till)))
 
 
 def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
-    """Take note of the trigrams of some pieces; those of a text that is removed later stay, for it is only about how
-    many."""
+    """Count the trigrams of some pieces.  Counts of removed texts stay, as only rough numbers are needed."""
     for part in parts[-turn % SAMPLED_OF :: SAMPLED_OF]:
         some = {part[at : at + 3] for at in range(len(part) - 2)}
         db.executemany(
@@ -80,8 +77,10 @@ def _sample(db: apsw.Connection, turn: int, parts: Sequence[str]) -> None:
 
 
 def expression_of(db: apsw.Connection, query: Query) -> str | None:
-    """As an FTS5 expression of the trigrams that are worth looking for; None where anything may match.  On a connection
-    that has the index attached as `idx`."""
+    """Return an FTS5 expression of the trigrams to look up; None if any text may match.
+
+    `db` has the index attached as `idx`.
+    """
     counts = "SELECT trigram, pieces FROM carray(?) AS one JOIN idx.sample ON trigram = one.value"
     wanted = tuple(terms(query))
     found: dict[str, int] = dict(db.execute(counts, (apsw.carray(wanted),))) if wanted else {}
@@ -90,7 +89,7 @@ def expression_of(db: apsw.Connection, query: Query) -> str | None:
 
 
 def remove(db: apsw.Connection, object_: int) -> None:
-    """Take a text out of the index, where it is there; inside the caller's transaction, on the index alone."""
+    """Remove a text from the index if present, inside the caller's transaction on the index database."""
     there = db.execute("SELECT first, pieces FROM done WHERE object=?", (object_,)).get
     if there is not None:
         first, count = there
@@ -99,8 +98,10 @@ def remove(db: apsw.Connection, object_: int) -> None:
 
 
 def having(db: apsw.Connection, expression: str, least: int) -> Iterator[int]:
-    """The contents of which a piece fulfils an FTS5 expression, in their order, from `least` on; read as they are asked
-    for, on a connection that has the index attached as `idx`."""
+    """Yield the contents from id `least` on that have a piece matching an FTS5 expression, in order and lazily.
+
+    `db` has the index attached as `idx`.
+    """
     rows = "SELECT rowid FROM idx.trigram WHERE trigram MATCH ? AND rowid >= ? AND rowid < ? ORDER BY rowid"
     query = "SELECT first FROM idx.done WHERE object >= ? AND first < ? ORDER BY object LIMIT 1"
     begin = db.execute(query, (least, LATE)).get
@@ -125,7 +126,7 @@ def terms(query: Query) -> frozenset[str]:
 
 
 def thinned(query: Query, rarity: Rarity) -> Query:
-    """The same with fewer trigrams: of those that a match needs all of, the rarest."""
+    """Return the query with only the rarest trigrams of each conjunction."""
     parts = tuple(dict.fromkeys(thinned(part, rarity) for part in query.parts))
     ordered = sorted(query.trigrams, key=lambda one: (rarity(one), one))
     return Query(query.op, frozenset(ordered[:RAREST] if query.op == "and" else ordered), parts)

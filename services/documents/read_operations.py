@@ -1,4 +1,4 @@
-"""The operations that read: documents found, listed and read, and the store in numbers."""
+"""The read operations: search, list and get documents, and the status of the store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from linckia.proto.ops.documents import reading as ops
 from linckia.proto.ops.retrieve import RetrieveStatus
 from linckia.services.documents import restore, verify
 from linckia.services.documents.add import folders
-from linckia.services.documents.code import walking
-from linckia.services.documents.parts import Family
+from linckia.services.documents.code import traversal
+from linckia.services.documents.components import OperationGroup
 from linckia.services.documents.store import objects, rows, snapshots, texts
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Stored
 from linckia.services.documents.store.schema import TEXT_EXTRACTED
-from linckia.services.documents.text import grep, searching
+from linckia.services.documents.text import grep, search
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.roots import Roots
 
@@ -46,18 +46,18 @@ _ORDERS = {
 }
 
 
-class Reading(Family):
+class ReadOperations(OperationGroup):
     @handles(find.DocumentsSearch)
     async def search(self, params: find.DocumentsSearch, ctx: Context) -> find.SearchResult:
         if params.query is None and params.hash is None:
             raise InvalidParams("missing required parameter `query`", field="query")
-        answer = await searching.search(params, self._store, self._parts.feed, ctx)
-        return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
+        answer = await search.search(params, self._store, self._components.feed, ctx)
+        return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.notes()])
 
     @handles(find.DocumentsGrep)
     async def grep(self, params: find.DocumentsGrep, ctx: Context) -> find.GrepResult:
         answer = await self._store.read(partial(grep.grep, params=params))
-        return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.lacks()])
+        return msgspec.structs.replace(answer, degraded=[*answer.degraded, *self._store.notes()])
 
     @handles(ops.DocumentsList)
     async def list_documents(self, params: ops.DocumentsList, ctx: Context) -> ops.ListResult:
@@ -85,7 +85,7 @@ class Reading(Family):
 
     @handles(ops.DocumentsGet)
     async def get(self, params: ops.DocumentsGet, ctx: Context) -> ops.GetResult:
-        roots = self._parts.adding.roots
+        roots = self._components.adding.roots
         target = None if params.outputPath is None else folders.to_be_written(params.outputPath, "outputPath", roots)
 
         def get(db: apsw.Connection) -> ops.GetResult:
@@ -93,20 +93,20 @@ class Reading(Family):
 
         def get_related(lacks: list[str], db: apsw.Connection) -> ops.GetResult:
             answer = get(db)
-            related, edges, cut = walking.around(db, answer.path, params.depth)
+            related, edges, cut = traversal.around(db, answer.path, params.depth)
             return msgspec.structs.replace(answer, related=related, edges=edges, graph_truncated=cut, degraded=lacks)
 
         return await (self._of_graph(get_related) if params.graph else self._store.read(get))
 
     @handles(find.DocumentsGraph)
     async def graph(self, params: find.DocumentsGraph, ctx: Context) -> find.GraphAnswer:
-        return await self._of_graph(lambda lacks, db: walking.answer(db, params, lacks))
+        return await self._of_graph(lambda lacks, db: traversal.answer(db, params, lacks))
 
     @handles(ops.DocumentsStatus)
     async def status(self, params: ops.DocumentsStatus, ctx: Context) -> ops.StatusResult:
-        parts = self._parts
-        waiting = (parts.indexing.waiting, parts.search.waiting, parts.graph.waiting)
-        degraded = [*self._store.lacks(), *(reason for reason in waiting if reason)]
+        components = self._components
+        waiting = (components.indexing.waiting, components.search.waiting, components.graph.waiting)
+        degraded = [*self._store.notes(), *(reason for reason in waiting if reason)]
         vectors: int | None = None
         try:
             vectors = (await ctx.call(RetrieveStatus(collection=ops.CORPUS), timeout_s=5)).vectors_waiting
@@ -120,15 +120,15 @@ class Reading(Family):
         return await verify.verify(self._store, ctx)
 
     async def _of_graph(self, query: Callable[[list[str], apsw.Connection], T]) -> T:
-        """What `query` answers, given what is not parsed yet after a moment in which it may be."""
+        """Run `query` after waiting briefly for parsing.  It is passed notes on what is still missing."""
         while True:
-            left = await self._parts.parsing.settle(PARSING_PATIENCE_S)
-            lacks = [f"{left} documents are still to be looked at for what they define, call and import"] * bool(left)
+            left = await self._components.parsing.settle(PARSING_PATIENCE_S)
+            lacks = [f"{left} documents are still to be parsed for definitions, calls and imports"] * bool(left)
             generation = self._store.index.generation
-            answer = await self._store.read(partial(query, lacks + self._store.lacks()))
+            answer = await self._store.read(partial(query, lacks + self._store.notes()))
             if generation == self._store.index.generation:
                 return answer
-            # It found the index damaged, and what was parsed gone.
+            # The index was damaged and the parse results are lost: try again.
 
 
 def _listed(db: apsw.Connection, params: ops.DocumentsList) -> ops.ListResult:
@@ -187,8 +187,8 @@ def _get(db: apsw.Connection, params: ops.DocumentsGet, target: Path | None, roo
     return answer
 
 
-class _Given(NamedTuple):
-    """`length` of the `total` bytes of the original or of the extracted text, as `source` says."""
+class _ContentPart(NamedTuple):
+    """`length` of the `total` bytes of the original or the extracted text, as `source` says."""
 
     text: str
     encoding: str
@@ -197,8 +197,13 @@ class _Given(NamedTuple):
     total: int
 
 
-def _content(db: apsw.Connection, stored: Stored, params: ops.DocumentsGet) -> _Given:
-    """Raises InvalidParams (`offset` is past the end), OperationError (the content is damaged)."""
+def _content(db: apsw.Connection, stored: Stored, params: ops.DocumentsGet) -> _ContentPart:
+    """Return the requested part of a content.
+
+    Raises:
+        InvalidParams: `offset` is past the end.
+        OperationError: the content is damaged.
+    """
     offset = params.offset
     wanted = CONTENT_BYTES if params.length is None else params.length
     is_extracted = stored.text_state == TEXT_EXTRACTED and not params.original
@@ -206,22 +211,22 @@ def _content(db: apsw.Connection, stored: Stored, params: ops.DocumentsGet) -> _
         text = b"".join(texts.pieces(db, stored)) if is_extracted else b""
         total = len(text) if is_extracted else stored.size
         if offset > total:
-            raise InvalidParams(f"parameter `offset` is {offset}, and the content has {total} bytes", field="offset")
+            raise InvalidParams(f"parameter `offset` is {offset}, but the content has {total} bytes", field="offset")
         data = text[offset : offset + wanted] if is_extracted else b"".join(objects.stream(db, stored, offset, wanted))
     except DamagedContent as error:
-        raise restore.told(db, error) from None
+        raise restore.damage_error(db, error) from None
     source = ops.ContentSource.EXTRACTED if is_extracted else ops.ContentSource.ORIGINAL
     if is_extracted or (stored.is_text and not params.original):
         with suppress(UnicodeDecodeError):
-            # A character that is cut off at the end is left for the next part.
+            # A character cut off at the end is left for the next part.
             found, used = codecs.utf_8_decode(data, "strict", offset + len(data) >= total)
             if used or not data:
-                return _Given(found, "utf-8", source, used, total)
-    return _Given(base64.b64encode(data).decode(), "base64", source, len(data), total)
+                return _ContentPart(found, "utf-8", source, used, total)
+    return _ContentPart(base64.b64encode(data).decode(), "base64", source, len(data), total)
 
 
 def _collections(db: apsw.Connection) -> list[ops.CollectionCount]:
-    """By name; those that hold nothing are none."""
+    """Return the non-empty collections, ordered by name."""
     counted = db.execute(
         "SELECT collection.name, count(*), sum(object.size) FROM member"
         " JOIN collection ON collection.id = member.collection JOIN document ON document.id = member.document"

@@ -1,5 +1,6 @@
-"""Searching documents: the search service finds by words and meaning; what was not delivered to it yet is looked
-through here, and so is everything while it is away.
+"""Document search: the search service finds by words and meaning, and this module scans contents it does not have yet.
+
+While the search service is unavailable, this module scans everything.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from linckia.proto.ops.retrieve import Filter, Fusion, Hit, RetrieveSearch
 from linckia.proto.ops.retrieve import SearchResult as Retrieved
 from linckia.services.documents.store import globs, objects, rows, texts
 from linckia.services.documents.store.compress import DamagedContent
-from linckia.services.documents.store.store import Store, is_complete
-from linckia.services.documents.text import lines, pieces
+from linckia.services.documents.store.databases import Store, is_complete
+from linckia.services.documents.text import lines, trigram_index
 from linckia.services.documents.text.feed import ContentFeed
 from linckia.services.documents.text.indexing import WORD
 from linckia.services.documents.text.passages import MAX_TEXT_CHARS, passages
@@ -36,11 +37,11 @@ from linckia.services.runtime.models.measure import ROUGH
 from linckia.services.runtime.text.cutting import Section
 
 CANDIDATES = 100
-"""Of each stage, that are put in order."""
+"""Number of candidates per search stage."""
 READ_AT_LEAST, READ_TIMES = 30, 3
-"""Contents whose passages come back: a few times as many as are shown, since some may not be admitted."""
+"""Number of contents to request, at least and as a multiple of the page, since conditions may exclude some."""
 SPARE = 2
-"""Passages more than are shown, for contents that were deleted a moment ago."""
+"""Extra passages to request, for contents that were just deleted."""
 SNIPPET_CHARS = 300
 MAX_MATCHED_LINES = 50
 MAX_RECENT = 4000
@@ -49,7 +50,7 @@ SCAN_LIMIT_S = 5.0
 MAX_CANDIDATES = 60_000
 MAX_WORDS = 16
 MAX_NEAR = 10
-"""Words that are as similar as any; the most frequent of the most similar ones is meant."""
+"""Number of similar words to consider; the correction is the most similar one, and the most frequent among equals."""
 
 _TERM = re.compile(r"\w+")
 _STOP_WORDS = frozenset(
@@ -62,9 +63,9 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A content that was found: its score in [0, 1], and a passage of it with the passage's first line (0: none).
+    """A content that was found: its score in [0, 1], and a passage with the number of its first line (0 if unknown).
 
-    The passage is None where it was not asked for, and is made of the text where it is needed after all.
+    The passage is None if it was not requested; if it is needed after all, it is taken from the text.
     """
 
     object: int
@@ -76,7 +77,7 @@ class Scored:
 
 
 async def search(params: DocumentsSearch, store: Store, feed: ContentFeed, ctx: Context) -> SearchResult:
-    """Raises InvalidParams."""
+    """Search documents.  Raises InvalidParams."""
     began = time.monotonic()
     conditions = rows.conditions(
         tags=params.tags, collection=params.collection, session=params.session, extension=params.extension,
@@ -91,14 +92,14 @@ async def search(params: DocumentsSearch, store: Store, feed: ContentFeed, ctx: 
     retrieved: Retrieved | None = None
     degraded: list[str] = []
     scans = bool(terms) and params.type is not SearchType.SEMANTIC
-    # Before the search is asked: what it is told of meanwhile would be found neither there nor here.
+    # Read before the search, so that contents delivered meanwhile are found in at least one place.
     waiting = await store.read(waiting_of) if scans else []
     if query.strip() and params.hash is None:
         try:
             retrieved = await ctx.call(_asked(params, conditions, " ".join([query, *corrected.values()])))
             degraded += retrieved.degraded
         except LinckiaError as error:
-            degraded.append(f"search: {error}; found by words alone, by looking through the texts")
+            degraded.append(f"search: {error}; texts were scanned for words instead")
 
     def answer(db: apsw.Connection) -> tuple[int, list[Found], bool, str]:
         if params.hash is not None:
@@ -125,7 +126,7 @@ async def search(params: DocumentsSearch, store: Store, feed: ContentFeed, ctx: 
         execution_time_ms=round((time.monotonic() - began) * 1000, 3), results=[] if params.paths_only else page,
         paths=[one.path for one in page] if params.paths_only else None, corrected=corrected, stages=stages,
         degraded=[*degraded, *filter(None, [cut])], unlikely=0 if retrieved is None else retrieved.unlikely,
-        # What was found by looking through texts holds every word.
+        # The note does not apply to scanned contents.
         note="" if retrieved is None or "recent" in stages else retrieved.note,
     )  # fmt: skip
 
@@ -138,13 +139,13 @@ def _asked(params: DocumentsSearch, conditions: rows.Conditions, query: str) -> 
         filters.append(Filter(field="extensions", any_of=[*rows.extensions(params.extension)]))
     most = min(1000, max(READ_AT_LEAST, READ_TIMES * params.limit))
     if params.path is not None and params.path.startswith("/") and not globs.is_glob(params.path):
-        # A folder or a file; which of the two, the rows say.
+        # It may be a folder or a file; the conditions on rows decide.
         place = params.path.rstrip("/")
         filters.append(Filter(field="folders", any_of=[place, place.rpartition("/")[0]]))
     elif params.path is not None:
         most = 1000
     method = {SearchType.KEYWORD: "lexical", SearchType.SEMANTIC: "vector", SearchType.HYBRID: "weighted"}[params.type]
-    # Without conditions, nearly every content that is found is shown.
+    # Without conditions, nearly all results are shown.
     read = None if conditions.clauses else min(params.limit + SPARE, most)
     return RetrieveSearch(
         collection=CORPUS, query=query, limit=most, candidates=max(CANDIDATES, most), filters=filters,
@@ -162,7 +163,7 @@ def _hit(hit: Hit, prefix: str) -> Scored:
 
 
 def _cut(text: str, terms: list[str]) -> tuple[str, int]:
-    """About `SNIPPET_CHARS` of a text, from the line on where the most terms are near; and which line that is."""
+    """Return about `SNIPPET_CHARS` of a text, from where the terms are densest, and the index of that line."""
     if len(text) <= SNIPPET_CHARS:
         return text, 0
     folded = text.casefold() if len(text.casefold()) == len(text) else text.lower()
@@ -192,7 +193,7 @@ def _places(text: str, term: str) -> list[int]:
 def _documents(
     db: apsw.Connection, params: DocumentsSearch, conditions: rows.Conditions, ordered: list[Scored]
 ) -> tuple[int, list[Found]]:
-    """How many documents hold what was found, and the first of them."""
+    """Return the number of documents that hold the results, and the first of them."""
     counts = rows.count_by_object(db, [one.object for one in ordered], conditions)
     terms = terms_of(params.query or "")
     page: list[Found] = []
@@ -229,7 +230,7 @@ def _matches(db: apsw.Connection, object_: int, terms: list[str], context: int) 
         "|".join(re.sub(r"(\W)", r"\\\1", term) for term in terms), ignore_case=True, word=False, literal=False
     )
     found: list[MatchedLine] = []
-    # What can be read of it is answered; `get` says what is wrong.
+    # Return the readable part; `get` reports the damage.
     with contextlib.suppress(DamagedContent):
         stored = objects.by_id(db, object_)
         for window in texts.windows(db, stored, context) if texts.has_text(stored) else ():
@@ -251,30 +252,30 @@ def terms_of(query: str) -> list[str]:
 
 
 def waiting_of(db: apsw.Connection) -> list[int]:
-    """Contents that wait for delivery to the search, the latest first; one more than are looked through."""
+    """Return contents not yet delivered to the search, latest first, and one more than are scanned."""
     query = "SELECT object FROM search_outbox ORDER BY number DESC LIMIT ?"
     return [object_ for (object_,) in db.execute(query, (MAX_RECENT + 1,))]
 
 
 def scan(db: apsw.Connection, terms: list[str], waiting: list[int], *, everything: bool) -> tuple[list[Scored], str]:
-    """Contents that have the terms, scored by BM25 over those that are looked at; and what was left out, if any.
+    """Scan contents for terms.  Returns them scored by BM25 over the scanned contents, and a note on omissions.
 
-    Looked at is what is `waiting`; with `everything`, all that the index of trigrams admits as well.
+    Scans the `waiting` contents and, if `everything`, all that the trigram index admits.
     """
     give_up = time.monotonic() + SCAN_LIMIT_S
     cut = ""
     if len(waiting) > MAX_RECENT:
-        cut = f"search: more than {MAX_RECENT} contents are still to be told of; the latest were looked through"
+        cut = f"search: more than {MAX_RECENT} contents are not yet in the search; only the latest were scanned"
     candidates = dict.fromkeys(waiting[:MAX_RECENT])
     if everything:
         wanted = literals.trigrams_of_any(terms, ignore_case=True) if is_complete(db) else literals.ANYTHING
-        if (expression := pieces.expression_of(db, wanted)) is None:
+        if (expression := trigram_index.expression_of(db, wanted)) is None:
             readable = db.execute("SELECT id FROM object WHERE text_state IN (1, 2) LIMIT ?", (MAX_SCANNED + 1,))
             indexed = [object_ for (object_,) in readable]
         else:
-            indexed = list(itertools.islice(pieces.having(db, expression, 0), MAX_SCANNED + 1))
+            indexed = list(itertools.islice(trigram_index.having(db, expression, 0), MAX_SCANNED + 1))
         if len(indexed) > MAX_SCANNED:
-            cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were looked through"
+            cut = f"search: more than {MAX_SCANNED} contents may have these words; not all were scanned"
         queued = db.execute("SELECT object FROM index_outbox LIMIT ?", (MAX_SCANNED,))
         candidates |= dict.fromkeys([*indexed[:MAX_SCANNED], *(object_ for (object_,) in queued)])
     pattern = re.compile("|".join(re.escape(term) for term in sorted(terms, key=len, reverse=True)), re.IGNORECASE)
@@ -282,7 +283,7 @@ def scan(db: apsw.Connection, terms: list[str], waiting: list[int], *, everythin
     documents: Counter[str] = Counter()
     for object_ in candidates:
         if time.monotonic() > give_up:
-            cut = "search: looking through the texts took too long; not all were"
+            cut = "search: scanning took too long and was stopped; results are incomplete"
             break
         paths = db.execute("SELECT path FROM document WHERE object=? LIMIT 8", (object_,))
         text = " ".join(path for (path,) in paths) + "\n" + texts.beginning(db, object_, MAX_TEXT_CHARS)[0]
@@ -309,7 +310,7 @@ def scan(db: apsw.Connection, terms: list[str], waiting: list[int], *, everythin
 
 
 def best_passage(db: apsw.Connection, object_: int, terms: list[str]) -> tuple[str, int]:
-    """The passage of a content that has the most of the terms, and its first line; '' and 0 where it has none."""
+    """Return the passage with the most terms and its first line; '' and 0 if the content has no passages."""
     text, mime = texts.beginning(db, object_, MAX_TEXT_CHARS)
 
     def score(passage: Section) -> float:
@@ -321,8 +322,10 @@ def best_passage(db: apsw.Connection, object_: int, terms: list[str]) -> tuple[s
 
 
 def corrections(db: apsw.Connection, query: str, similarity: float) -> dict[str, str]:
-    """For each misspelt word of the query, the most similar known one, where one is similar enough: by the ratio of
-    matching characters (Ratcliff and Obershelp, 1988); the first letter is taken to be right."""
+    """Map misspelt words of the query to the most similar known word, if one is similar enough.
+
+    Similarity is the ratio of matching characters (Ratcliff and Obershelp, 1988). The first letter is assumed correct.
+    """
     found: dict[str, str] = {}
     for word in list(dict.fromkeys(match.lower() for match in WORD.findall(query)))[:MAX_WORDS]:
         if db.execute("SELECT 1 FROM idx.word WHERE word=?", (word,)).get:

@@ -1,4 +1,4 @@
-"""Walking the graph of documents, nearest first, within bounds that the answer tells of."""
+"""Traversal the document graph breadth-first, within limits that the result reports."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MAX_EDGES = 20_000
 
 
 @dataclass(slots=True)
-class Walk:
-    """What was reached, by key in order of distance."""
+class Traversal:
+    """The nodes and edges reached, by key, in order of distance."""
 
     nodes: dict[str, tuple[Node, int]] = field(default_factory=dict)
     edges: dict[tuple[str, str, str], Edge] = field(default_factory=dict)
     cut: bool = False
 
 
-def walk(relations: Relations, origin: Node, *, depth: int, limit: int, relation: str | None = None, out: bool = True,
-         into: bool = False) -> Walk:  # fmt: skip
-    """All within `depth` steps; of a file, what its symbols call, and who calls them, counts as the file's own."""
-    found = Walk()
+def traverse(relations: Relations, origin: Node, *, depth: int, limit: int, relation: str | None = None,
+             out: bool = True, into: bool = False) -> Traversal:  # fmt: skip
+    """Collect everything within `depth` steps.  Calls from and to the symbols of a file count as the file's own."""
+    found = Traversal()
     give_up = time.monotonic() + TIME_LIMIT_S
     start = [origin]
     if relation == CALLS and origin.symbol is None and origin.doc is not None:
@@ -82,8 +82,8 @@ def shown(db: apsw.Connection, node: Node, distance: int) -> GraphNode:
     )  # fmt: skip
 
 
-def told(db: apsw.Connection, found: Walk) -> tuple[list[GraphNode], list[GraphEdge]]:
-    """Nodes, nearest first and those that are stored before those that are not; and edges."""
+def presented(db: apsw.Connection, found: Traversal) -> tuple[list[GraphNode], list[GraphEdge]]:
+    """Return the nodes, nearest first and stored ones before others, and the edges."""
     ordered = sorted(found.nodes.values(), key=lambda one: (one[1], one[0].doc is None))
     edges = [
         GraphEdge(
@@ -98,31 +98,31 @@ def told(db: apsw.Connection, found: Walk) -> tuple[list[GraphNode], list[GraphE
 def around(
     db: apsw.Connection, path: str, depth: int, limit: int = 200
 ) -> tuple[list[GraphNode], list[GraphEdge], bool]:
-    """What is related to a document, in either direction; and whether that is not all."""
+    """Return the nodes and edges related to a document in either direction, and whether they are truncated."""
     relations = Relations(db)
     doc = relations.paths.exact(path)
     assert doc is not None
-    found = walk(relations, file_node(doc), depth=depth, limit=limit, into=True)
-    return *told(db, found), found.cut
+    found = traverse(relations, file_node(doc), depth=depth, limit=limit, into=True)
+    return *presented(db, found), found.cut
 
 
 def answer(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> GraphAnswer:
-    """Raises InvalidParams; OperationError where there is no such node."""
+    """Handle a graph query.  Raises InvalidParams, or OperationError if the node does not exist."""
     if params.list_types or params.list_type is not None:
         return _types(db, params, degraded)
     relation = None if params.relation is None else params.relation.upper()
     if relation is not None and relation not in RELATIONS:
         raise InvalidParams(
-            f"parameter `relation`: there is no relation {params.relation!r}; there are {', '.join(RELATIONS)}",
+            f"parameter `relation`: unknown relation {params.relation!r}; there are: {', '.join(RELATIONS)}",
             field="relation",
         )
     relations = Relations(db)
     origin = _origin(db, relations, params)
-    found = walk(
+    found = traverse(
         relations, origin, depth=params.depth, limit=params.limit, relation=relation, out=not params.reverse,
         into=params.reverse,
     )  # fmt: skip
-    nodes, edges = told(db, found)
+    nodes, edges = presented(db, found)
     return GraphAnswer(
         origin=shown(db, origin, 0), connected_nodes=nodes, nodes=nodes, edges=edges,
         node_type_counts=dict(Counter(node.type for node in nodes)), total=len(nodes), truncated=found.cut,
@@ -154,7 +154,7 @@ def _types(db: apsw.Connection, params: DocumentsGraph, degraded: list[str]) -> 
         wanted = params.list_type.lower()
         if wanted not in counts:
             raise OperationError(
-                f"no node is of type {params.list_type!r}; there are: {', '.join(counts)}", field="list_type"
+                f"no node has the type {params.list_type!r}; there are: {', '.join(counts)}", field="list_type"
             )
         total = counts[wanted]
         nodes = [shown(db, node, 0) for node in islice(_of_type(db, wanted), params.limit)]

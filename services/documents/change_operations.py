@@ -1,4 +1,4 @@
-"""The operations that change documents: add them, describe them, delete them, and write them out."""
+"""The operations that change documents (add, update, delete), and restoring files from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from linckia.proto.ops.documents.reading import Document, Scalar, pairs
 from linckia.services.documents import restore
 from linckia.services.documents.add import folders
 from linckia.services.documents.add.add import add_directory
-from linckia.services.documents.parts import Family
+from linckia.services.documents.components import OperationGroup
 from linckia.services.documents.store import globs, rows, snapshots
-from linckia.services.documents.store.rows import Given
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.databases import Store
+from linckia.services.documents.store.rows import DocumentAttributes
 from linckia.services.runtime.handlers import Context, handles
 
 MAX_CONTENT_BYTES = 64 * 1024 * 1024
@@ -24,34 +24,34 @@ MAX_NAMED = 1000
 MAX_HASHES = 100
 
 
-class Changing(Family):
+class ChangeOperations(OperationGroup):
     @handles(ops.DocumentsAdd)
     async def add(self, params: ops.DocumentsAdd, ctx: Context) -> ops.AddResult:
-        adding = self._parts.adding
+        adding = self._components.adding
         session = await session_to_add(self._store, params.session, ctx.session)
         tags = tuple(dict.fromkeys(params.tags))
-        given = Given(tags, pairs(params.metadata), params.collection, params.mimeType, session)
+        given = DocumentAttributes(tags, pairs(params.metadata), params.collection, params.mimeType, session)
         if params.content is not None:
             assert params.name is not None
             if len(params.content) > MAX_CONTENT_BYTES:
                 raise InvalidParams(
                     f"parameter `content` has more than {MAX_CONTENT_BYTES} characters", field="content"
                 )
-            return await self._parts.added(*await adding.text(params.name, params.content, given))
+            return await self._components.added(*await adding.text(params.name, params.content, given))
         assert params.path is not None
         path, is_folder = await trio.to_thread.run_sync(folders.existing, params.path, "path", adding.roots)
         if not is_folder:
-            return await self._parts.added(*await adding.file(path, given, ctx))
+            return await self._components.added(*await adding.file(path, given, ctx))
         walk = folders.Walk(
             path, adding.roots, recursive=params.recursive, include=params.include, exclude=params.exclude,
             honour_ignores=not params.no_ignore, takes_generated=adding.takes_generated,
         )  # fmt: skip
-        return await self._parts.added(*await add_directory(adding, walk, given, params.snapshot_label, ctx))
+        return await self._components.added(*await add_directory(adding, walk, given, params.snapshot_label, ctx))
 
     @handles(ops.DocumentsUpdate)
     async def update(self, params: ops.DocumentsUpdate, ctx: Context) -> ops.UpdateResult:
         answer = await self._store.write(lambda db: _update(db, params))
-        self._parts.hurry()
+        self._components.hurry()
         return answer
 
     @handles(ops.DocumentsDelete)
@@ -59,12 +59,12 @@ class Changing(Family):
         if params.dry_run:
             return await self._store.read(lambda db: _delete(db, params))
         answer = await self._store.write(lambda db: _delete(db, params))
-        self._parts.hurry()
+        self._components.hurry()
         return answer
 
     @handles(ops.DocumentsRestore)
     async def restore(self, params: ops.DocumentsRestore, ctx: Context) -> ops.RestoreResult:
-        roots = self._parts.adding.roots
+        roots = self._components.adding.roots
         target = folders.to_be_written(params.output_directory, "output_directory", roots)
 
         def progress(done: int, total: int) -> None:
@@ -96,7 +96,7 @@ def _update(db: apsw.Connection, params: ops.DocumentsUpdate) -> ops.UpdateResul
 def describe(
     db: apsw.Connection, id_: int, values: Mapping[str, Scalar], *, give: Sequence[str], take: Sequence[str]
 ) -> bool:
-    """Set metadata of a document, give and take tags; answers whether that changed anything."""
+    """Set metadata of a document, add tags (`give`) and remove tags (`take`).  Returns whether anything changed."""
     before = db.total_changes()
     rows.merge(db, id_, values)
     db.executemany("INSERT OR IGNORE INTO tag(document, tag) VALUES(?, ?)", ((id_, one) for one in give))
@@ -106,8 +106,10 @@ def describe(
 
 def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: Sequence[str] = (),
            collection: str | None = None) -> list[Document]:  # fmt: skip
-    """Documents by names or globs and by hash; tags and a collection narrow that, or choose where nothing else does.
-    Raises InvalidParams."""
+    """Return documents selected by names or globs and by hash, narrowed by tags and a collection.
+
+    Without names and hash, tags and collection alone select. Raises InvalidParams.
+    """
 
     def admitted(clause: str = "", *values: str, hash_: str | None = None) -> list[Document]:
         here = rows.conditions(tags=tags, collection=collection, hash_=hash_)
@@ -126,7 +128,7 @@ def chosen(db: apsw.Connection, names: Sequence[str], hash_: str | None, tags: S
         found += admitted("path_matches(?, document.path)", globs.SEPARATOR.join(patterns))
     for name in dict.fromkeys(names):
         exact = admitted("(document.path=? OR document.name=?)", name, name)
-        # A name may look like a glob and be none.
+        # A literal name may look like a glob.
         if not exact and name not in patterns:
             exact = [
                 one
@@ -159,44 +161,44 @@ def _delete(db: apsw.Connection, params: ops.DocumentsDelete) -> ops.DeleteResul
     )  # fmt: skip
 
 
-OF_CLIENT = "client of "
-"""How the setting begins that names the client, by its MCP session, which has started a session of documents."""
+CLIENT_PREFIX = "client of "
+"""Prefix of the settings that store which client (by its MCP session) started a session."""
 
 
-def bound(db: apsw.Connection, client: str) -> tuple[str, str] | None:
-    """Id and label of the last session that this client has started and that goes on."""
+def session_of_client(db: apsw.Connection, client: str) -> tuple[str, str] | None:
+    """Return id and label of the last open session that this client started."""
     query = (
         "SELECT id, label FROM session WHERE stopped_ns IS NULL"
         " AND EXISTS(SELECT 1 FROM setting WHERE name=? || id AND value=?) ORDER BY number DESC LIMIT 1"
     )
-    return db.execute(query, (OF_CLIENT, client)).fetchone()
+    return db.execute(query, (CLIENT_PREFIX, client)).fetchone()
 
 
 async def session_to_add(store: Store, wanted: str | None, client: str) -> str | None:
-    """The id of the session that is named, or of the client's own.  Raises OperationError: there is none so named."""
+    """Return the id of the named session, or of the client's own.  Raises OperationError if the named one is closed."""
     if wanted is not None:
-        return (await store.read(lambda db: started(db, wanted, "session")))[0]
-    own = await store.read(lambda db: bound(db, client)) if client else None
+        return (await store.read(lambda db: open_session(db, wanted, "session")))[0]
+    own = await store.read(lambda db: session_of_client(db, client)) if client else None
     return None if own is None else own[0]
 
 
-def started(db: apsw.Connection, wanted: str | None, field: str = "session_id", *, client: str = "") -> tuple[str, str]:
-    """Id and label of the latest session that is not stopped, of those that `wanted` names.
+def open_session(
+    db: apsw.Connection, wanted: str | None, field: str = "session_id", *, client: str = ""
+) -> tuple[str, str]:
+    """Return id and label of the latest open session that `wanted` names.
 
-    None: the client's own, or else the only one that there is; with several, whose is meant cannot be known.  Raises
-    OperationError.
+    If `wanted` is None, return the client's own session, or else the only open one. Raises OperationError if no session
+    is found, or several.
     """
-    if wanted is None and client and (own := bound(db, client)) is not None:
+    if wanted is None and client and (own := session_of_client(db, client)) is not None:
         return own
     query = "SELECT id, label FROM session WHERE stopped_ns IS NULL AND (?1 IS NULL OR ?1 IN (id, label))"
     found: list[tuple[str, str]] = list(db.execute(f"{query} ORDER BY number DESC", (wanted,)))
     if not found and wanted is not None:
-        raise OperationError(f"no session {wanted[:128]!r} has been started, or it was stopped", field=field)
+        raise OperationError(f"session {wanted[:128]!r} was never started or has been stopped", field=field)
     if not found:
-        raise OperationError("no session has been started; `start` begins one", field=field)
+        raise OperationError("no session is open; start one with `start`", field=field)
     if wanted is None and len(found) > 1:
         listed = ", ".join(id_ for id_, _ in found[:5]) + ", …" * (len(found) > 5)
-        raise OperationError(
-            f"{len(found)} sessions are open ({listed}): say which by `session_id`", field="session_id"
-        )
+        raise OperationError(f"{len(found)} sessions are open ({listed}); give `session_id`", field="session_id")
     return found[0]

@@ -1,4 +1,4 @@
-"""The parts of the service, which its handlers share."""
+"""The components of the service, shared by its handlers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from linckia.services.documents.add.add import Adding
 from linckia.services.documents.add.intake import Progress
 from linckia.services.documents.code.feed import GraphFeed
 from linckia.services.documents.code.parsing import Parsing
-from linckia.services.documents.store.store import Store
+from linckia.services.documents.store.databases import Store
 from linckia.services.documents.text.feed import ContentFeed
 from linckia.services.documents.text.indexing import Indexing
 from linckia.services.runtime.handlers import Environment
@@ -18,16 +18,16 @@ from linckia.services.runtime.outbox import Outbox
 EXTRACTION_PATIENCE_S = 10.0
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """As they may be written; others are of those that read them."""
+class DocumentsSettings(msgspec.Struct, frozen=True):
+    """The settings in `[services.documents]` that this module uses; other modules define their own."""
 
     default_ignores: bool = True
-    """Whether folders that tools make (`node_modules`) are left out of a folder that is added."""
+    """Whether adding a folder skips generated folders (`node_modules`)."""
 
 
-class Parts:
+class Components:
     def __init__(self, env: Environment, store: Store) -> None:
-        takes_generated = not env.settings_as(Settings).default_ignores
+        takes_generated = not env.settings_as(DocumentsSettings).default_ignores
         self.env, self.store = env, store
         self.adding = Adding(store, env.roots, takes_generated=takes_generated)
         self.parsing = Parsing(env, store)
@@ -38,13 +38,13 @@ class Parts:
         self.graph = Outbox(env, "the graph", self.graph_feed)
 
     def hurry(self) -> None:
-        """Something was changed: the work in the background begins at once."""
+        """Start the background work now, because something changed."""
         self.indexing.hurry()
         self.search.hurry()
         self.graph.hurry()
 
     async def added(self, answer: AddResult, progress: Progress) -> AddResult:
-        """The answer to an `add`, after a moment in which the text of new contents may be extracted."""
+        """Complete the result of an `add`, after waiting briefly for text extraction of the new contents."""
         if progress.changed:
             self.hurry()
         left = await self.indexing.settled(progress.objects, EXTRACTION_PATIENCE_S)
@@ -52,9 +52,9 @@ class Parts:
         return msgspec.structs.replace(answer, text_waiting=left, without_text=without)
 
 
-class Family:
-    """Handlers, which share the parts."""
+class OperationGroup:
+    """Base class of the handlers."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._store = parts.store
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self._store = components.store

@@ -1,6 +1,6 @@
-"""What `linckia export` and `import` ask for: rows as they are, contents of whatever holds them.
+"""The operations behind `linckia export` and `import`: rows and contents.
 
-Rows are read in pages by path, so that memory is bounded. What is imported again changes nothing.
+Rows are read in pages ordered by path, so memory is bounded. Importing is idempotent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import trio
 
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.documents import carry as ops
-from linckia.services.documents.parts import Family
+from linckia.services.documents.components import OperationGroup
 from linckia.services.documents.store import kinds, objects, rows, schema, snapshots
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Block, Content
-from linckia.services.documents.store.snapshots import Entry
+from linckia.services.documents.store.snapshots import SnapshotEntry
 from linckia.services.runtime.handlers import Context, handles
 
 PAGE = 1000
@@ -50,11 +50,11 @@ _SNAPSHOTS = """
 
 
 def _read(db: apsw.Connection, kind: type[T], query: str, *values: apsw.SQLiteValue) -> list[T]:
-    """What a query answers as JSON, a row each."""
+    """Run a query whose rows are JSON, and decode them."""
     return [msgspec.json.decode(row, type=kind) for (row,) in db.execute(query, values)]
 
 
-class Carrying(Family):
+class ExportImport(OperationGroup):
     @handles(ops.DocumentsExport)
     async def export(self, params: ops.DocumentsExport, ctx: Context) -> ops.ExportedRows:
         return ops.ExportedRows(
@@ -108,7 +108,7 @@ class Carrying(Family):
 
     @handles(ops.DocumentsMissing)
     async def missing(self, params: ops.DocumentsMissing, ctx: Context) -> ops.MissingContents:
-        there = await self._store.read(lambda db: objects.there(db, map(bytes.fromhex, params.hashes)))
+        there = await self._store.read(lambda db: objects.stored_ids(db, map(bytes.fromhex, params.hashes)))
         return ops.MissingContents(hashes=[one for one in params.hashes if bytes.fromhex(one) not in there])
 
     @handles(ops.DocumentsImport)
@@ -132,7 +132,7 @@ class Carrying(Family):
             return db.total_changes() - before
 
         changed = await self._store.write(change)
-        self._parts.hurry()
+        self._components.hurry()
         return ops.Imported(changed=changed)
 
     def _packed(self, data: bytes, names: dict[str, tuple[str, str | None]]) -> Content:
@@ -140,7 +140,7 @@ class Carrying(Family):
         path, mime = names.get(digest.hexdigest(), ("", None))
         if not path or len(data) > ops.INLINE_BYTES:
             raise InvalidParams(
-                "parameter `contents`: one is of none of these documents, or too long", field="contents"
+                "parameter `contents`: one belongs to none of `documents`, or is too long", field="contents"
             )
         nature = kinds.nature(data, path, mime)
         return Content(digest.digest(), len(data), nature, Block(*self._store.codec.pack(data)))
@@ -151,7 +151,7 @@ def _put_session(db: apsw.Connection, session: ops.CarriedSession) -> None:
         "INSERT OR IGNORE INTO session(id, label, started_ns, stopped_ns) VALUES(?, ?, ?, ?)",
         (session.id, session.label, session.started_ns, session.stopped_ns),
     )
-    # One that was stopped here watches no more.
+    # A session that was stopped here no longer watches folders.
     db.executemany(
         "INSERT OR IGNORE INTO watched(session, folder, interval_ms)"
         " SELECT id, ?, ? FROM session WHERE id=? AND stopped_ns IS NULL",
@@ -181,16 +181,16 @@ def _put_document(db: apsw.Connection, document: ops.CarriedDocument) -> None:
 def _put_files(
     db: apsw.Connection, snapshot: ops.CarriedSnapshot, offset: int, files: Sequence[ops.CarriedFile]
 ) -> None:
-    """Add files to a snapshot, which is made with the first of them."""
+    """Add files to a snapshot, creating it first if necessary."""
     row = db.execute("SELECT number FROM snapshot WHERE id=?", (snapshot.id,)).fetchone()
     listed = [] if row is None else list(snapshots.entries(db, snapshot.id))
     if len(listed) >= offset + len(files) and row is not None:
         return
     if len(listed) != offset:
-        raise OperationError(f"snapshot {snapshot.id} has {len(listed)} files, and these begin at {offset}")
+        raise OperationError(f"snapshot {snapshot.id} has {len(listed)} files, but `offset` is {offset}")
     for one in files:
         object_ = _stored(db, one.hash) if one.hash else 0
-        listed.append(Entry(one.path, b"", object_, one.size, one.modified_ns, one.mode))
+        listed.append(SnapshotEntry(one.path, b"", object_, one.size, one.modified_ns, one.mode))
     values = msgspec.structs.asdict(snapshot) | {"listing": snapshots.packed(listed)}
     db.execute(
         f"INSERT INTO snapshot({', '.join(values)}) VALUES({', '.join('?' * len(values))})"
@@ -205,5 +205,5 @@ def _put_files(
 def _stored(db: apsw.Connection, hash_: str) -> int:
     stored = objects.by_hash(db, bytes.fromhex(hash_))
     if stored is None:
-        raise OperationError(f"the content {hash_} is not stored: import it first", field="contents")
+        raise OperationError(f"content {hash_} is not stored; import it first", field="contents")
     return stored.id
