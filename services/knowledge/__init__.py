@@ -1,1 +1,1 @@
-"""The service of Markdown notes: kept in step with their folders, searched, read, linked and tagged."""
+"""Markdown notes: indexed from their folders, searched, read, linked and tagged."""

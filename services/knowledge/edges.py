@@ -1,8 +1,8 @@
-"""Edges between notes, kept right as names come and go.
+"""Edges between notes, updated as notes appear and disappear.
 
-A reference is stored with the keys of its target, and a note with the keys by which it is found; an edge is a reference
-one of whose keys some note has. Each change of names resolves the references that they concern again, in the same
-transaction, so that a link shows as soon as its target does and is gone with it.
+A reference is stored with the keys of its target, and a note with the keys that name it. A reference is an edge if some
+note has one of its keys. A change of names resolves the affected references again in the same transaction, so a link
+appears and disappears together with its target.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from linckia.services.knowledge.notes.links import Reference, name_key, path_key
 from linckia.services.knowledge.notes.markdown import stem
 
 MAX_EDGES = 10_000
-"""One answer holds no more; past this a neighbourhood is the whole base."""
+"""Maximum number of edges in a result; a larger neighbourhood is practically the whole set of notes."""
 
 
 PATH, FILE_NAME, ID, TITLE = range(4)
-"""How a key names a note. Among several notes that have a key, the first rank wins, then the nearest note. The end of
-a path counts as a file name."""
+"""Ranks: how a key names a note. If several notes have a key, the lowest rank wins, then the nearest note. The end of a
+path counts as a file name."""
 
 _REFERENCES = (
     "SELECT src, position, key, other_key, dst, root, path FROM edge LEFT JOIN node ON node.id=edge.src WHERE fixed=0"
 )
 _OTHER_ROOT = 1_000_000
-"""Steps from one root to another: more than there are within one."""
+"""Distance from one root to another, larger than any distance within one."""
 
 
 class Edge(NamedTuple):
-    """`depth` counts the steps from where the walk began, from 1."""
+    """An edge; `depth` is the number of steps from the start of the walk, from 1."""
 
     source: str
     target: str
@@ -41,7 +41,7 @@ class Edge(NamedTuple):
 
 
 def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
-    """The keys by which a note is found, each with its rank: id, title, file name, path (and every end of the path)."""
+    """Return the keys of a note with their ranks: id, title, file name, path, and every end of the path."""
     keys = {(id_, ID), (name_key(title), TITLE), (name_key(stem(place.path)), FILE_NAME)}
     parts = name_key(place.path[:-3]).split("/")
     keys |= {(path_key(place.absolute), PATH)}
@@ -50,18 +50,18 @@ def names(id_: str, place: Place, title: str) -> set[tuple[str, int]]:
 
 
 Candidate = tuple[int, str, Place | None]
-"""A note that has a key: the rank of the key, the note's id, and its place, if that is known."""
+"""A note that has a key: the rank of the key, the note's id, and its place if known."""
 
 
 class Finder:
-    """Finds the notes that references lead to. The notes that have a key are read once."""
+    """Resolves references to notes.  The notes that have a key are read only once."""
 
     def __init__(self, having: Callable[[str], Iterable[Candidate]]) -> None:
         self._having = having
         self._known: dict[str, dict[int, _Nearest]] = {}
 
     def target(self, key: str, other_key: str, source: Place) -> str | None:
-        """The note that a reference by these keys leads to from the note at `source`."""
+        """Return the note that a reference with these keys means in the note at `source`."""
         by_key = self._of(key)
         by_other = self._of(other_key) if other_key else {}
         for rank, found in (
@@ -82,13 +82,13 @@ class Finder:
 
 
 class _Nearest:
-    """Finds the note that is the fewest steps away, in the same folder first. Between equally near notes, the one
-    nearer to its root wins, then the first by path."""
+    """Finds the note that is the fewest steps away.  If several are equally near, the one nearer to its root wins, then the
+    first by path."""
 
     def __init__(self, notes: Sequence[tuple[str, Place | None]]) -> None:
         self._only = notes[0][0] if len(notes) == 1 else None
         self._below: dict[tuple[str, ...], tuple[int, int, str, str]] = {}
-        """Below each folder above one of them the nearest, with its steps down from there."""
+        """For each ancestor folder of a note, the nearest note below it, with the number of steps down."""
         for id_, place in notes if self._only is None else ():
             folders = _folders(place or Place("", ""))
             path = place.absolute if place else ""
@@ -99,7 +99,7 @@ class _Nearest:
                 self._below[folders[:depth]] = found if known is None else min(known, found)
 
     def to(self, source: Place) -> str:
-        """The nearest to a note."""
+        """Return the note nearest to `source`."""
         if self._only is not None:
             return self._only
         folders = _folders(source)
@@ -109,12 +109,12 @@ class _Nearest:
 
 
 def _folders(place: Place) -> tuple[str, ...]:
-    """The root of a place and the folders on the way to it."""
+    """Return the root and folders of a place."""
     return place.root, *place.path.split("/")[:-1]
 
 
 def having(db: apsw.Connection) -> Callable[[str], Iterable[Candidate]]:
-    """The notes that have a key, as the database is."""
+    """Return a function that looks up the notes with a key in the database."""
     query = "SELECT rank, id, root, path FROM name LEFT JOIN node USING(id) WHERE key=?"
     return lambda key: (
         (rank, id_, None if path is None else Place(root, path)) for rank, id_, root, path in db.execute(query, (key,))
@@ -122,9 +122,9 @@ def having(db: apsw.Connection) -> Callable[[str], Iterable[Candidate]]:
 
 
 def store(db: apsw.Connection, id_: str, place: Place, title: str, references: Sequence[Reference]) -> set[str]:
-    """Set the names and references of a note; answers the keys that `resolve` must look at.
+    """Set the names and references of a note.  Returns the keys to pass to `resolve`.
 
-    Its own references find their targets in `resolve_of`, once the names of all notes that came with it are there.
+    The note's own references are resolved by `resolve_of`, once the names of the whole batch are stored.
     """
     before = _names_of(db, id_)
     now = names(id_, place, title)
@@ -142,7 +142,7 @@ def store(db: apsw.Connection, id_: str, place: Place, title: str, references: S
 
 
 def forget(db: apsw.Connection, id_: str) -> set[str]:
-    """Drop the names and references of a note that is gone; answers the keys that `resolve` must look at."""
+    """Drop the names and references of a removed note.  Returns the keys to pass to `resolve`."""
     before = _names_of(db, id_)
     db.execute("DELETE FROM name WHERE id=?", (id_,))
     db.execute("DELETE FROM edge WHERE src=?", (id_,))
@@ -150,17 +150,17 @@ def forget(db: apsw.Connection, id_: str) -> set[str]:
 
 
 def resolve(db: apsw.Connection, keys: Iterable[str]) -> None:
-    """Find the targets of all references by these keys again."""
+    """Resolve all references with these keys again."""
     _point(db, f"{_REFERENCES} AND key=?1 UNION {_REFERENCES} AND other_key=?1 AND other_key<>''", keys)
 
 
 def moved(db: apsw.Connection, ids: Iterable[str]) -> None:
-    """Find the targets of all references again that may lead to these notes, which are at other places now."""
+    """Resolve all references that may mean these notes again, because the notes have moved."""
     resolve(db, {key for id_ in ids for key, _ in _names_of(db, id_)})
 
 
 def resolve_of(db: apsw.Connection, ids: Iterable[str]) -> None:
-    """Find the targets of all references of these notes."""
+    """Resolve all references in these notes."""
     _point(db, f"{_REFERENCES} AND src=?1", ids)
 
 
@@ -179,7 +179,7 @@ def _names_of(db: apsw.Connection, id_: str) -> set[tuple[str, int]]:
 
 
 def count(db: apsw.Connection) -> int:
-    """Distinct edges."""
+    """Return the number of distinct edges."""
     query = "SELECT count(*) FROM (SELECT DISTINCT src, kind, dst FROM edge WHERE dst IS NOT NULL)"
     return int(db.execute(query).get)
 
@@ -187,13 +187,13 @@ def count(db: apsw.Connection) -> int:
 def explore(
     db: apsw.Connection, id_: str, relation: str | None, *, out: bool, into: bool, depth: int
 ) -> tuple[list[Edge], bool]:
-    """Edges within `depth` steps of a note, nearest first, and whether there were more than `MAX_EDGES`.
+    """Return the edges within `depth` steps of a note, nearest first, and whether there are more than `MAX_EDGES`.
 
-    `relation` restricts the steps themselves, in either case of letters.
+    If `relation` is given, only edges of this relation are followed, regardless of case.
     """
     found: dict[tuple[str, str, str], Edge] = {}
     reached = {id_: 0}
-    # Those that are reached come to its end, and are walked from in turn.
+    # Reached nodes are appended and visited in turn.
     for node in (border := [id_]):
         if reached[node] == depth:
             break

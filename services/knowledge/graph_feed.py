@@ -1,7 +1,7 @@
-"""Feeding the graph: each note with its links is stated to it, through any crash of either side.
+"""The crash-safe feed of notes and their links to the graph service.
 
-Every change of a note or an edge leaves the note's id in an outbox, in the same transaction. The graph's database has a
-name, its epoch; under another one than was fed before, both sides are compared and every note is stated again.
+Every change of a note or an edge puts the note's id into an outbox in the same transaction. The epoch identifies the
+graph's database. If it differs from the one fed before, both sides are compared and every note is delivered again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EPOCH = "graph_epoch"
 
 
 class Due(NamedTuple):
-    """A batch of the outbox, by number; `behind` counts what comes after it, `epoch` names the graph that is fed."""
+    """A batch of the outbox.  `behind` is the number of entries after it, `epoch` identifies the graph being fed."""
 
     numbers: tuple[int, ...]
     states: list[NodeState]
@@ -33,21 +33,21 @@ class Due(NamedTuple):
 
 
 class GraphFeed:
-    """What `Outbox` needs to know of the graph."""
+    """The feed for `Outbox`."""
 
     def __init__(self, env: Environment, database: Database) -> None:
         self._env = env
         self._database = database
 
     async def compare(self) -> None:
-        """Queue every note where the graph is not the one that was fed."""
+        """Queue every note if the graph is not the one that was fed before."""
         epoch = (await self._env.call(GraphEpoch())).epoch
         if epoch == await self._database.read(lambda db: nodes.setting(db, _EPOCH)):
             return
         theirs = await pages(lambda after: self._env.call(GraphNodes(corpus=CORPUS, after=after)))
 
         def begin(db: apsw.Connection) -> None:
-            """Queue every note, and every id that the graph has: from here on it is fed under this epoch."""
+            """Queue every note and every id in the graph, and store the epoch."""
             db.execute("INSERT OR REPLACE INTO graph_outbox(id) SELECT id FROM node")
             db.executemany("INSERT OR IGNORE INTO graph_outbox(id) VALUES(?)", ((id_,) for id_ in theirs))
             nodes.set_setting(db, _EPOCH, epoch)
@@ -72,15 +72,15 @@ class GraphFeed:
         return epochs == {due.epoch}
 
     async def strike(self, due: Due) -> None:
-        """A note that changed meanwhile has another number and stays."""
+        """Remove delivered notes.  Those that changed meanwhile have a new number and stay."""
         numbers = [(number,) for number in due.numbers]
         await self._database.write(lambda db: db.executemany("DELETE FROM graph_outbox WHERE number=?", numbers))
 
 
 def take(db: apsw.Connection) -> Due | None:
-    """The next notes of the outbox, as they are now; not those that were never read, whose links nobody knows yet.
+    """Return the current state of the next notes in the outbox, except those never read, whose links are unknown.
 
-    The latest first: what is read gets a new number, so that the unread ones are not gone through each time.
+    Starts with the latest number: notes that were read get a new number, so unread ones need not be skipped each time.
     """
     query = (
         "SELECT number, id FROM graph_outbox WHERE NOT EXISTS"
@@ -107,5 +107,5 @@ def take(db: apsw.Connection) -> Due | None:
 
 
 def waiting(db: apsw.Connection) -> int:
-    """Notes that are still to be stated to the graph."""
+    """Return the number of notes still to be delivered to the graph."""
     return int(db.execute("SELECT count(*) FROM graph_outbox").get)

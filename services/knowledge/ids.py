@@ -1,8 +1,8 @@
-"""The ids of notes: which follow from the files that there are, in whatever order they came.
+"""The ids of notes, which depend only on the set of files, not on the order in which they appeared.
 
-An id is the file's base name. Of several files of one base name the nearest to its root has it, and the others have ids
-made from their paths. So a file that comes or goes may change the id of another one: what has become of an id is kept,
-and a former id leads to its note for as long as no other note has it.
+An id is the file's base name. If several files have the same base name, the one nearest to its root gets it, and the
+others get ids made from their paths. Adding or removing a file can therefore change the id of another. Former ids are
+remembered, and lead to their note until another note takes the id.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_FORMER = 100_000
 
 
 def ids_of(places: Iterable[Place], roots: Sequence[str]) -> dict[Place, str]:
-    """The id of each of all notes."""
+    """Return the id of every note."""
     order = {root: number for number, root in enumerate(roots)}
     nearest = sorted(places, key=lambda place: (order.get(place.root, len(order)), place.path.count("/"), place.path))
     holders: dict[str, Place] = {}
@@ -47,8 +47,8 @@ def _from_path(place: Place) -> Iterable[str]:
 
 
 def rename(db: apsw.Connection, changed: dict[str, str]) -> None:
-    """Give notes other ids, by their present ones; their texts are then to be read and put again."""
-    # An id may pass from one note to another: all of them are let go first.
+    """Change the ids of notes, whose texts then have to be read and indexed again."""
+    # An id may pass from one note to another, so release all old ids first.
     for before, after in changed.items():
         _move(db, before, f"\0{after}")
     for before, after in changed.items():
@@ -62,13 +62,13 @@ def rename(db: apsw.Connection, changed: dict[str, str]) -> None:
 
 
 def remember(db: apsw.Connection, before: str, after: str) -> None:
-    """The note `after` was `before` once."""
+    """Record that the note `after` once had the id `before`."""
     db.execute("INSERT OR REPLACE INTO former(id, node) VALUES(?, ?)", (before, after))
     db.execute("DELETE FROM former WHERE rowid <= (SELECT max(rowid) FROM former) - ?", (MAX_FORMER,))
 
 
 def present(db: apsw.Connection, id_: str) -> str:
-    """The id of the note that has this one in any Unicode form, or had it; itself where there is none."""
+    """Return the current id of the note that has or had `id_` in any Unicode form; without such a note, `id_`."""
     id_ = nfc(id_)
     query = "SELECT node FROM former WHERE id=?1 AND NOT EXISTS(SELECT 1 FROM node WHERE id=?1)"
     found: str | None = db.execute(query, (id_,)).get

@@ -1,6 +1,6 @@
-"""The service: opens the database, starts the ingest beside it, and answers.
+"""The service `knowledge`: opens the database, starts the ingest and provides the handlers.
 
-It is ready at once: until the first scan is through it answers from what is stored, and says so in `degraded`.
+It is ready at once. Until the first scan is complete, results come from the stored index and `degraded` says so.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ SIMILAR_LIMIT = 10
 MAX_PROBLEMS = 100
 
 STATUS_WAIT_S = 1.0
-"""For the search to say how far it is; the rest is told without it."""
+"""How long the status waits for the search service; it is returned without its figures after that."""
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open, and what a crash has left of a renaming is finished or takes long."""
+    """Yield the handlers once the database is open and an interrupted renaming is finished, or takes too long."""
     ingest: Ingest
 
     def on_rebuilt() -> None:
@@ -68,7 +68,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         ignored = [*(f"{name}/" for name in sorted(SKIPPED_FOLDERS)), ".*/"]
         follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
     else:
-        ingest.unwatched("there is no folder to be watched")
+        ingest.unwatched("no folders are configured")
     finding = Finding(database, ingest)
     writing = Writing(env, database, ingest, finding)
     for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
@@ -84,7 +84,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class Notes:
-    """The operations on single notes, and on the index as a whole."""
+    """Operations on single notes and on the index as a whole."""
 
     def __init__(self, database: Database, ingest: Ingest, outbox: Outbox[Due], finding: Finding) -> None:
         self._database = database
@@ -130,8 +130,7 @@ class Notes:
             )
         )
         if more:
-            reached = f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges within reach"
-            ctx.log("warning", f"{reached}; these are the nearest")
+            ctx.log("warning", f"explore_links: {params.id} has more than {edges.MAX_EDGES} edges; showing the nearest")
         deep = params.depth > 1
         return [
             ops.NoteLink(
@@ -152,8 +151,8 @@ class Notes:
         )
         if not found.has_vector and found.vectors_waiting:
             raise Unavailable(
-                "similar notes are found by their vectors, and "
-                f"{found.vectors_waiting} pieces, perhaps of this note, still wait for theirs",
+                "similar notes are found by vectors, and "
+                f"{found.vectors_waiting} pieces, perhaps of this note, are still waiting for theirs",
                 retry_after_ms=1000,
             )
         close = [other.group for other in found.neighbours]
@@ -175,12 +174,12 @@ class Notes:
         with contextlib.suppress(LinckiaError):
             held = await ctx.call(RetrieveStatus(collection=COLLECTION), timeout_s=STATUS_WAIT_S)
         problems = sorted(ingest.problems().items())
-        # Before the counts, so that with nothing pending the counts are whole.
+        # Read before the counts, so that they are complete if nothing is pending.
         pending, scanning, scanned_at = ingest.index.outstanding, not ingest.scanned, ingest.scanned_at
         notes, links, graph_pending = await self._database.read(
             lambda db: (nodes.count(db), edges.count(db), graph_feed.waiting(db))
         )
-        # While notes are being read, a link may wait for its target.
+        # While notes are being read, a link's target may not be indexed yet.
         loose = Loose() if pending or scanning else await self._loose_ends.found(params.limit)
         return ops.KnowledgeStatusResult(
             notes=notes,

@@ -1,4 +1,4 @@
-"""`knowledge` as the kernel sees it."""
+"""The manifest of the service `knowledge`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MANIFESTS = (
         roots=Roots.WRITE,
         models_of="embed",
         told_settings={"embedder": "embed"},
-        # Derived but for the ids of notes of one name.
+        # Derived, except for the ids of notes with the same name.
         stores=(Store("notes.db", Keep.SOURCE, schema=SCHEMA_VERSION, rebuilt=True),),
     ),
 )

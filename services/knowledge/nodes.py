@@ -1,7 +1,4 @@
-"""Notes in the database: their ids, their state, and how they come and go.
-
-Which id a note has is for `ids` to say.
-"""
+"""Notes in the database: their state, and how they are added and removed.  `ids` assigns their ids."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ from linckia.services.knowledge.notes.spelling import nfc
 MAX_DEPARTED = 10_000
 
 _NO_STAMP = Stamp(0, 0, 0, -1)
-"""Of a file whose stamp may hide a further write: the next scan reads it again."""
+"""Stored if a further write might leave the stamp unchanged; the next scan then reads the file again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The stored state of a file; without `stamp` its text must be read, without `hash` also be put."""
+    """The stored state of a file.  Without `stamp` its text must be read; without `hash` it must be indexed too."""
 
     id: str
     stamp: Stamp | None = None
@@ -37,7 +34,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A note's new state after its text was put; `note` is None where only the stamp is new."""
+    """The new state of an indexed note; `note` is None if only the stamp changed."""
 
     place: Place
     known: Known
@@ -47,7 +44,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A note as readers see it."""
+    """A note in the index."""
 
     id: str
     place: Place
@@ -57,7 +54,7 @@ class Node:
 
 
 def load(db: apsw.Connection) -> dict[Place, Known]:
-    """All known notes by place."""
+    """Return all known notes by place."""
     rows = db.execute("SELECT root, path, id, hash, lead, size, mtime_ns, ctime_ns, inode, problem FROM node")
     return {
         Place(root, path): Known(id_, Stamp(*stamp) if hash_ and stamp[3] >= 0 else None, hash_, lead, problem)
@@ -68,9 +65,9 @@ def load(db: apsw.Connection) -> dict[Place, Known]:
 def arrive(
     db: apsw.Connection, arrivals: Sequence[Place], moves: Mapping[Place, str], roots: Sequence[str]
 ) -> dict[Place, Known]:
-    """Take new files in; `moves` names the id that some had elsewhere.
+    """Add new files.  `moves` has the ids of those that were moved here.
 
-    Answers what is to be read: these, and the notes that have another id for their coming, or for what has gone.
+    Returns the notes to read: the new ones, and those whose id changed.
     """
     there = {Place(root, path): id_ for id_, root, path in db.execute("SELECT id, root, path FROM node")}
     wanted = ids.ids_of([*there, *arrivals], roots)
@@ -81,14 +78,14 @@ def arrive(
         db.execute("INSERT INTO node(id, root, path) VALUES(?, ?, ?)", (id_, place.root, place.path))
         db.execute("DELETE FROM departed WHERE id=?", (id_,))
     edges.moved(db, (wanted[place] for place in moves))
-    # What is put under an id takes the place of what was there.
+    # Indexing a note replaces what the search has under its id, so it need not be removed.
     db.execute("DELETE FROM leaving WHERE id IN (SELECT id FROM node)")
     renamed = [place for place, id_ in there.items() if id_ in changed]
     return {place: Known(wanted[place]) for place in (*arrivals, *renamed)}
 
 
 def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> None:
-    """Forget notes whose file is gone; ids in `keep` live on in another place."""
+    """Remove notes whose file is gone; those in `keep` have moved and keep their data."""
     affected: set[str] = set()
     now = time.time()
     for id_ in ids:
@@ -106,7 +103,7 @@ def depart(db: apsw.Connection, ids: Iterable[str], keep: frozenset[str]) -> Non
 
 
 def settle(db: apsw.Connection, updates: Sequence[Update]) -> None:
-    """Record notes that were read and put, with the edges that come and go with them."""
+    """Record notes that were read and indexed, and update their edges."""
     affected: set[str] = set()
     for update in updates:
         now, note = update.known, update.note
@@ -123,28 +120,28 @@ def settle(db: apsw.Connection, updates: Sequence[Update]) -> None:
 
 
 def give_up(db: apsw.Connection, places: Iterable[Place]) -> None:
-    """Note that files cannot be read: what was never read has no title, and is waited for."""
+    """Give unreadable files a title, so that nobody waits for them: a note without a title counts as not read yet."""
     rows = ((stem(place.path), place.root, place.path) for place in places)
     db.executemany("UPDATE node SET title=? WHERE root=? AND path=? AND title=''", rows)
 
 
 def put_again(db: apsw.Connection, ids: Iterable[str]) -> None:
-    """Make the notes' texts be read and put once more."""
+    """Mark notes to be read and indexed again."""
     db.executemany("UPDATE node SET hash=NULL WHERE id=?", ((id_,) for id_ in ids))
 
 
 def find(db: apsw.Connection, id_: str) -> Node | None:
-    """The note that has this id."""
+    """Return the note that has this id."""
     return next(_nodes(db, "WHERE id=?", (id_,)), None)
 
 
 def sought(db: apsw.Connection, id_: str) -> Node | None:
-    """The note that has this id, or had it."""
+    """Return the note that has or had this id."""
     return find(db, ids.present(db, id_))
 
 
 def every(db: apsw.Connection) -> dict[str, Node]:
-    """All notes by id."""
+    """Return all notes by id."""
     return {node.id: node for node in _nodes(db, "ORDER BY id")}
 
 
@@ -156,25 +153,25 @@ def _nodes(db: apsw.Connection, condition: str, bindings: tuple[apsw.SQLiteValue
 
 
 def spelled(db: apsw.Connection, prefix: str) -> str:
-    """The beginning of some notes' paths, in the Unicode form that those have."""
+    """Return `prefix` in the Unicode form that the paths of notes have."""
     forms = (prefix, nfc(prefix), unicodedata.normalize("NFD", prefix))
     query = "SELECT 1 FROM node WHERE substr(path, 1, length(?1))=?1 LIMIT 1"
     return next((form for form in forms if db.execute(query, (form,)).get), prefix)
 
 
 def departed_path(db: apsw.Connection, id_: str) -> str | None:
-    """Where the note was that had this id, if there ever was one."""
+    """Return the former path of a removed note with this id."""
     path: str | None = db.execute("SELECT path FROM departed WHERE id=?", (id_,)).get
     return path
 
 
 def existing(db: apsw.Connection, ids: Iterable[str]) -> frozenset[str]:
-    """Those of `ids` that are notes."""
+    """Return those of `ids` that exist."""
     return frozenset(id_ for id_ in ids if db.execute("SELECT 1 FROM node WHERE id=?", (id_,)).fetchone())
 
 
 def ids_like(db: apsw.Connection, id_: str) -> list[str]:
-    """Ids of which one may have been meant: those of about the same length."""
+    """Return ids of similar length, as candidates for a suggestion."""
     rows = db.execute("SELECT id FROM node ORDER BY abs(length(id) - ?), id LIMIT 5000", (len(id_),))
     return [found for (found,) in rows]
 
@@ -184,13 +181,13 @@ def count(db: apsw.Connection) -> int:
 
 
 def folders(db: apsw.Connection) -> list[str]:
-    """Folders that hold notes, relative to their root, each ending in `/`; the root itself is `./`."""
+    """Return the folders that contain notes, relative to their root, each ending in `/`; the root itself is `./`."""
     paths = db.execute("SELECT path FROM node")
     return sorted({path[: path.rfind("/") + 1] or "./" for (path,) in paths})
 
 
 def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> list[Node]:
-    """Notes with at least `least` of `tags` (as `clean_tags` makes them) or tags below them, latest first."""
+    """Return notes with at least `least` of `tags` (normalised by `clean_tags`) or tags below them, latest first."""
     condition = (
         "WHERE (SELECT count(*) FROM json_each(?) AS wanted WHERE EXISTS (SELECT 1 FROM json_each(node.tags) AS own"
         " WHERE own.value = wanted.value OR substr(own.value, 1, length(wanted.value) + 1) = wanted.value || '/'))"
@@ -200,17 +197,17 @@ def tagged(db: apsw.Connection, tags: Sequence[str], least: int, limit: int) -> 
 
 
 def leaving(db: apsw.Connection, limit: int) -> list[str]:
-    """Ids whose text is still to be taken out of the search."""
+    """Return ids that still have to be removed from the search."""
     return [id_ for (id_,) in db.execute("SELECT id FROM leaving ORDER BY id LIMIT ?", (limit,))]
 
 
 def leave(db: apsw.Connection, ids: Iterable[str]) -> None:
-    """Note ids for removal from the search."""
+    """Queue ids for removal from the search."""
     db.executemany("INSERT OR IGNORE INTO leaving VALUES(?)", ((id_,) for id_ in ids))
 
 
 def left(db: apsw.Connection, ids: Iterable[str]) -> None:
-    """Their text is out of the search."""
+    """Record that ids were removed from the search."""
     db.executemany("DELETE FROM leaving WHERE id=?", ((id_,) for id_ in ids))
 
 
@@ -220,6 +217,6 @@ def setting(db: apsw.Connection, name: str) -> str | None:
 
 
 def set_setting(db: apsw.Connection, name: str, value: str | None) -> None:
-    """None removes it."""
+    """Store a setting; None removes it."""
     db.execute("DELETE FROM setting WHERE name=?", (name,))
     db.execute("INSERT INTO setting SELECT ?1, ?2 WHERE ?2 IS NOT NULL", (name, value))

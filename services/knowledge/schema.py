@@ -1,4 +1,4 @@
-"""The database of notes; all of it is derived from the files, and a damaged one is begun again."""
+"""The database of notes.  It is derived from the files, and recreated if it is damaged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from linckia.services.runtime.database import Database, Kind, Schema
 _TABLES = """
 CREATE TABLE setting(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
--- A note. Without a hash it is new, or must be put into the search again; its stamp (size to inode) then says nothing.
--- Without a title it has never been read, and its links are not known.
+-- Notes. One without a hash is new or must be indexed again; its stamp (size to inode) is then meaningless.
+-- One without a title has never been read, so its links are unknown.
 CREATE TABLE node(
     id TEXT PRIMARY KEY,
     root TEXT NOT NULL,
@@ -33,14 +33,14 @@ CREATE TABLE node(
 -- Ids to be removed from the search.
 CREATE TABLE leaving(id TEXT PRIMARY KEY) WITHOUT ROWID;
 
--- Ids that were notes once, so that asking for one says which file is gone.
+-- Ids of removed notes, so that a request for one can say which file is gone.
 CREATE TABLE departed(id TEXT PRIMARY KEY, path TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 
--- The names by which a note is found; the lower rank comes first.
+-- The names of notes; lower ranks win.
 CREATE TABLE name(key TEXT NOT NULL, rank INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY(key, rank, id)) WITHOUT ROWID;
 CREATE INDEX name_id ON name(id);
 
--- A reference; an edge where dst is known. A fixed one points to a name, whether a note has it or not.
+-- References; one with a dst is an edge. A fixed one points to a name, whether or not a note has it.
 CREATE TABLE edge(
     src TEXT NOT NULL,
     position INTEGER NOT NULL,
@@ -56,9 +56,9 @@ CREATE INDEX edge_other_key ON edge(other_key) WHERE other_key <> '';
 CREATE INDEX edge_dst ON edge(dst) WHERE dst IS NOT NULL;
 """
 
-# Triggers, so that no change of a note or an edge goes unreported.
+# Triggers, so that no change of a note or an edge is missed.
 _GRAPH_OUTBOX = """
--- Notes to be stated to the graph. A note that changes again gets a new number.
+-- Notes to be delivered to the graph. A note that changes again gets a new number.
 CREATE TABLE graph_outbox(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE);
 
 CREATE TRIGGER node_arrives AFTER INSERT ON node BEGIN
@@ -85,14 +85,13 @@ INSERT INTO graph_outbox(id) SELECT id FROM node;
 """
 
 _FORMER = """
--- Which note had an id once.
+-- Former ids of notes.
 CREATE TABLE former(id TEXT PRIMARY KEY, node TEXT NOT NULL);
 CREATE INDEX former_node ON former(node);
 """
 
 _RANKS = """
--- A file's name comes before an id and a title. Which note is the nearest, and which name is a whole path, is found
--- when the notes are read again.
+-- File names now rank before ids and titles. Which names are whole paths is determined when the notes are read again.
 UPDATE OR REPLACE name SET rank = CASE rank WHEN 0 THEN 12 WHEN 1 THEN 13 WHEN 2 THEN 11
     ELSE CASE WHEN key LIKE '/%' THEN 10 ELSE 11 END END;
 UPDATE name SET rank = rank - 10;
@@ -100,7 +99,7 @@ UPDATE name SET rank = rank - 10;
 
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
-    """The database at `path`; opening blocks."""
+    """Open the database at `path`; blocks."""
     return Database(path, SCHEMA, kind=Kind.DERIVED, readers=2, pragmas={"cache_size": -16384}, on_rebuilt=on_rebuilt)
 
 

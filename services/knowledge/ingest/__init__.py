@@ -1,1 +1,1 @@
-"""Keeping the index in step with the folders."""
+"""Keeping the index in sync with the folders."""

@@ -1,7 +1,7 @@
-"""The known notes, and the work that brings the search in step with them.
+"""The known notes, and the work queue that keeps the search in sync with them.
 
-A batch of notes is read, parsed, put into the search, then recorded as done. The process may be killed at any point: a
-batch that was put and not recorded is put again, which changes nothing; an id that was given is kept.
+A batch of notes is read, parsed, put into the search and then recorded as done. The process may be killed at any point:
+a batch that was put but not recorded is put again, which changes nothing, and assigned ids are kept.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ BATCH_BYTES = 2 * 1024 * 1024
 PATH_SEPARATOR = " > "
 
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
-"""Until a file that could not be indexed is tried again; twice as long each time."""
+"""Retry delay for a file that could not be indexed; it doubles each time."""
 
 MAX_LONE_FAILURES = 8
-"""With more notes refused one by one, the fault is not in the notes."""
+"""If more notes in a row are rejected individually, the notes are not the cause."""
 
 TRANSIENT = (Unavailable, Overloaded, Timeout, MaybeExecuted, Cancelled)
 
@@ -53,13 +53,13 @@ _log = logging.getLogger("linckia.knowledge")
 
 
 def version(measured: Measure) -> str:
-    """Under another one the same file would make another note; under the setting `VERSION`."""
+    """Return the version of parsing and cutting, for the setting `VERSION`.  If it changes, notes are read again."""
     return f"{markdown.VERSION}.{cutting.VERSION}.{measured.signature}"
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A file that could not be indexed; tried again once it changes, or after `retry_at` on trio's clock."""
+    """A file that could not be indexed.  It is retried when it changes, or after `retry_at` on trio's clock."""
 
     reason: str
     pause_s: float
@@ -68,7 +68,7 @@ class Failed:
 
 
 class Index:
-    """The notes, and the work that is left; one step at a time."""
+    """The notes and the outstanding work, which is done one step at a time."""
 
     def __init__(self, env: Environment, database: Database, look_again: Callable[[Iterable[str]], None]) -> None:
         """`look_again` is called with files that may have been written while they were read."""
@@ -78,23 +78,23 @@ class Index:
         self._look_again = look_again
         self._measure: Measure | None = None
         self._generation: int | None = None
-        """Of the database that `known` was read from."""
+        """Generation of the database that `known` was read from."""
         self._lone_failures = 0
         self.known: dict[Place, Known] = {}
         self.pending: dict[Place, Stamp | None] = {}
-        """Notes to be indexed, in this order, with the stamps that a walk saw."""
+        """Notes to be indexed, in order, with the stamps that a walk saw."""
         self.failed: dict[Place, Failed] = {}
         self._pauses: dict[Place, float] = {}
-        """Of files that are tried again: how long to wait if they fail once more."""
+        """Next retry delay of files that are being retried."""
         self.leaving = True
-        """Whether the search may still hold notes that are gone."""
+        """Whether the search may still hold removed notes."""
         self.cut_after: str | None = None
-        """Of the notes that are to be read again, which serve as they are until then, the id that was the last to be;
-        None: there is none."""
+        """Progress of reading all notes again after a change of version: the last id done; None if it is not running.
+        The old index is used meanwhile."""
         self.renamed: dict[Place, Place] = {}
-        """The note that got another name last, by its new place: it is the one that was at the old."""
+        """The last renaming, as new place to old place."""
         self.reconciled = False
-        """Whether the ids of both sides were compared since the search was last away."""
+        """Whether the ids of both sides were compared since the search was last unavailable."""
 
     @property
     def is_loaded(self) -> bool:
@@ -102,7 +102,7 @@ class Index:
 
     @property
     def outstanding(self) -> int:
-        """Notes whose latest text is not in the search yet."""
+        """The number of notes whose latest text is not in the search yet."""
         return len(self.pending) + len(self.failed)
 
     @property
@@ -110,9 +110,9 @@ class Index:
         return bool(self.pending) or self.leaving or not self.reconciled
 
     async def load(self) -> None:
-        """Begin with what the database holds; after it was found damaged, that is little."""
+        """Load the known notes from the database."""
 
-        # Another model may read less of a piece: then all notes are cut again, while what the search has serves.
+        # Another model may have a smaller window. Then all notes are cut again, and the old index is used meanwhile.
         measured = self._measure = await trio.to_thread.run_sync(measure, self._env.settings)
 
         def start(db: apsw.Connection) -> dict[Place, Known]:
@@ -120,7 +120,7 @@ class Index:
             if before != now:
                 nodes.set_setting(db, VERSION, now)
                 nodes.set_setting(db, _CUT_AFTER, None if before is None else "")
-                # Those of an earlier version may have other ids.
+                # Ids may have been assigned differently in an earlier version.
                 nodes.arrive(db, (), {}, self._roots)
             self.cut_after = nodes.setting(db, _CUT_AFTER)
             return nodes.load(db)
@@ -132,7 +132,7 @@ class Index:
         self.leaving, self.reconciled = True, False
 
     def take_up_failed(self, now: float) -> None:
-        """Try again what failed some time ago."""
+        """Queue failed files whose retry is due."""
         for place, failed in list(self.failed.items()):
             if now >= failed.retry_at:
                 del self.failed[place]
@@ -140,7 +140,7 @@ class Index:
                 self._pauses[place] = min(LAST_RETRY_S, 2 * failed.pause_s)
 
     async def follow(self, changes: Changes, walk: Walk, *, first: bool) -> None:
-        """Add the difference to the work, before what is there already, or after it where this is the `first` walk."""
+        """Queue changed notes, before those already pending, or after them if this is the `first` walk."""
         if changes.arrived or changes.gone:
             await self._come_and_go(changes, walk)
         for place in changes.changed:
@@ -152,7 +152,7 @@ class Index:
             self.pending = {**self.pending, **fresh} if first else {**fresh, **self.pending}
 
     async def _come_and_go(self, changes: Changes, walk: Walk) -> None:
-        """Forget the files that are gone and give ids to new ones, in one transaction."""
+        """Remove the files that are gone and assign ids to new ones, in one transaction."""
         moved = await trio.to_thread.run_sync(_moves, changes, self.known, self.renamed, self._roots, walk)
         ids = [self.known[place].id for place in changes.gone]
 
@@ -171,7 +171,7 @@ class Index:
         self.leaving = self.leaving or bool(changes.gone or renamed)
 
     async def step(self) -> bool:
-        """Do one piece of work; answers whether there was any."""
+        """Do one step of work.  Returns whether there was any."""
         if not self.reconciled:
             await self._reconcile()
         elif self.pending:
@@ -183,9 +183,9 @@ class Index:
         return True
 
     async def _cut_again(self, after: str) -> bool:
-        """Take up the next notes that another version has read, or for another model; answers whether it did.
+        """Queue the next notes that were read by another version or for another model.  Returns whether it did.
 
-        Not while the vectors of the ones before are to come: of those that wait for that, the old ones are found.
+        Waits while many vectors are missing, because notes that were not read again keep their old vectors.
         """
         held = await self._env.call(RetrieveStatus(collection=COLLECTION))
         if held.vectors and held.vectors_waiting - held.vectors_failed > cutting.AHEAD:
@@ -204,7 +204,7 @@ class Index:
         return True
 
     async def _reconcile(self) -> None:
-        """Compare the search's ids with ours: take out those we do not have, put those it does not have."""
+        """Compare the ids in the search with ours: queue extra ones for removal and missing ones for indexing."""
         theirs = set(await pages(lambda after: self._env.call(RetrieveGroups(collection=COLLECTION, after=after))))
         ours = {known.id: place for place, known in self.known.items()}
         strange = theirs - ours.keys()
@@ -223,9 +223,9 @@ class Index:
         self.reconciled = True
 
     async def _take_out(self) -> None:
-        """Take ids out of the search, which leaves out notes that are gone until then.
+        """Remove ids from the search; until then, operations filter them out.
 
-        After all notes that wait were put: the new note of a renamed file takes over the vectors of the old one.
+        This runs after all pending notes were put, so that a renamed note can reuse the vectors of the old one.
         """
         ids = await self._database.read(lambda db: nodes.leaving(db, 4096))
         if ids:
@@ -235,7 +235,7 @@ class Index:
 
     async def _batch(self) -> None:
         wanted = {place: self.known[place] for place in itertools.islice(self.pending, BATCH_FILES)}
-        assert self._measure is not None, "notes are known before they are read"
+        assert self._measure is not None, "`load` has run"
         batch = await trio.to_thread.run_sync(_gather, wanted, self._roots, self._measure)
         now = trio.current_time()
         put = await self._put(list(batch.groups.values()), batch)
@@ -255,22 +255,22 @@ class Index:
         self._look_again(update.place.absolute for update in unsure)
 
     async def _put(self, groups: list[Group], batch: _Batch) -> list[str]:
-        """Put the groups, in halves until the one that is refused stands alone; answers the ids that went in."""
+        """Put the groups, bisecting to isolate one that is rejected.  Returns the ids that were accepted."""
         if not groups:
             return []
         try:
             await self._env.call(RetrievePut(collection=COLLECTION, groups=groups))
         except LinckiaError as error:
             if len(groups) > 1 and isinstance(error, Timeout):
-                # Too much at once looks like this as well.
+                # The batch may have been too large.
                 pass
             elif isinstance(error, TRANSIENT) or error.failure.retry_after_ms is not None:
                 raise
             elif len(groups) == 1:
                 self._lone_failures += 1
                 if self._lone_failures > MAX_LONE_FAILURES:
-                    raise Unavailable(f"it refuses every note: {error}") from error
-                batch.failed[batch.updates[groups[0].id].place] = f"the search refused it: {error}"
+                    raise Unavailable(f"it rejects every note: {error}") from error
+                batch.failed[batch.updates[groups[0].id].place] = f"rejected by the search: {error}"
                 return []
         else:
             self._lone_failures = 0
@@ -282,7 +282,7 @@ class Index:
 def _moves(
     changes: Changes, known: Mapping[Place, Known], renamed: Mapping[Place, Place], roots: Roots, walk: Walk
 ) -> dict[Place, str]:
-    """New files that are gone ones: renamed here; or in another folder, with the same name and inode or content."""
+    """Match new files to removed ones: renamed by this service, or moved, with the same name and inode or content."""
     by_name: dict[str, list[Place]] = {}
     for place in changes.gone:
         by_name.setdefault(os.path.basename(place.path), []).append(place)
@@ -311,7 +311,7 @@ def _is_same(walk: Walk, place: Place, old: Known, roots: Roots) -> bool:
 
 @dataclass(slots=True)
 class _Batch:
-    """Files that were read: `groups` are to be put before `updates` are recorded; `unchanged` need no put."""
+    """A batch of files: `groups` are put before `updates` are recorded; `unchanged` ones need no put."""
 
     measure: Measure
     groups: dict[str, Group] = field(default_factory=dict)
@@ -330,12 +330,12 @@ class _Batch:
             return
         except OSError as error:
             if storage.starved_of(error):
-                # Nothing is wrong with the file: the next process reads it.
+                # The process ran out of resources; the file is fine.
                 raise
             self.failed[place] = f"cannot be read: {error.strerror}"
             return
         except (OutsideRoots, files.TooLarge) as error:
-            self.failed[place] = f"is not indexed: {error}"
+            self.failed[place] = f"not indexed: {error}"
             return
         self.size_bytes += len(content.data)
         text = content.text
@@ -357,7 +357,7 @@ class _Batch:
 
 
 def _gather(wanted: Mapping[Place, Known], roots: Roots, measured: Measure) -> _Batch:
-    """Read and parse `wanted`, or as many of them as make one batch; blocks."""
+    """Read and parse as many of `wanted` as fit into one batch.  Blocks."""
     batch = _Batch(measured)
     for place, known in wanted.items():
         if batch.size_bytes < BATCH_BYTES:
@@ -366,7 +366,7 @@ def _gather(wanted: Mapping[Place, Known], roots: Roots, measured: Measure) -> _
 
 
 def group_of(id_: str, place: Place, date: float, note: Note) -> Group:
-    """A note as the search holds it."""
+    """Convert a note to a group for the search."""
     items: list[Item] = []
     seen: dict[str, int] = {}
     if note.front_matter is not None:
@@ -380,13 +380,13 @@ def group_of(id_: str, place: Place, date: float, note: Note) -> Group:
         "tags": [*with_parents(note.tags)],
         "date": date,
     }
-    # Its folders and its name, which the title need not repeat.
+    # The folders and the file name, which may not be in the title.
     return Group(id=id_, title=note.title, names=place.path[:-3], items=items, metadata=metadata)
 
 
 def _item(section: Section, note: Note, seen: dict[str, int], *, embed: bool) -> Item:
     heading = PATH_SEPARATOR.join(section.path or (note.title,))
-    # By its content, so that a section that only moved keeps its vector.
+    # Derived from the content, so that a section that only moved keeps its vector.
     mark = hashlib.sha256(f"{heading}\n{section.text}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
     seen[mark] = seen.get(mark, 0) + 1
     metadata: dict[str, Value] = {"first": section.first, "last": section.last}

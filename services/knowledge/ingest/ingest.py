@@ -1,9 +1,9 @@
-"""Keeping the index in step with the folders, for as long as the service lives.
+"""The ingest task, which keeps the index in sync with the folders.
 
-One task walks the roots at the start, and from then on looks at what the watcher of folders reports; all roots are
-walked again now and then, and every second (less often where a walk is dear) while there is no watcher. It compares the
-files' stamps with the stored ones, and works off the difference in steps of `Index`. While the search is away the work
-waits, with growing pauses; on a full disk it waits with short ones. The service goes on answering.
+It walks the roots at the start, then examines what the folder watcher reports. All roots are walked again now and then,
+or every second (less often if a walk is slow) without a watcher. The task compares the files' stamps with the stored
+ones and processes the differences in steps of `Index`. While the search is unavailable it retries with back-off; on a
+full disk it retries at short intervals. Other operations keep working meanwhile.
 """
 
 from __future__ import annotations
@@ -31,45 +31,46 @@ from linckia.services.runtime.storage import FULL_PAUSE_S
 from linckia.services.runtime.text import cutting
 
 QUIET_S, DEBOUNCE_S = 0.25, 1.0
-"""A file is looked at once nothing has changed for the one, or the other after the first change."""
+"""Debounce: a changed file is read after this much quiet, or at the latest this long after the first change."""
 
 SCAN_SHARE = 0.05
-"""Of the time, for walks of everything while no watcher reports changes."""
+"""Maximum share of time spent on full walks without a watcher."""
 
 PROMPT_S = 3.0
-"""The time within which a change is promised to show."""
+"""The promised maximum delay until a change is visible."""
 
 RECONCILE_INTERVAL_S, RECONCILE_SHARE = 300.0, 0.01
-"""Least time between two walks of everything, and their share of it, while a watcher reports changes."""
+"""Minimum interval between full walks, and their maximum share of time, with a watcher."""
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 15.0
 ASK_AGAIN_S = 1.0
 
 STARTUP_PATIENCE_S = 5.0
-"""A thousand notes are indexed in that time; with more, an answer from a part, said to be one, is better than none."""
+"""How long the first calls wait for indexing.  A thousand notes are indexed in that time; with more, partial results
+that are marked as such are better than none."""
 
 WRITER_PATIENCE_S = 5.0
-"""A caller that changes a note through this service and then asks for it finds it changed; while the search is away,
-the note is changed on disk all the same."""
+"""How long a write waits until the change is indexed, so that the caller can find it.  If the search is unavailable,
+the note is still changed on disk."""
 
 
-class Settings(msgspec.Struct):
-    """What the table `[services.knowledge]` of the settings may hold."""
+class KnowledgeSettings(msgspec.Struct):
+    """The table `[services.knowledge]` of the settings."""
 
     scan_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    """The least seconds between two walks."""
+    """Minimum seconds between two walks."""
 
 
 class Ingest:
-    """The task, and how far the index is in step. It is the `Listener` of the follower."""
+    """The ingest task and its state.  It is the `Listener` of the follower."""
 
     def __init__(self, env: Environment, database: Database, on_step: Callable[[], None]) -> None:
         """`on_step` is called after each step, which may have changed notes and links."""
         self._env = env
         self._database = database
         self._on_step = on_step
-        self._least_interval_s = msgspec.convert(env.settings, Settings).scan_interval_s
-        # To be looked at, and to be looked through.
+        self._least_interval_s = msgspec.convert(env.settings, KnowledgeSettings).scan_interval_s
+        # Invalidated files, and folders to walk.
         self._files: dict[str, None] = {}
         self._folders: dict[str, None] = {}
         self._changing_since = 0.0
@@ -85,22 +86,22 @@ class Ingest:
         self.passed = trio.Condition()
         """Notified after each step."""
         self.scanned = False
-        """Whether all roots were walked since the start."""
+        """Whether all roots have been walked since the start."""
         self.scanned_at: float | None = None
         self.scan_began_at = 0.0
         self.scan_ms = 0.0
         self.interval_s = 0.0
-        self.unwatched_because: str | None = "the watcher of folders has not answered yet"
+        self.unwatched_because: str | None = "the folder watcher has not replied yet"
         self.waiting: str | None = None
         self._walk_problems: dict[str, str] = {}
 
     @property
     def is_listed(self) -> bool:
-        """Whether every file of the folders has an id by now."""
+        """Whether every file in the folders has an id."""
         return self.scanned and self.index.is_loaded
 
     async def until(self, condition: Callable[[], bool], patience_s: float = math.inf) -> bool:
-        """Wait until `condition` holds, looked at after each step, but no longer than that; answers whether it does."""
+        """Wait at most `patience_s` until `condition` is true, checking after each step.  Returns whether it is."""
         with trio.move_on_after(max(0.0, patience_s)):
             async with self.passed:
                 while not condition():
@@ -109,19 +110,19 @@ class Ingest:
         return condition()
 
     async def caught_up(self) -> None:
-        """Until everything there is has been indexed, but no longer than `STARTUP_PATIENCE_S` after the start.
+        """Wait until everything is indexed, but no longer than `STARTUP_PATIENCE_S` after the start.
 
-        A caller right after the first start wants the folder's notes, not the news that there are none yet.
+        This way the first search after the first start finds notes.
         """
         patience_s = self._started + STARTUP_PATIENCE_S - trio.current_time()
         await self.until(lambda: not self.index.pending and bool(self.index.known or self.scanned), patience_s)
 
     def wake(self) -> None:
-        """Look whether there is work."""
+        """Wake the task to check for work."""
         self._wake.set()
 
     def hurry(self) -> None:
-        """Scan now instead of at the next turn."""
+        """Scan now instead of at the next interval."""
         self._next_scan = 0.0
         self._wake.set()
 
@@ -134,20 +135,20 @@ class Ingest:
         self.hurry()
 
     def watched(self) -> None:
-        """From now on changes are reported; earlier ones may not have been."""
+        """Rely on reported changes, after a scan for those missed."""
         if self.unwatched_because is not None:
             self.unwatched_because = None
             self.hurry()
 
     def unwatched(self, reason: str) -> None:
-        """From now on no changes are reported."""
+        """Scan at short intervals, as changes are no longer reported."""
         if self.unwatched_because is None:
             self._next_scan = min(self._next_scan, trio.current_time() + self._least_interval_s)
             self._wake.set()
         self.unwatched_because = reason
 
     def invalidate(self, files: Iterable[str], folders: Iterable[str] = (), *, wait: bool = True) -> None:
-        """Look at these files, and at all below these folders; once their writers are done, or at once."""
+        """Queue these files and everything below these folders to be examined, after debouncing if `wait`."""
         now = trio.current_time()
         if not self._files and not self._folders:
             self._changing_since = now
@@ -158,9 +159,9 @@ class Ingest:
             self._wake.set()
 
     async def take_in(self, path: str, hash_: str) -> str:
-        """Look at this file now, until its text of this hash is indexed, but no longer than `WRITER_PATIENCE_S`.
+        """Index a file now, and wait at most `WRITER_PATIENCE_S` until its text with this hash is indexed.
 
-        Answers its id; an empty text where it is not indexed by then, or never is."""
+        Returns its id, or an empty string if it is not indexed by then."""
         place = place_of(path, self.roots)
         if place is None or place not in (await trio.to_thread.run_sync(look, self.roots, (path,), ())).notes:
             return ""
@@ -173,37 +174,37 @@ class Ingest:
         return self.index.known[place].id if await self.until(is_indexed, WRITER_PATIENCE_S) else ""
 
     async def follow_renaming(self, old: Place, new: Place) -> None:
-        """Look at a file under its new name, until the note is known there and nowhere else."""
+        """Examine a renamed file, and wait until the note is known only under its new name."""
         self.invalidate([old.absolute, new.absolute], wait=False)
         await self.until(lambda: old not in self.index.known and new in self.index.known)
 
     def degraded(self) -> list[str]:
-        """How an answer from the index may fall short of the files at this moment."""
+        """Return notes on how the index may differ from the files at the moment."""
         index, known = self.index, len(self.index.known)
-        said = ["the database of notes was damaged, and is being rebuilt"] if self._database.rebuilt else []
+        said = ["the database of notes was damaged and is being rebuilt"] if self._database.rebuilt else []
         if not self.scanned:
-            said.append("the first scan of the folders is under way")
+            said.append("the first scan of the folders is in progress")
         if index.pending:
-            said.append(f"{len(index.pending)} of {known} notes are still to be indexed")
+            said.append(f"{len(index.pending)} of {known} notes are not indexed yet")
         if index.failed:
             said.append(f"{len(index.failed)} of {known} notes could not be indexed, see knowledge_status")
         if self.unwatched_because is not None and self.scanned and self.interval_s > PROMPT_S:
-            said.append(f"a change shows after up to {self.interval_s:.0f} s, for {self.unwatched_because}")
+            said.append(f"changes may take up to {self.interval_s:.0f} s to appear: {self.unwatched_because}")
         if self.waiting and index.has_work:
-            said.append(f"waits, {self.waiting}")
+            said.append(f"waiting: {self.waiting}")
         problems = self._walk_problems
         said += (f"{root}: {problems[root]}" for root in self.roots if root in problems)
         return [f"index: {reason}" for reason in said]
 
     def problems(self) -> dict[str, str]:
-        """Files and folders that are not, or not wholly, indexed, and why."""
+        """Return files and folders that are not or only partly indexed, with the reasons."""
         found = dict(self._walk_problems)
         found.update({place.absolute: each.problem for place, each in self.index.known.items() if each.problem})
         found.update({place.absolute: each.reason for place, each in self.index.failed.items()})
         return found
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         await self._env.after_the_rush()
         while True:
             self._wake = trio.Event()
@@ -216,7 +217,7 @@ class Ingest:
                 await self._rest()
 
     async def watch_search(self) -> None:
-        """Compare again whenever the search begins its database again, and tell it once all notes are in it."""
+        """Reconcile whenever the search recreates its database, and report to it when all notes are indexed."""
         filled = ""
         while True:
             try:
@@ -234,7 +235,7 @@ class Ingest:
             filled = found
 
     async def _work(self) -> bool:
-        """Do the work that is due; answers whether there may be more."""
+        """Do the work that is due.  Returns whether there may be more."""
         now = trio.current_time()
         if now < self._full_until:
             return False
@@ -269,30 +270,30 @@ class Ingest:
             await self._wake.wait()
 
     def _pause(self, error: LinckiaError) -> None:
-        """Pause the work: shortly on a full disk, else each time longer, at least as long as the failure says."""
+        """Pause the work: briefly on a full disk, otherwise with back-off, at least as long as the error asks for."""
         now, hint_s = trio.current_time(), (error.failure.retry_after_ms or 0) / 1000
         if isinstance(error, OperationError) and hint_s:
             # The disk is full, under this database or under the search.
             self._full_until = now + FULL_PAUSE_S
             self.waiting = str(error)
             return
-        # A service that was away may have come back with less than it had.
+        # A service that was unavailable may have lost data.
         self.index.reconciled = False
         self._retry_at = now + max(self._pause_s, min(LAST_PAUSE_S, hint_s))
         self._pause_s = min(LAST_PAUSE_S, self._pause_s * 2)
         self.waiting = f"the search is not available: {error}"
 
     async def _look(self, *, everywhere: bool) -> None:
-        """Look at the invalidated files and folders, or walk all roots, and add the difference to the work."""
+        """Examine the invalidated files and folders, or walk all roots, and queue the differences."""
         began_at = time.time()
         files, folders = self._files, self._folders
-        # A file that is gone is looked at with the one that it has become.
+        # Examine both names of a renamed file together.
         for new, old in self.index.renamed.items():
             if new.absolute in files or old.absolute in files:
                 files |= {new.absolute: None, old.absolute: None}
         self._files, self._folders, self._look_at = {}, {}, math.inf
         if everywhere:
-            # A walk that is asked for from here on is another one.
+            # A walk requested from here on is a new one.
             self._next_scan = math.inf
 
         def work() -> tuple[Walk, Changes, float]:
@@ -326,7 +327,7 @@ class Ingest:
 
 
 def _invalidated(changes: Sequence[Change]) -> tuple[list[str], list[str]]:
-    """The files to look at, and the folders to look through, after `changes`."""
+    """Return the files to examine and the folders to walk after `changes`."""
     files: list[str] = []
     folders: list[str] = []
     for change in changes:
@@ -336,7 +337,7 @@ def _invalidated(changes: Sequence[Change]) -> tuple[list[str], list[str]]:
             path = text if raw is None else os.fsdecode(raw)
             folder, name = os.path.split(path)
             if change.kind is EntryKind.FOLDER:
-                # The content of a new one is reported as well, entry by entry.
+                # The content of a new folder is also reported, entry by entry.
                 if change.change is not ChangeKind.CREATED:
                     folders.append(path)
             elif name == MARKER or name in IGNORE_FILES:

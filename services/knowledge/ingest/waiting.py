@@ -1,6 +1,6 @@
-"""Waiting for the ingest: until it is known which note an id means, or until all is indexed, with progress.
+"""Wait for the ingest: until an id can be resolved, or until everything is indexed, with progress.
 
-The ingest runs by itself: a caller that stops waiting stops nothing, and one that calls again waits for the rest.
+The ingest runs independently: cancelling a wait stops nothing, and a new call waits for the rest.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from linckia.services.runtime.roots import Roots, is_below, printable
 
 MAX_FAILED = 100
 POLL_S = 0.25
-"""Between two looks at how many vectors are still to come."""
+"""Interval for polling the number of missing vectors."""
 
 
 class Finding:
-    """Looks notes up by their ids: after a start, some are not listed yet."""
+    """Looks up notes by id, waiting if they are not listed yet after a start."""
 
     def __init__(self, database: Database, ingest: Ingest) -> None:
         self._database = database
         self._ingest = ingest
 
     async def sought(self, id_: str, *, with_links: bool = False) -> nodes.Node | None:
-        """The note that has or had this id, as soon as it is known whether there is one, and which links it has.
+        """Return the note that has or had this id, once it is known whether it exists and, if asked, its links.
 
         Raises:
-            Unavailable: that takes longer than a moment.
+            Unavailable: that takes too long.
         """
         known, node = await self._look(id_, with_links)
         if known:
@@ -54,21 +54,21 @@ class Finding:
                         return node
                     await self._ingest.passed.wait()
         reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
-        raise Unavailable(f"what is known of note {id_} is not whole yet: {reason}", retry_after_ms=1000)
+        raise Unavailable(f"note {id_} is not fully indexed yet: {reason}", retry_after_ms=1000)
 
     async def _look(self, id_: str, with_links: bool) -> tuple[bool, nodes.Node | None]:
-        """Whether what is known is all, and the note."""
+        """Return whether the information is complete, and the note."""
         listed = self._ingest.is_listed
         node = await self._database.read(lambda db: nodes.sought(db, id_))
         return (listed if node is None else bool(node.title) or not with_links), node
 
     async def found(self, id_: str) -> nodes.Node:
-        """The same.  Raises OperationError where there is none, with what may have been meant."""
+        """Like `sought`, but raise OperationError with suggestions if there is no such note."""
         node = await self.sought(id_)
         if node is not None and (not grants.roots() or self._ingest.roots.holds(node.place.absolute)):
             return node
         if grants.roots():
-            # Nothing is told of notes that the client may not reach.
+            # Reveal nothing about notes that the client may not access.
             raise OperationError("Node not found.", field="id")
         path = await self._database.read(lambda db: nodes.departed_path(db, id_))
         if path is not None:
@@ -78,9 +78,9 @@ class Finding:
 
 
 async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> KnowledgeIngestResult:
-    """Until the present content of the folders is indexed, below the paths that are asked for.
+    """Wait until the current content below the given paths is indexed.
 
-    Raises InvalidParams: a path is not there, or not below a root.
+    Raises InvalidParams if a path does not exist or is not below a root.
     """
     seats = [_seat(path, index, ingest.roots) for index, path in enumerate(params.paths)] or ingest.roots
     before = {place: known.hash for place, known in ingest.index.known.items()}
@@ -98,21 +98,21 @@ async def wait_for(params: KnowledgeIngest, ingest: Ingest, ctx: Context) -> Kno
 
 
 def _seat(path: str, index: int, roots: Roots) -> str:
-    """The real path.  Raises InvalidParams, Denied."""
+    """Return the real path.  Raises InvalidParams, Denied."""
     real, wrong = os.path.realpath(as_on_disk(os.path.realpath(path), roots)), ""
     if not roots.holds(real):
-        there = ", ".join(roots) or "there is none"
-        wrong = f"not below a root ({there}); roots are named when the kernel is started: linckia serve PATH…"
+        there = ", ".join(roots) or "no roots are configured"
+        wrong = f"is not below a root ({there}); pass roots when starting the kernel: linckia serve PATH…"
     elif not os.path.lexists(real):
-        wrong = "not there"
+        wrong = "does not exist"
     if wrong:
-        raise InvalidParams(f"parameter `paths[{index}]`: {path[:200]} is {wrong}", field=f"paths[{index}]")
+        raise InvalidParams(f"parameter `paths[{index}]`: {path[:200]} {wrong}", field=f"paths[{index}]")
     roots.check(real, field=f"paths[{index}]")
     return real
 
 
 async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
-    """Until a scan that began after this call has left nothing pending."""
+    """Wait until a scan that began after this call has left nothing pending."""
     began = time.time()
     touched: set[Place] = set()
 
@@ -120,7 +120,7 @@ async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
         pending = {place for place in ingest.index.pending if is_below(place.absolute, seats)}
         touched.update(pending)
         if touched:
-            why = f"notes: waits, {ingest.waiting}" if ingest.waiting else "notes"
+            why = f"notes: waiting: {ingest.waiting}" if ingest.waiting else "notes"
             ctx.progress(len(touched) - len(pending), len(touched), why)
         return ingest.scanned and ingest.scan_began_at >= began and not pending
 
@@ -129,14 +129,14 @@ async def _indexed(seats: Sequence[str], ingest: Ingest, ctx: Context) -> None:
 
 
 async def _vectors_waiting(ctx: Context, *, wait: bool) -> int:
-    """How many pieces have no vector; with `wait`, once only those have none that the model failed on."""
+    """Return how many pieces have no vector.  If `wait`, first wait until only failed ones are left."""
     while True:
         try:
             status = await ctx.call(RetrieveStatus(collection=COLLECTION))
         except LinckiaError as error:
             if error.failure.kind not in (Kind.UNAVAILABLE, Kind.OVERLOADED, Kind.TIMEOUT, Kind.MAYBE_EXECUTED):
                 raise
-            # It dies and comes back; this call is about the work, which survives that.
+            # The search restarts, and its work survives that; keep waiting.
             await trio.sleep(max(POLL_S, (error.failure.retry_after_ms or 0) / 1000))
             continue
         if wait and (backlog := status.backlog) is not None:

@@ -1,9 +1,9 @@
-"""Which files below the roots are notes, and which of them came, changed and went since.
+"""Find the notes below the roots, and which of them are new, changed or gone.
 
-A `Walk` has every `.md` file with the stamp that tells one version from the next. It prunes hidden folders and those of
-package installers, and honours ignore files. An entry that cannot be read is reported and skipped; an unreadable folder
-is never taken for a deleted one. To `look` at some files and folders finds what a walk of all roots finds there, at a
-cost that does not grow with the roots.
+A `Walk` has every `.md` file with its version stamp. It skips hidden folders and those of package installers, and
+honours ignore files. Unreadable entries are reported and skipped, and an unreadable folder is never mistaken for a
+deleted one. Calling `look` for some files and folders finds the same notes there as a walk of all roots, at a cost that
+does not depend on the size of the roots.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _GONE = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Walk:
-    """One walk, and the notes that it found so far.
+    """One walk, and the notes found so far.
 
-    `unreadable` are folders and files (absolute) that may be there or not; `problems` says in words what was left out,
+    `unreadable` has the absolute paths of folders and files that may or may not exist; `problems` says what was skipped
     and why.
     """
 
@@ -43,11 +43,11 @@ class Walk:
         self._reached: dict[str, Folder | None] = {}
 
     def is_hidden_from_view(self, place: Place) -> bool:
-        """Whether the walk could not have seen this file even if it is there."""
+        """Return whether the walk could not see this file even if it exists."""
         return is_below(place.absolute, self.unreadable)
 
     def look_at(self, root: str, path: str, *, deep: bool) -> None:
-        """Take in the note at `path`, or all below it."""
+        """Add the note at `path`, or all notes below it if `deep`."""
         top = self._at(root, path)
         if not deep or top is None:
             return
@@ -82,7 +82,7 @@ class Walk:
             self.problems[printable(os.path.join(folder.path, name))] = "name is not valid UTF-8"
 
     def _at(self, root: str, path: str) -> Folder | None:
-        """The folder at a path, if a walk from the root comes to it; a note that is there is taken in."""
+        """Return the folder at a path if a walk from the root would enter it.  If the path is a note, add it."""
         try:
             if path == root:
                 os.lstat(root)
@@ -96,7 +96,7 @@ class Walk:
             if stat.S_ISREG(status.st_mode) and self._is_note(above, name):
                 self._take(root, above, name, status)
         except OSError as error:
-            # A root that vanished may be a disk that is not mounted: its notes are out of sight, not deleted.
+            # A missing root may be an unmounted disk, so its notes count as unreadable, not deleted.
             if path == root:
                 self._unlisted(path, error)
             elif error.errno not in _GONE:
@@ -104,7 +104,7 @@ class Walk:
         return None
 
     def _with_rules_at(self, root: str, path: str) -> Folder | None:
-        """The same with the folder's own rules; None where the walk does not go on."""
+        """Like `_at`, but with the folder's own rules; None if the walk does not enter it."""
         if path not in self._reached:
             folder = self._at(root, path)
             if folder is not None and folder.below and os.path.lexists(os.path.join(path, MARKER)):
@@ -130,8 +130,10 @@ class Walk:
 
 
 def look(roots: Roots, files: Iterable[str], folders: Iterable[str]) -> Walk:
-    """The notes at `files` and anywhere below `folders` (real, absolute paths); blocks. A root inside another one is a
-    root of its own."""
+    """Find the notes at `files` and anywhere below `folders` (real, absolute paths).  Blocks.
+
+    A root inside another one is treated as a separate root.
+    """
     walk = Walk(roots)
     seats = [(path, False) for path in files] + [(path, True) for path in folders]
     seats += [(root, True) for path, deep in seats if deep for root in roots if is_below(root, (path,))]
@@ -142,7 +144,7 @@ def look(roots: Roots, files: Iterable[str], folders: Iterable[str]) -> Walk:
 
 
 def place_of(path: str, roots: Roots) -> Place | None:
-    """The place of a file with that path."""
+    """Return the place of a file; None if it is not below a root."""
     root = roots.root_of(path)
     return None if root is None or path == root else Place(root, path[len(root.rstrip(os.sep)) + 1 :])
 
@@ -157,7 +159,7 @@ class Changes:
 
 
 def compare(known: Mapping[Place, Known], walk: Walk) -> Changes:
-    """The difference; a file that the walk could not see is neither changed nor gone."""
+    """Compute the difference.  A file that the walk could not see is neither changed nor gone."""
     arrived = tuple(place for place in walk.notes if place not in known)
     changed = tuple(place for place, stamp in walk.notes.items() if place in known and known[place].stamp != stamp)
     gone = tuple(place for place in known if place not in walk.notes and not walk.is_hidden_from_view(place))
@@ -167,7 +169,7 @@ def compare(known: Mapping[Place, Known], walk: Walk) -> Changes:
 def within(
     known: Mapping[Place, Known], roots: Roots, files: Iterable[str], folders: Iterable[str]
 ) -> dict[Place, Known]:
-    """Those of the known notes that are at `files`, or anywhere below `folders`."""
+    """Return the known notes at `files` or anywhere below `folders`."""
     places = [place for path in files if (place := place_of(path, roots)) is not None]
     below = tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
     if below:

@@ -1,1 +1,1 @@
-"""What a note is: its file, its text in sections, its links and its tags."""
+"""Notes: their files, sections, links and tags."""

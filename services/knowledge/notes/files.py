@@ -1,4 +1,4 @@
-"""Notes on disk: their places, the stamps of their versions, and how they are read."""
+"""Notes on disk: their places, version stamps, and reading them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from linckia.services.runtime.roots import OutsideRoots, Roots
 TooLarge = rewrite.TooLarge
 _MAX_INT = 2**63 - 1
 RACY_NS = 20_000_000
-"""Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
+"""File times have the resolution of the kernel's timer (1 to 10 ms), so a second change within this time may go
+unnoticed."""
 
 
 class Stamp(NamedTuple):
-    """Tells two versions of a file apart without reading them."""
+    """Distinguishes versions of a file without reading it."""
 
     size: int
     mtime_ns: int
@@ -30,13 +31,13 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Stamp:
-        # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
+        # Some file systems have inodes up to 2**64 and times after the year 2262; SQLite's integers end at 2**63.
         mtime_ns, ctime_ns = (max(-_MAX_INT, min(_MAX_INT, t)) for t in (status.st_mtime_ns, status.st_ctime_ns))
         return cls(status.st_size, mtime_ns, ctime_ns, status.st_ino & _MAX_INT)
 
 
 class Place(NamedTuple):
-    """A note's file: a root and the path below it with `/` between its parts."""
+    """A note's file: a root, and the path below it with `/` as separator."""
 
     root: str
     path: str
@@ -50,7 +51,7 @@ class Place(NamedTuple):
 class Content:
     """A file's bytes, and its stamp from before they were read.
 
-    `settled` is False where a further write might not show in the stamp, or happened while the file was read.
+    `settled` is False if the file changed while it was read, or a further write might not change the stamp.
     """
 
     data: bytes
@@ -59,14 +60,18 @@ class Content:
 
     @property
     def text(self) -> str:
-        """The text exactly, byte order mark and line breaks included; bytes that are no text become U+FFFD."""
+        """The exact text with byte order mark and line breaks; invalid bytes become U+FFFD."""
         return decode(self.data)
 
 
 def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
-    """Read a regular file below `roots`, never blocking on a pipe; `now_ns` is the wall clock if not the system's.
+    """Read a regular file below `roots`, never blocking on a pipe.
 
-    Raises OSError, TooLarge, and OutsideRoots where a link leads out of the roots, it is denied, or no regular file.
+    Args:
+        now_ns: the current time; by default the system's.
+
+    Raises OSError, TooLarge, and OutsideRoots if a link leads out of the roots, access is denied or it is not a regular
+    file.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     descriptor, status = roots.open(path)
@@ -78,10 +83,12 @@ def read(path: str, roots: Roots, now_ns: int | None = None) -> Content:
 
 
 def locate(path: str, roots: Roots, field: str) -> str:
-    """The absolute path that a client means by a note's path: itself, or below the first root that has such a file, or
-    else that may be written; as it is spelled on disk. Blocks on the disk.
+    """Resolve a client's path of a note to an absolute path, in the spelling used on disk.
 
-    Raises InvalidParams: it cannot be a note's path.
+    A relative path is looked up in the first root that has the file, or else in the first writable root. Blocks on the
+    disk.
+
+    Raises InvalidParams: it cannot be the path of a note.
     """
     if "\0" in path or not path.lower().endswith(".md"):
         raise InvalidParams(f"parameter `{field}`: {path[:200]!r} is not a Markdown file (.md)", field=field)
@@ -94,7 +101,7 @@ def locate(path: str, roots: Roots, field: str) -> str:
 
 
 def text_if_readable(place: Place, roots: Roots) -> str | None:
-    """The text of a file, for answers that can do without it. Blocks on the disk."""
+    """Return the text of a file, or None if it cannot be read.  Blocks on the disk."""
     try:
         return read(place.absolute, roots).text
     except (OSError, OutsideRoots, TooLarge):
@@ -102,17 +109,17 @@ def text_if_readable(place: Place, roots: Roots) -> str | None:
 
 
 def decode(data: bytes) -> str:
-    """UTF-8, or UTF-16 where a byte order mark says so; other bytes are replaced by U+FFFD, never refused."""
+    """Decode UTF-8, or UTF-16 with a byte order mark; invalid bytes become U+FFFD."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace")
     return data.decode("utf-8", "replace")
 
 
 def digest(text: str) -> str:
-    """Hash of the trimmed text: another hash is another content."""
+    """Hash the trimmed text."""
     return hashlib.sha256(text.strip().encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def why(error: Exception) -> str:
-    """Of an OSError the system's words, without the path on this machine."""
+    """Return an error's message; for an OSError the system's message, without the path on this machine."""
     return os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)

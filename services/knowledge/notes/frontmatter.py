@@ -1,7 +1,7 @@
-"""The front matter of a note: its top-level keys as text, whatever else it holds.
+"""The front matter of a note: the values of its top-level keys as text.
 
-YAML is read as a stream of events, never as a tree: neither a deep nest nor an alias bomb can cost more than its own
-length, no scalar is turned into a number or a date that its writer did not mean, and nothing is constructed.
+YAML is read as a stream of events and never constructed. Deep nesting or alias bombs therefore cost no more than their
+length, and no scalar is converted to an unintended number or date.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import yaml
 
 MAX_CHARS = 64 * 1024
-"""More than this between two lines of dashes is not front matter."""
+"""Longer text between two lines of dashes is not front matter."""
 
 _MAX_VALUES = 1024
 _MAX_BRACKETS = 4096
-"""The YAML scanner's time grows with the square of how deep brackets nest."""
+"""The YAML scanner takes time quadratic in the nesting of brackets."""
 
 _FENCE = re.compile(r"\A---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -25,8 +25,8 @@ _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class Scalar(NamedTuple):
-    """A text in the front matter, its lower-cased top-level key, and where it stands; `style` is its quote, empty where
-    it has none."""
+    """A scalar in the front matter with its lower-cased top-level key and its position.  `style` is its quote or block
+    sign, empty if it is plain."""
 
     key: str
     value: str
@@ -37,11 +37,11 @@ class Scalar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FrontMatter:
-    """Values by lower-cased key: a scalar as a list of one, a nested list flattened, a nested mapping passed over.
+    """Values by lower-cased key: a scalar as a list of one; nested lists are flattened and nested mappings skipped.
 
-    `lines` counts its lines with the dashes; `problem` says why it could not be read. `scalars` has each value with
-    where it stands in the text, `linking` every text at any depth that may hold a link, `flows` the outermost flow
-    collections by key, start and end; `source` is the whole front matter with its dashes.
+    `lines` is the number of lines including the dashes, and `problem` says why it could not be read. `scalars` has each
+    value with its position, `linking` every scalar at any depth that may contain a link, and `flows` the outermost flow
+    collections as key, start and end. `source` is the whole front matter with its dashes.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -53,17 +53,17 @@ class FrontMatter:
     source: str = ""
 
     def first(self, key: str) -> str | None:
-        """The first value that is not blank."""
+        """Return the first value that is not blank."""
         return next((value.strip() for value in self.values.get(key, ()) if value.strip()), None)
 
 
 def normal(text: str) -> str:
-    """Without a byte order mark, line breaks `\\n`."""
+    """Remove a byte order mark and convert line breaks to `\\n`."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def split(text: str) -> tuple[FrontMatter, str]:
-    """The front matter of `text` (line breaks are `\\n`) and what follows it."""
+    """Split `text` (with `\\n` line breaks) into its front matter and the rest."""
     match = _FENCE.match(text[: MAX_CHARS + 8])
     if match is None:
         return FrontMatter(), text
@@ -73,8 +73,10 @@ def split(text: str) -> tuple[FrontMatter, str]:
 
 
 def _read(source: str, front: FrontMatter, offset: int) -> str | None:
-    """Take in the top-level keys with their values; answers the problem. Keys and values alternate there, deeper levels
-    count."""
+    """Read the top-level keys and their values.  Returns the problem, or None.
+
+    Keys and values alternate at the top level; deeper levels are counted.
+    """
     values = front.values
     if source.count("[") + source.count("{") > _MAX_BRACKETS:
         return f"front matter has more than {_MAX_BRACKETS} brackets"
@@ -119,7 +121,7 @@ def _read(source: str, front: FrontMatter, offset: int) -> str | None:
 
 
 def _read_linking(source: str, front: FrontMatter, offset: int) -> None:
-    """Collect the places in valid YAML that may hold links: texts at any depth, and outermost flow collections."""
+    """Collect the parts of valid YAML that may contain links: scalars at any depth, and outermost flow collections."""
     key: str | None = None
     depth = 0
     opened: tuple[int, int] | None = None
@@ -155,5 +157,5 @@ def _scalar(event: yaml.NodeEvent, key: str, offset: int) -> Scalar:
 
 
 def _index(mark: Any) -> int:
-    """Where a mark stands in the source: those of the two parsers have no type in common."""
+    """Return the position of a mark; the marks of the two parsers have no common type."""
     return int(mark.index)

@@ -1,7 +1,7 @@
-"""Headings of a note, named as they are written or as they read.
+"""Headings of a note, addressed by their source or their rendered text.
 
-`## Section B (`config.yaml`)` is found by its source and by `Section B (config.yaml)`; case, white space and the
-Unicode form make no difference. An exact name comes first, so that it is never taken for another that reads alike.
+`## Section B (`config.yaml`)` is found by its source and by `Section B (config.yaml)`. Case, white space and Unicode
+form are ignored. Exact names are tried first, so that a heading is not confused with another that renders the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WIKILINK = re.compile(r"!?\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 
 
 class Heading(NamedTuple):
-    """A heading's lines in the text after the front matter (end exclusive), and its texts: as the outline has it, and
-    all by which it is found, the exact ones first."""
+    """A heading: its lines in the text after the front matter (end exclusive), its title in the outline, and the names
+    by which it is found, exact ones first."""
 
     first: int
     end: int
@@ -38,7 +38,7 @@ class Heading(NamedTuple):
 
 
 def of(body: str) -> list[Heading]:
-    """The headings of a text (line breaks are `\\n`)."""
+    """Return the headings of a text (with `\\n` line breaks)."""
     lines = body.split("\n")
     found = []
     for block in outline(body).blocks:
@@ -50,9 +50,9 @@ def of(body: str) -> list[Heading]:
 
 
 def named(title: str, headings: Sequence[Heading]) -> list[Heading]:
-    """The headings of that name: as they are written, else as they read, else those that read as it does."""
+    """Return the headings that match `title`: by source, else by rendered text, else by rendering `title` too."""
     text = without_marks(title)
-    # `## Title ##` is the heading "Title", and may be named with its last marks alone.
+    # `## Title ##` is the heading "Title", and may be given with only its closing marks.
     unclosed = _CLOSING.sub("", text)
     for keys in dict.fromkeys((_key(title.strip()), _key(text), _key(unclosed))):
         for exact in (True, False):
@@ -64,7 +64,7 @@ def named(title: str, headings: Sequence[Heading]) -> list[Heading]:
 
 
 def same(title: str, other: str) -> bool:
-    """Whether two lines name one heading."""
+    """Return whether two lines are the same heading."""
     return bool(
         {_key(without_marks(title)), _key(rendered(without_marks(title)))} - {""}
         & {_key(without_marks(other)), _key(rendered(without_marks(other)))}
@@ -72,7 +72,7 @@ def same(title: str, other: str) -> bool:
 
 
 def without_marks(title: str) -> str:
-    """A heading without the `#` before and after its text."""
+    """Strip the `#` before and after the text of a heading."""
     marks = _MARKS.match(title)
     return _CLOSING.sub("", title[marks.end() :]).strip() if marks else title.strip()
 
@@ -86,7 +86,7 @@ def parts(section: str) -> list[str]:
 
 
 def divisions(section: str) -> Iterator[tuple[str, str]]:
-    """Every split of a path of headings into its first name and the rest, longest name first."""
+    """Yield every split of a path of headings into its first name and the rest, longest name first."""
     yield section, ""
     for at in reversed([at for at, character in enumerate(section) if character == ">"]):
         if section[:at].strip() and section[at + 1 :].strip():
@@ -94,14 +94,14 @@ def divisions(section: str) -> Iterator[tuple[str, str]]:
 
 
 def parents(section: str) -> Iterator[tuple[str, str]]:
-    """Every split of a path of headings into the path above and its last name, shortest name first."""
+    """Yield every split of a path of headings into the parent path and its last name, shortest name first."""
     for at in reversed([at for at, character in enumerate(section) if character == ">"]):
         if section[:at].strip() and section[at + 1 :].strip():
             yield section[:at].strip(), section[at + 1 :].strip()
 
 
 def rendered(source: str) -> str:
-    """A heading as a reader sees it: no marks of emphasis, code and links, no HTML, escapes resolved."""
+    """Return a heading as rendered: without emphasis, code and link markup and HTML, with escapes resolved."""
     if not _MARKUP.search(source):
         return " ".join(source[:1000].split())
     tokens = _INLINE.parseInline(_WIKILINK.sub(r"\1", source[:1000]))
@@ -115,7 +115,7 @@ def _text(token: Token) -> str:
 
 
 def _source(lines: Sequence[str]) -> str:
-    """The text of a heading as it is written, of one underlined or one with marks."""
+    """Return the source text of a heading, underlined or with `#` marks."""
     first = lines[0].strip()
     if re.match(r"#{1,6}(?:\s|\Z)", first):
         return _CLOSING.sub("", first.lstrip("#")).strip()

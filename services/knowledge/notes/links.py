@@ -1,7 +1,7 @@
-"""The references in a note's text and front matter, each with the keys by which its target is found.
+"""The references in a note's text and front matter, each with the keys that name its target.
 
-A reference is stored whether or not its target is there; it is an edge while some note has one of its keys.
-A reference in code is an example, and does not count.
+A reference is stored whether or not its target exists; it is an edge while some note has one of its keys. References in
+code are examples and are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from linckia.services.knowledge.notes.spelling import nfc
 
 FRONT_MATTER_RELATIONS = ("references", "follows", "implements")
 NO_RELATIONS = frozenset({"QUALITY"})
-"""Keys of tag comments that are remarks, not relations."""
+"""Keys in tag comments that are remarks, not relations."""
 
 DEFINITION = re.compile(
     r"^(?:[ \t]*>)* {0,3}\[(?!\^)(?:[^\[\]\n\\]|\\.)+\]:[ \t]*(?:\n[ \t]*)?(?:<([^<>\n]*)>|([^\s<>]+))", re.MULTILINE
@@ -30,7 +30,7 @@ _TAG = re.compile(r"\[tag:([^\[\]\n]+)\]", re.IGNORECASE)
 _HASHTAG = re.compile(
     # Scripts without spaces have their own punctuation before a tag.
     r"(?:(?<![^\s,;\u3001\u3002\uff01\uff08\uff0c\uff1a\uff1b\uff1f\u300c\u300e\u3010\u30fb])|(?<=[^\]]\())"
-    # And no punctuation of any script is of one.
+    # A tag does not contain punctuation of any script.
     r"#([^\s\x00-,.:-@\[-^`{-\xa9\xab\xbb\u2000-\u200c\u200e-\u206f\u3001-\u3004\u3008-\u3020\u3030"
     r"\uff00-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65]+)"
 )
@@ -42,7 +42,7 @@ SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 FRAGMENT = re.compile(r"#\S")
 _NO_ID = re.compile(r"[\x00-,./:-`{-\x7f]")
 _JOINER = "\u200d"
-"""Between the pictures that one emoji is made of."""
+"""Joins the characters of a composed emoji."""
 
 _BACKTICKS = re.compile(r"`+")
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
@@ -50,10 +50,10 @@ _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference: `key` and, where it is not empty, `other_key` are tried in that order.
+    """A reference: `key` and, if it is not empty, `other_key` are tried in that order.
 
-    `target` is the name itself where the target need not exist, else None.  `written` is the target as it stands in the
-    note, in its line `line` (from 1; 0: in the front matter); a reference is the same wherever it stands.
+    `target` is the name itself if the target need not exist, else None. `written` is the target as written in the note,
+    in line `line` (from 1; 0 in the front matter); both are ignored in comparisons.
     """
 
     kind: str
@@ -65,8 +65,8 @@ class Reference:
 
 
 def slug(name: str) -> str:
-    """A name as an id: lower-cased, every character of ASCII outside `a-z0-9-` turned into `-`, and so is whatever is
-    no letter, digit or picture of another script."""
+    """Convert a name to an id: lower case, with `-` for every ASCII character outside `a-z0-9-`, and for every other
+    character that is not a letter, digit or emoji."""
     ascii_alone = _NO_ID.sub("-", nfc(name.lower()))
     if ascii_alone.isascii():
         return ascii_alone
@@ -79,22 +79,24 @@ def _is_kept(character: str) -> bool:
 
 
 def name_key(name: str) -> str:
-    """How titles, file names and relative paths are compared: without case, `.md`, or differences of white space."""
+    """Normalise a title, file name or relative path for comparison: ignore case, `.md` and white space differences."""
     text = nfc(nfc(" ".join(name.split())).casefold())
     return text.removesuffix(".md").removeprefix("./").strip("/")
 
 
 def path_key(absolute: str) -> str:
-    """How the targets of relative links are compared: exactly."""
+    """Normalise an absolute path for comparison of link targets, which is exact."""
     return "/" + nfc(os.path.normpath(absolute).lstrip("/"))
 
 
 def pointers(
     body: str, code: Sequence[tuple[int, int]], front: FrontMatter, place: Place
 ) -> tuple[tuple[Reference, ...], tuple[str, ...]]:
-    """The references of the note at `place`, in the order of its text, and its tags, lower-cased.
+    """Return the references of the note at `place` in text order, and its normalised tags.
 
-    `body` is the text after the front matter (line breaks are `\\n`), `code` its lines (from 0, end exclusive) of code.
+    Args:
+        body: the text after the front matter, with `\\n` line breaks.
+        code: ranges of lines of code in it, from 0, end exclusive.
     """
     references: list[Reference] = []
     tags: list[str] = [tag for value in front.values.get("tags", ()) for tag in value.split(",")]
@@ -135,7 +137,7 @@ def pointers(
 
 
 def in_properties(front: FrontMatter, place: Place) -> Iterator[Reference]:
-    """The references in a front matter: names in its relations, and links in any property."""
+    """Yield the references in a front matter: names in its relations, and links in any property."""
     found: list[tuple[int, str, Iterable[Reference]]] = []
     covered: set[int] = set()
     for link in property_links(front):
@@ -152,13 +154,13 @@ def in_properties(front: FrontMatter, place: Place) -> Iterator[Reference]:
 
 
 def clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags as they are compared: trimmed, without `#`, case folded, in one Unicode form, each once."""
+    """Normalise tags for comparison: trimmed, without `#`, case-folded, NFC, without duplicates."""
     cleaned = (tag.strip().strip("\"'").removeprefix("#").strip().strip("/") for tag in tags)
     return tuple(dict.fromkeys(nfc(nfc(tag).casefold())[:256] for tag in cleaned if tag))
 
 
 def with_parents(tags: Iterable[str]) -> Iterable[str]:
-    """Clean tags with the tags that nested ones are below: `a/b/c` is found by `a/b` and `a` too."""
+    """Add the parents of nested tags: `a/b/c` is found by `a/b` and `a` too."""
     return dict.fromkeys(tag[:end] for tag in tags for end in (len(tag), *_slashes(tag)))
 
 
@@ -167,7 +169,7 @@ def _slashes(tag: str) -> list[int]:
 
 
 def hashtags(text: str) -> Iterator[str]:
-    """The tags of a text that are written `#like/this`, in any script; not numbers, and not the ends of links."""
+    """Yield the tags of a text written `#like/this`, in any script, except numbers and the fragments of links."""
     for match in _HASHTAG.finditer(text):
         tag = match[1].rstrip("/-'")
         if tag and not tag.isdecimal():
@@ -175,7 +177,7 @@ def hashtags(text: str) -> Iterator[str]:
 
 
 def named(kind: str, name: str, place: Place) -> Iterator[Reference]:
-    """A reference by id, title, file name or path."""
+    """Yield the reference that a name makes: an id, title, file name or path."""
     text = name.strip().removeprefix("[[").removesuffix("]]").split("|")[0].strip().rstrip("\\")
     if fragment := FRAGMENT.search(text, text.rfind("\n") + 1):
         text = text[: fragment.start()].strip()
@@ -189,7 +191,7 @@ def named(kind: str, name: str, place: Place) -> Iterator[Reference]:
 
 
 def linked(destination: str, place: Place) -> Iterator[Reference]:
-    """A Markdown link to a note, relative to the note that has it or from its root on."""
+    """Yield the reference of a Markdown link to a note, relative to the linking note or to its root."""
     path = urllib.parse.unquote(destination.partition("#")[0].partition("?")[0]).strip()
     if SCHEME.match(path) or path.startswith(("//", "www.")) or not path.lower().endswith(".md"):
         return
@@ -197,19 +199,18 @@ def linked(destination: str, place: Place) -> Iterator[Reference]:
 
 
 def _folder(path: str, place: Place) -> str:
-    """The folder from which a note names a file by a path."""
+    """Return the base folder of a path in a note."""
     return place.root if path.startswith("/") else os.path.join(place.root, os.path.dirname(place.path))
 
 
 def tag_comments(text: str) -> Iterator[tuple[int, int, str]]:
-    """Each `<!-- tags: … -->` of `text` as (start, end, what stands between); one that has no end before the next is
-    none."""
+    """Yield each `<!-- tags: … -->` of `text` as (start, end, content).  One not closed before the next is ignored."""
     for match in _TAG_COMMENT.finditer(text):
         yield match.start(), match.end(), match[1]
 
 
 def entries(content: str) -> list[str]:
-    """The entries of a tag comment, parted by commas outside brackets; between two brackets none is needed."""
+    """Split a tag comment at commas outside brackets; between two bracketed entries the comma is optional."""
     content = _BETWEEN_RELATIONS.sub("], [", content)
     found, depth, start = [], 0, 0
     for position, character in enumerate(content):
@@ -220,13 +221,13 @@ def entries(content: str) -> list[str]:
         elif character == "," and not depth:
             found.append(content[start:position])
             start = position + 1
-    # A bracket that is left open holds nothing together.
+    # An unclosed bracket does not protect commas.
     found += content[start:].split(",") if depth else [content[start:]]
     return [entry for entry in (" ".join(entry.split()) for entry in found) if entry]
 
 
 def without_code(body: str, code: Sequence[tuple[int, int]]) -> str:
-    """`body` with its code blocks and code spans blanked, every other character in its place."""
+    """Replace code blocks and code spans with spaces, keeping all offsets."""
     if code:
         lines = body.split("\n")
         for first, end in code:
@@ -234,7 +235,7 @@ def without_code(body: str, code: Sequence[tuple[int, int]]) -> str:
         body = "\n".join(lines)
     runs = [match.span() for match in _BACKTICKS.finditer(body)]
     paragraphs = [match.start() for match in _BLANK_LINE.finditer(body)] if runs else []
-    # A span ends with the next run of as many backticks in its paragraph.
+    # A span ends at the next run of equally many backticks in its paragraph.
     following: dict[tuple[int, int], int] = {}
     closing: dict[int, int | None] = {}
     for index, (start, end) in reversed(list(enumerate(runs))):

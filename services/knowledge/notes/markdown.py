@@ -1,6 +1,6 @@
-"""A note parsed from its text: title, date, tags, references, and its body in sections.
+"""Parse a note: title, date, tags, references, and its body in sections.
 
-Parsing is total: any text gives a note. `problem` names the part that could not be understood; the rest is used.
+Parsing never fails: any text is a note. `problem` names a part that could not be parsed; the rest is used.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from linckia.services.runtime.text.cutting import Part, Section, cut, without_da
 from linckia.services.runtime.text.markdown import Outline, outline
 
 VERSION = 6
-"""Rises when the same text would give another note: then all notes are read again."""
+"""Increment when the same text would yield a different note; all notes are then read again."""
 
 MAX_INDEXED_CHARS = 4 * 1024 * 1024
-"""Of a longer note only so much is searched; all of it is still read."""
+"""Longer notes are indexed only up to this length, but can be read completely."""
 
 MAX_POINTERS = 10_000
-"""References of one note, and tags; a note with more is generated, and the rest is not indexed."""
+"""Maximum number of references and of tags per note.  A note with more is generated, and the rest is not indexed."""
 
 MIN_EMBEDDED_CHARS = 51
-"""A body of 50 characters or less says too little to have a meaning of its own."""
+"""Shorter bodies say too little to be worth embedding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note as it is indexed; `date` is Unix seconds from its front matter."""
+    """A parsed note; `date` is Unix time from its front matter."""
 
     title: str
     sections: tuple[Section, ...]
@@ -43,7 +43,7 @@ class Note:
 
 
 def parse(text: str, place: Place, measure: Measure) -> Note:
-    """The note at `place` with the contents `text`, cut so that a model of that `measure` reads all of it."""
+    """Parse the note at `place`, cut into sections that fit the model that `measure` describes."""
     problem = None
     normal = frontmatter.normal(text)
     if len(normal) > MAX_INDEXED_CHARS:
@@ -58,7 +58,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
     title = _title(front, plan) or stem(place.path)
     lines, data = without_data(body.split("\n"))
     if data:
-        problem = problem or f"{data} characters of data (base64 and the like) are left out of the search"
+        problem = problem or f"{data} characters of data (such as base64) are not searched"
     before = front.lines
     blocks = [block._replace(first=block.first + before, end=block.end + before) for block in plan.blocks]
     date = None
@@ -69,7 +69,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
                 date = instant(value)
                 break
             except (ValueError, OverflowError):
-                problem = problem or f"front matter `{key}` is no date: {value[:80]!r}"
+                problem = problem or f"front matter `{key}` is not a valid date: {value[:80]!r}"
     head = None
     if front.lines:
         source = normal.split("\n", front.lines)[1 : front.lines - 1]
@@ -88,7 +88,7 @@ def parse(text: str, place: Place, measure: Measure) -> Note:
 
 
 def own_title(text: str) -> str:
-    """The title that a note gives itself; empty where its file name is its title."""
+    """Return the title in a note's text; empty if its file name serves as title."""
     front, body = frontmatter.split(frontmatter.normal(text))
     return _title(front, outline(body))
 
@@ -98,5 +98,5 @@ def _title(front: frontmatter.FrontMatter, plan: Outline) -> str:
 
 
 def stem(path: str) -> str:
-    """A path's base name without its extension."""
+    """Return a path's base name without its extension."""
     return path.rpartition("/")[2][:-3]

@@ -1,8 +1,8 @@
 """Links in the front matter of a note: in any property, at any depth, quoted or not.
 
-A link in a scalar is found in the text that the scalar means, so that escapes and folded lines hide none; and each of
-its characters keeps its offset in the file, so that a renaming can change the link alone. An unquoted `[[A]]` is a
-nested list to YAML and a link to its author. Comments are ignored.
+Links are searched in the decoded value of a scalar, so that escapes and folded lines do not hide them. Each character
+keeps its offset in the file, so that a renaming can change just the link. An unquoted `[[A]]` is a nested list in YAML
+but a link to its author. Comments are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PIECES = {
     ">": re.compile(rf"{_FOLD}|."),
 }
 _HEADER = re.compile(r">[^\n]*\n *")
-"""What stands before the text of a folded block: its sign, with a comment perhaps, and the indentation."""
+"""The header of a folded block: its sign, an optional comment, and the indentation."""
 _ESCAPES = {
     "0": "\0", "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "e": "\x1b",
     "N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029",
@@ -36,11 +36,11 @@ _ESCAPES = {
 _KEY = re.compile(r"([^\s#:\[\]{}\"'][^:\n]*):(?=\s|$)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _UNQUOTABLE = re.compile(r"[:#](?:\s|$)|\s#|[{}]|^[-?:&*!|>'\"%@`,]")
-"""A name that matches this must be quoted."""
+"""Names that match this must be quoted."""
 
 
 class PropertyLink(NamedTuple):
-    """A link in the front matter: `inside` is the text between its brackets, and `offsets` the place of each of its
+    """A link in the front matter: `inside` is the text between its brackets, and `offsets` the positions of its
     characters in the source, and of its end."""
 
     key: str
@@ -51,7 +51,7 @@ class PropertyLink(NamedTuple):
 
 
 def property_links(front: FrontMatter) -> Iterator[PropertyLink]:
-    """The links in the front matter that a text begins with, in no order."""
+    """Yield the links in a front matter, in no particular order."""
     if front.problem is not None:
         yield from _raw(front)
         return
@@ -71,7 +71,7 @@ def property_links(front: FrontMatter) -> Iterator[PropertyLink]:
 
 
 def encoded(name: str, style: str) -> str | None:
-    """A name as it is written within a scalar of that style; None where it cannot be."""
+    """Encode a name for a scalar of this style; None if that is impossible."""
     if style == '"':
         return name.replace("\\", "\\\\").replace('"', '\\"')
     if style == "'":
@@ -88,13 +88,13 @@ def _matches(text: str) -> Iterator[tuple[str, int, bool]]:
 
 
 def _meant(text: str, scalar: Scalar) -> tuple[str, Sequence[int]]:
-    """The value of a scalar with the offset of each character; its source if the two cannot be aligned."""
+    """Return the value of a scalar with the offset of each character, or its source if they cannot be aligned."""
     start, end = scalar.start, scalar.end
     if (pieces := _PIECES.get(scalar.style)) is not None:
         at, stop = start, end
         if scalar.style == ">":
             header = _HEADER.match(text, start, end)
-            # Line breaks at the end are chomped or kept, and hold no link.
+            # Trailing line breaks may be chomped, and cannot contain a link.
             at, stop = header.end() if header else end, start + len(text[start:end].rstrip())
         elif scalar.style:
             at, stop = start + 1, end - 1
@@ -106,7 +106,7 @@ def _meant(text: str, scalar: Scalar) -> tuple[str, Sequence[int]]:
             offsets += [at] * len(characters)
             at = match.end()
         means = "".join(meant)
-        # A folded block keeps white space at the end of a line, such as half of a CRLF.
+        # A folded block keeps trailing white space, such as half of a CRLF.
         if means == scalar.value or (scalar.style == ">" and means.split() == scalar.value.split()):
             return means, [*offsets, stop]
     return text[start:end], range(start, end + 1)

@@ -1,4 +1,4 @@
-"""Parts of a note's file as they were asked for: some of its lines, or the section under a heading."""
+"""Extract parts of a note's file: a range of lines, or the section under a heading."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from linckia.services.knowledge.notes.headings import Heading
 from linckia.services.runtime.text.lines import span
 
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-"""With its break, as the notes' line numbers count them."""
+"""A line with its line break, as counted by the line numbers of notes."""
 
 
 def part(text: str, lines: str, section: str) -> NodeContent:
-    """The whole text, or the lines that were asked for with the numbers of the first and the last.
+    """Return the whole text, or the requested lines with the numbers of the first and the last.
 
     Raises:
-        InvalidParams: `lines` is no range, or begins past the end.
-        OperationError: there is no such heading; names like ones.
+        InvalidParams: `lines` is malformed or begins past the end.
+        OperationError: the heading does not exist; the message suggests similar ones.
     """
     if not lines and not section:
         return NodeContent(text=text)
@@ -29,18 +29,18 @@ def part(text: str, lines: str, section: str) -> NodeContent:
     first, last = 1, len(every)
     if section:
         under = section_lines(text, section)
-        assert under is not None, "it is there, or that was said"
+        assert under is not None, "a missing section raises"
         first, last = under.heading + 1, under.end
     if lines:
         begin, end = span(lines, first, last)
         first, last = max(first, begin), min(last, end)
         if first > last:
-            raise InvalidParams(f"parameter `lines`: lines {lines} are not there, of {len(every)}", field="lines")
+            raise InvalidParams(f"parameter `lines`: {lines} is out of range (1-{len(every)})", field="lines")
     return NodeContent(text="".join(every[first - 1 : last]), lines=f"{first}-{last}", total_lines=len(every))
 
 
 class Lines(NamedTuple):
-    """Lines of a file, from 0: a heading, where what is below it begins, and the end of that (exclusive)."""
+    """Line numbers of a section, from 0: its heading, its body, and its end (exclusive)."""
 
     heading: int
     body: int
@@ -49,11 +49,13 @@ class Lines(NamedTuple):
 
 
 def section_lines(text: str, section: str, *, field: str = "", must_be: bool = True) -> Lines | None:
-    """The lines of a heading and of all under it, to the next one of its level; of `A > B`, those of B within A; with a
-    `field`, of a heading that is the only one of its name there.
+    """Return the lines of a heading and its section, up to the next heading of its level.
 
-    A heading is named by its source or by its rendered text. A heading whose own text contains `>` is found first.
-    Raises OperationError: there is none and `must_be`; or there are several.
+    `A > B` is B within A. A heading is given by its source or its rendered text; one whose text contains `>` is tried
+    first. If `field` is given, the heading must be unique.
+
+    Raises:
+        OperationError: the heading is missing and `must_be` is set, its parent is missing, or it is ambiguous.
     """
     front, body = frontmatter.split(frontmatter.normal(text))
     every = headings.of(body)
@@ -65,37 +67,37 @@ def section_lines(text: str, section: str, *, field: str = "", must_be: bool = T
         raise _not_found(every, section, whole, field, must_be=must_be)
     if field and len(found.same) > 1:
         title = headings.parts(section)[-1]
-        said = f"`{field}`: {len(found.same)} headings are {title[:200]!r}; name the one above, `A > B`"
+        said = f"`{field}`: {len(found.same)} headings match {title[:200]!r}; include the parent heading, `A > B`"
         raise OperationError(said, field=field)
     heading, end = found.same[0], found.end
     return Lines(heading.first + front.lines, heading.end + front.lines, end + front.lines, heading.level)
 
 
 def parent_of(text: str, section: str) -> tuple[str, str]:
-    """Split the path of a new heading into its existing parent, or an empty text, and its own text."""
+    """Split the path of a new heading into its existing parent (or an empty string) and its own text."""
     front, body = frontmatter.split(frontmatter.normal(text))
     found = _parent(headings.of(body), section, (0, len(LINE.findall(text)) - front.lines))
-    assert found is not None, "that was said before"
+    assert found is not None, "a missing parent has raised before"
     return found
 
 
-class _Found(NamedTuple):
-    """The headings that a path leads to, and the end of the section under the first one."""
+class _MatchingHeadings(NamedTuple):
+    """The headings that a path matches, and the end of the first one's section."""
 
     same: list[Heading]
     end: int
 
 
-def _under(every: list[Heading], section: str, within: tuple[int, int]) -> _Found | None:
-    """Find the headings that a path leads to, preferring long names to deep paths."""
+def _under(every: list[Heading], section: str, within: tuple[int, int]) -> _MatchingHeadings | None:
+    """Find the headings that a path matches, preferring long names to deep paths."""
     for title, rest in headings.divisions(section):
         same = headings.named(title, [each for each in every if within[0] <= each.first < within[1]])
         ends = [_end(every, each, within[1]) for each in same]
         if same and not rest:
-            return _Found(same, ends[0])
+            return _MatchingHeadings(same, ends[0])
         inside = [_under(every, rest, (each.first + 1, end)) for each, end in zip(same, ends, strict=True)]
         if found := [each for each in inside if each is not None]:
-            return _Found([each for one in found for each in one.same], found[0].end)
+            return _MatchingHeadings([each for one in found for each in one.same], found[0].end)
     return None
 
 
@@ -105,7 +107,7 @@ def _end(every: list[Heading], heading: Heading, most: int) -> int:
 
 
 def _parent(every: list[Heading], section: str, whole: tuple[int, int]) -> tuple[str, str] | None:
-    """The same; None if its parent is missing."""
+    """Like `parent_of`, but return None if the parent is missing."""
     for above, title in headings.parents(section):
         if len(headings.parts(title)) == 1 and _under(every, above, whole) is not None:
             return above, title
@@ -115,7 +117,7 @@ def _parent(every: list[Heading], section: str, whole: tuple[int, int]) -> tuple
 def _not_found(
     every: list[Heading], section: str, whole: tuple[int, int], field: str, *, must_be: bool
 ) -> OperationError:
-    """Names the first heading of a path that is not there, and like ones."""
+    """Build the error that names the first missing heading of a path and suggests similar ones."""
     titles, within = headings.parts(section), whole
     above = ""
     for title in titles[:-1]:
@@ -127,4 +129,4 @@ def _not_found(
     here = [each.title for each in every if within[0] <= each.first < within[1]]
     near = did_you_mean(missing.strip(" #"), here)
     near += "; `create: true` adds it" if field and must_be else ""
-    return OperationError(f"not found: a section {missing[:200]!r}{near}", field=field or None)
+    return OperationError(f"section not found: {missing[:200]!r}{near}", field=field or None)

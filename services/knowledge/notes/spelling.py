@@ -1,4 +1,4 @@
-"""Names in either Unicode form: `é` as one character (NFC) or as two (NFD) is one name."""
+"""Unicode forms of names: `é` as one character (NFC) or as two (NFD) is the same name."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from linckia.services.runtime.roots import is_below
 
 
 def nfc(text: str) -> str:
-    """The one spelling of a text that all of its Unicode forms have."""
+    """Normalise a text to NFC."""
     return unicodedata.normalize("NFC", text)
 
 
 def as_on_disk(path: str, roots: Sequence[str]) -> str:
-    """An absolute path spelled as its files and folders below a root are; missing ones keep the given spelling.
+    """Return an absolute path in the Unicode form used on disk below the roots; missing parts keep the given form.
 
-    Blocks on the disk. The exact spelling comes first.
+    Blocks on the disk. The exact spelling is preferred.
     """
     if path.isascii() or os.path.lexists(path) or not is_below(path, roots):
         return path

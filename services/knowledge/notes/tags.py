@@ -1,7 +1,6 @@
-"""Adding tags to a note's file, in the last `<!-- tags: … -->` comment of its text or a new one at its end.
+"""Add tags to a note's file, in its last `<!-- tags: … -->` comment or a new one at the end.
 
-The file's bytes are kept but for the comment, whatever their encoding's errors; a comment inside a code block is an
-example and left alone.
+All other bytes of the file are kept, even invalid ones. Comments inside code blocks are examples and are left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RELATION = re.compile(r"\[[^\[\],]+:[^\[\],]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A text with its tags: all entries of the comment, and whether they joined an earlier one."""
+    """A file with added tags: its bytes, all entries of the comment, and whether the comment existed before."""
 
     data: bytes
     entries: tuple[str, ...]
@@ -33,25 +32,25 @@ class Tagged:
 
 
 def checked(tags: Sequence[str]) -> tuple[str, ...]:
-    """Tags as they are written: each once, trimmed.  Raises InvalidParams for one that is not read back as itself."""
+    """Trim and deduplicate tags.  Raises InvalidParams for a tag that would not be read back unchanged."""
     for index, tag in enumerate(tags):
         text = tag.strip()
         wrong = ""
         if not text:
             wrong = "a tag is blank"
         elif _ENDS_IT.search(text):
-            wrong = f"{text[:80]!r} holds a comma, `--`, `>` or a line break, which would end it"
+            wrong = f"{text[:80]!r} contains a comma, `--`, `>` or a line break, which would end it"
         elif ("[" in text or "]" in text) and not _RELATION.fullmatch(text):
-            wrong = f"{text[:80]!r} has brackets; only a relation `[KEY: id]` may have them"
+            wrong = f"{text[:80]!r} has brackets, which are only allowed in a relation `[KEY: id]`"
         if wrong:
             raise InvalidParams(f"parameter `tags[{index}]`: {wrong}", field=f"tags[{index}]")
     return tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags))
 
 
 def tagged(data: bytes, tags: Sequence[str]) -> Tagged:
-    """The file `data` with `tags` added.  Raises InvalidParams where ASCII cannot be added to its encoding."""
+    """Add `tags` to a file's bytes.  Raises InvalidParams if the file is UTF-16."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InvalidParams("the file is UTF-16; tags can be added to UTF-8 files", field="file_path")
+        raise InvalidParams("the file is UTF-16; tags can only be added to UTF-8 files", field="file_path")
     text = data.decode("utf-8", "surrogateescape")
     line_break = "\r\n" if "\r\n" in text and "\n" not in text.replace("\r\n", "") else "\n"
     comment = _last_comment(text)
@@ -69,7 +68,7 @@ def tagged(data: bytes, tags: Sequence[str]) -> Tagged:
 
 
 def _last_comment(text: str) -> tuple[int, int, str] | None:
-    """The last tag comment that does not stand in a code block."""
+    """Return the last tag comment outside code blocks."""
     comments = list(tag_comments(text))
     if not comments:
         return None
@@ -85,13 +84,13 @@ def _last_comment(text: str) -> tuple[int, int, str] | None:
 
 
 def _is_closed(lines: Sequence[str], first: int, end: int) -> bool:
-    """Whether a code block has an end: one that was left open runs to the end of the note by mistake."""
+    """Return whether a code block is closed.  An unclosed fence extends to the end of the note by mistake."""
     if not lines[first:end] or not lines[first].lstrip(" >-*+0123456789.)\t").startswith(("```", "~~~")):
         return True
     return end - first > 1 and _FENCE.match(lines[end - 1].lstrip(" >\t")) is not None
 
 
 def add_tags(path: str, roots: Roots, tags: Sequence[str]) -> tuple[Tagged, Rewritten]:
-    """Add `tags` to a file. Blocks. Raises as `rewrite` and `tagged`."""
+    """Add `tags` to a file.  Blocks.  Raises the exceptions of `rewrite` and `tagged`."""
     done = rewrite(path, roots, lambda data: tagged(data, tags).data, field="file_path")
     return tagged(done.before, tags), done

@@ -1,1 +1,1 @@
-"""Searching notes: conditions, passages, and refinement by a language model."""
+"""Search of notes: filters, passages, comparison, and refinement by a language model."""

@@ -1,4 +1,4 @@
-"""Links to files other than notes: pictures, PDFs, canvases, files of any type below the roots."""
+"""Links to files other than notes below the roots, such as pictures, PDFs and canvases."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from linckia.services.runtime.roots import Roots
 from linckia.services.runtime.walking import Folder, walk
 
 PATIENCE_S = 5.0
-"""For the walk through all roots: a status is asked for by people."""
+"""Time limit of the walk through all roots, since people wait for a status."""
 
 
 def there(keys: Iterable[str], roots: Roots) -> frozenset[str]:
-    """Those keys of references by which a file is found: by its path, or by its name or the end of its path below any
-    root. Blocks on the disk; run in a thread of trio's.
+    """Return the keys of references that match a file: by its path, its name, or the end of its path below any root.
 
-    After `PATIENCE_S` the rest is not judged: the keys that have an extension count as found.
+    Blocks on the disk; runs in a trio worker thread. After `PATIENCE_S` the remaining keys that have an extension count
+    as found.
     """
     until = time.monotonic() + PATIENCE_S
     found = {key for key in keys if key.startswith("/") and _is_file(key, roots)}
@@ -48,5 +48,5 @@ def _enters(name: str) -> bool:
 
 
 def _is_file(key: str, roots: Roots) -> bool:
-    """Whether a path leads to something; a wikilink's has got `.md` at its end."""
+    """Return whether a path exists, with or without the `.md` that was appended to a wikilink's."""
     return any(os.path.exists(as_on_disk(path, roots)) for path in (key, key.removesuffix(".md")))

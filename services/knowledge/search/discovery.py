@@ -1,4 +1,4 @@
-"""The operations that compare notes: gaps, near-duplicates, and what to read next."""
+"""The operations that compare notes: gaps, near-duplicates, and reading suggestions."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
 
 FIRST_PAIRS = 2000
-"""Pairs that the search is asked for at first: the most similar notes are the likeliest to be linked."""
+"""Number of pairs requested first; many, because the most similar notes are probably linked."""
 
 READ_PAIRS = 200
-"""Pairs whose notes are read and compared at a time."""
+"""Number of pairs whose notes are read and compared at a time."""
 
 MOST_READ = 5000
-"""Notes that are read for one answer."""
+"""Maximum number of notes read per call."""
 
 ALIKE = 0.8
-"""Cosine of notes that may be near-duplicates; what the words say then decides."""
+"""Minimum cosine of candidates for near-duplicates; their words then decide."""
 
 GROUP_NOTES = 20
-"""Near-duplicates that are named of one group."""
+"""Maximum number of notes listed per group of near-duplicates."""
 
 QUOTED = 20
-"""Gaps whose nearest sentences are looked for, and for how long the model may compare them. As many are read at least,
-so that what many notes say word for word is known."""
+"""Number of gaps that quote the nearest sentences, and the timeout for embedding those.  At least this many gaps are
+read, so that sentences repeated in many notes can be recognised."""
 QUOTES_WAIT_S = 5.0
 
 SEARCHED_CHARS = 8192
@@ -83,7 +83,7 @@ class Discovery:
         return await self._refiner.linked(shown, plain, contents, ctx)
 
     async def _distinct(self, pairs: Sequence[Pair], limit: int, known: Known) -> list[Pair]:
-        """The first of `pairs` of which one note does not say what the other says."""
+        """Return the first `limit` of `pairs` that are not near-duplicates."""
         kept: list[Pair] = []
         for start in range(0, len(pairs), READ_PAIRS):
             some = pairs[start : start + READ_PAIRS]
@@ -94,9 +94,9 @@ class Discovery:
         return kept[:limit]
 
     async def _likenesses(self, pairs: Sequence[Pair], known: Known) -> list[float]:
-        """How much of their texts each two share; reads those that are not `known` yet, up to `MOST_READ` in all.
+        """Return the similarity of each pair's texts, reading notes not `known` yet, up to `MOST_READ` in all.
 
-        Of what cannot be read, or is more than that, 0.
+        Pairs with a note that cannot be read, or beyond that limit, have 0.
         """
         ids = dict.fromkeys(id_ for pair in pairs for id_ in (pair.first, pair.second) if id_ not in known)
         missing = list(ids)[: MOST_READ - len(known)]
@@ -105,7 +105,7 @@ class Discovery:
         def compare() -> list[float]:
             for id_, node in zip(missing, there, strict=True):
                 trio.from_thread.check_cancelled()
-                # None where its file cannot be read.
+                # None if the file cannot be read.
                 text = None if node is None else text_if_readable(node.place, self._ingest.roots)
                 known[id_] = duplicates.runs(split(text or "")[1])
             none: duplicates.Runs = frozenset()
@@ -116,7 +116,7 @@ class Discovery:
     def _contents(
         self, pairs: Sequence[Pair], there: Mapping[str, nodes.Node | None]
     ) -> tuple[Contents, list[gaps.Compared]]:
-        """The notes that are there, and of the first pairs the sentences to be compared. Blocks on the disk."""
+        """Return the contents of the notes, and the sentences to compare for the first pairs.  Blocks on the disk."""
         contents: Contents = {}
         for id_, node in there.items():
             trio.from_thread.check_cancelled()
@@ -128,14 +128,14 @@ class Discovery:
     async def _explained(
         self, pairs: Sequence[Pair], contents: Contents, said: Sequence[gaps.Compared], ctx: Context
     ) -> list[ops.Gap]:
-        """The gaps with their reasons, which quote the nearest sentences."""
+        """Return the gaps with reasons that quote the nearest sentences."""
         texts = list(dict.fromkeys(each.text for both in said for own in both for each in own))
         vectors: words.Vectors = {}
         try:
             if texts:
                 vectors = words.unpacked(texts, await ctx.call(EmbedTexts(texts=texts), timeout_s=QUOTES_WAIT_S))
         except LinckiaError as error:
-            ctx.log("warning", f"find_gaps: sentences are compared by their words: {error.failure.message}")
+            ctx.log("warning", f"find_gaps: sentences are compared by words only: {error.failure.message}")
 
         def explain() -> list[ops.Gap]:
             made: list[ops.Gap] = []
@@ -147,7 +147,7 @@ class Discovery:
         return await trio.to_thread.run_sync(explain, limiter=self._working)
 
     async def _check_whole(self, ctx: Context, found: bool, vectors_waiting: int, complete: bool) -> None:
-        """Say where the answer may lack pairs.
+        """Log why the result may be incomplete.
 
         Raises:
             Unavailable: nothing was found, and not all notes could be compared.
@@ -155,23 +155,23 @@ class Discovery:
         lacking = self._lacking(vectors_waiting)
         if not complete:
             lacking.append(
-                f"only the {MOST_PAIRS} most similar pairs were looked at, and nearly all are linked or say the same"
+                f"only the {MOST_PAIRS} most similar pairs were compared, and nearly all are linked or duplicates"
             )
         for reason in lacking:
             ctx.log("warning", f"find_gaps: {reason}")
         if found or not lacking:
             return
         if complete and not self._ingest.index.pending and self._ingest.scanned:
-            # Pieces that the model fails on for good must not delay the answer for ever.
+            # Pieces that cannot be embedded must not delay the result forever.
             status = await ctx.call(RetrieveStatus(collection=COLLECTION))
             if vectors_waiting <= status.vectors_failed:
                 return
         raise Unavailable(
-            "no gap is known yet, and not all notes could be compared: " + "; ".join(lacking), retry_after_ms=1000
+            "no gaps found yet, and not all notes could be compared: " + "; ".join(lacking), retry_after_ms=1000
         )
 
     def _lacking(self, vectors_waiting: int) -> list[str]:
-        waiting = [f"vector: {vectors_waiting} pieces still wait for their vectors"] if vectors_waiting else []
+        waiting = [f"vector: {vectors_waiting} pieces are still waiting for vectors"] if vectors_waiting else []
         return [*self._ingest.degraded(), *waiting]
 
     @handles(ops.FindDuplicateNotes)
@@ -190,7 +190,7 @@ class Discovery:
                     found.join(pair.first, pair.second, share)
         lacking = self._lacking(compared.vectors_waiting)
         if compared.more or len(known) >= MOST_READ:
-            lacking.append(f"only {len(known)} notes, of the most similar pairs, were compared word by word")
+            lacking.append(f"only {len(known)} notes of the most similar pairs were compared word by word")
         groups = found.all()
 
         def listed(db: apsw.Connection) -> list[ops.DuplicateGroup]:
@@ -214,7 +214,7 @@ class Discovery:
     @handles(ops.SuggestReading)
     async def suggest_reading(self, params: ops.SuggestReading, ctx: Context) -> ops.ReadingList:
         if not params.context.strip():
-            raise InvalidParams("parameter `context` is blank; say what is being worked on", field="context")
+            raise InvalidParams("parameter `context` is blank; describe the task or give a note's id", field="context")
         node = await self._database.read(lambda db: nodes.sought(db, params.context.strip()))
         query, least = params.context, UNLIKELY
         if node is not None:

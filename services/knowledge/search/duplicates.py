@@ -1,7 +1,7 @@
-"""Near-duplicates: notes whose texts are the same but for a few words.
+"""Near-duplicates: notes whose texts differ only in a few words.
 
-Texts are compared by their runs of three words (w-shingling: Broder, 1997): what they share, of all that both have
-(Dice). Of a long text the runs with the smallest hashes stand for all of them.
+Texts are compared by their runs of three words (w-shingling: Broder, 1997), with the Dice coefficient. A long text is
+represented by the runs with the smallest hashes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import apsw
 from linckia.services.knowledge.notes.files import digest
 
 SAME = 0.8
-"""Of the runs of words, from which on one note says what the other says: one word in fourteen may be another."""
+"""Share of common runs from which two notes count as duplicates; about one word in fourteen may differ."""
 
 _RUN_WORDS = 3
 _SKETCH = 1000
-"""Runs that are kept of a text: the likeness of two longer ones is right to about .02."""
+"""Maximum number of runs per text; the similarity of two longer texts is accurate to about .02."""
 _WORD = re.compile(r"\w+")
 
 Runs = frozenset[int]
 
 
 def runs(text: str) -> Runs:
-    """The runs of words of a text, by their hashes in this process, or those of them that stand for all."""
+    """Return the hashes (valid in this process) of a text's runs of words, or a sample of them."""
     words = [match[0].casefold() for match in _WORD.finditer(text)]
     if len(words) < _RUN_WORDS:
         return frozenset([hash(tuple(words))] if words else ())
@@ -36,15 +36,15 @@ def runs(text: str) -> Runs:
 
 
 def likeness(first: Runs, second: Runs) -> float:
-    """In [0, 1]; of two texts without words 0."""
-    # The smallest of both together are a fair sample of all, where one of them was cut.
+    """Return the similarity in [0, 1]; 0 for two texts without words."""
+    # If one of them was sampled, the smallest hashes of both together are a fair sample of all.
     sample = heapq.nsmallest(_SKETCH, first | second) if _SKETCH in (len(first), len(second)) else first | second
     shared = len(first.intersection(sample) & second) / max(1, len(sample))
     return 2 * shared / (1 + shared)
 
 
 def same_text(db: apsw.Connection) -> list[list[str]]:
-    """Ids of notes whose trimmed texts are the same, of all texts that are not blank."""
+    """Return groups of ids of notes with the same trimmed text, except blank ones."""
     rows = db.execute(
         "SELECT hash, id FROM node WHERE hash IN (SELECT hash FROM node GROUP BY hash HAVING count(*) > 1)"
         " AND hash <> ? ORDER BY hash, id",
@@ -54,10 +54,10 @@ def same_text(db: apsw.Connection) -> list[list[str]]:
 
 
 class Groups:
-    """Notes put together, two by two, with the least likeness of two that were."""
+    """Groups of notes joined pairwise, with the least similarity of the joined pairs."""
 
     def __init__(self) -> None:
-        from networkx.utils import UnionFind  # not before it is needed: it takes half a second
+        from networkx.utils import UnionFind  # imported late because it takes half a second
 
         self._sets = UnionFind()
         self._joined: list[tuple[str, float]] = []
@@ -70,7 +70,7 @@ class Groups:
         self._joined.append((one, likeness))
 
     def all(self) -> list[tuple[float, list[str]]]:
-        """Each with its least likeness; the most alike first, then the largest."""
+        """Return the groups with their least similarity: most similar first, then largest."""
         least: dict[str, float] = {}
         for one, likeness in self._joined:
             first = self._sets[one]
@@ -80,7 +80,7 @@ class Groups:
 
 
 def linked_first(db: apsw.Connection, ids: Sequence[str]) -> list[str]:
-    """The ids, those that most notes link to first: which of them to keep."""
+    """Sort ids by the number of notes that link to them, most first; the first is the best to keep."""
     query = "SELECT count(DISTINCT src) FROM edge WHERE dst = ?"
     counts = {id_: int(db.execute(query, (id_,)).get) for id_ in ids}
     return sorted(ids, key=lambda id_: (-counts[id_], len(id_), id_))

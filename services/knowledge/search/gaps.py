@@ -1,6 +1,6 @@
-"""Gaps: notes that are close in meaning and that no link joins, and the reasons for a link between them.
+"""Gaps: notes that are similar in meaning but not linked, and the reasons for a link between them.
 
-Notes that say the same are no gap: they are for `duplicates`.
+Near-duplicates are not gaps; see `duplicates`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IMPLEMENTED = re.compile(r"(^|-)(impl|implementation|implemented|built)(?=-|$)"
 
 
 def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
-    """Those of `pairs` that are both notes, of two texts, and not linked in either direction."""
+    """Return the pairs of existing notes with different texts that are not linked in either direction."""
     query = (
         "SELECT EXISTS(SELECT 1 FROM edge WHERE src=?1 AND dst=?2), EXISTS(SELECT 1 FROM edge WHERE src=?2 AND dst=?1),"
         " (SELECT count(DISTINCT coalesce(hash, id)) FROM node WHERE id IN (?1, ?2))"
@@ -48,7 +48,7 @@ def without_links(db: apsw.Connection, pairs: Sequence[Pair]) -> list[Pair]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The parts of a note that reasons are made of."""
+    """The parts of a note from which reasons are made."""
 
     title: str
     tags: tuple[str, ...]
@@ -59,7 +59,7 @@ class Content:
 
 
 def content(place: Place, roots: Roots) -> Content | None:
-    """The note's content; None where its file cannot be read any more. Blocks on the disk."""
+    """Read a note's content; None if its file cannot be read.  Blocks on the disk."""
     text = text_if_readable(place, roots)
     if text is None:
         return None
@@ -75,11 +75,11 @@ def content(place: Place, roots: Roots) -> Content | None:
 
 
 Compared = tuple[list[Sentence], list[Sentence]]
-"""The sentences of two notes among which the nearest two are looked for."""
+"""The sentences of two notes to compare."""
 
 
 def compared(first: Content | None, second: Content | None, left_out: frozenset[str]) -> Compared:
-    """Without those of `left_out`."""
+    """Choose the sentences of two notes to compare, without those in `left_out`."""
     if first is None or second is None:
         return [], []
     one, other = ([each for each in content.sentences if each.text not in left_out] for content in (first, second))
@@ -87,7 +87,7 @@ def compared(first: Content | None, second: Content | None, left_out: frozenset[
 
 
 def gap(pair: Pair, first: Content | None, second: Content | None, said: Compared, vectors: Vectors) -> Gap:
-    """The pair with the link that its ids suggest, from the later or dependent note to the other."""
+    """Build the gap of a pair, with the link that its ids suggest, from the later or dependent note to the other."""
     source, target, kind = suggestion(pair.first, pair.second)
     found = nearest(*said, vectors)
     why = _reason(first, second)
@@ -102,7 +102,7 @@ def gap(pair: Pair, first: Content | None, second: Content | None, said: Compare
 
 
 def _reason(first: Content | None, second: Content | None) -> str:
-    """In a sentence, the things that two notes have in common."""
+    """Describe in a sentence what two notes have in common."""
     if first is None or second is None:
         return "Both are close in meaning; the file of one of them cannot be read at the moment"
     said: list[str] = []
@@ -119,7 +119,7 @@ def _reason(first: Content | None, second: Content | None) -> str:
 
 
 def suggestion(first: str, second: str) -> tuple[str, str, str]:
-    """Source, target and type of a link between two ids."""
+    """Suggest source, target and type of a link between two ids."""
     for one, other in ((first, second), (second, first)):
         if _DEBRIEF.search(one) and _DEBRIEF.sub(r"\1brief", one) == other and _BRIEF.search(other):
             return one, other, "follows"
@@ -132,7 +132,7 @@ def suggestion(first: str, second: str) -> tuple[str, str, str]:
 
 
 def _are_of_a_series(first: str, second: str) -> bool:
-    """Whether the ids are those of two dates, or of neighbours in a count (`part-9`, `part-10`)."""
+    """Return whether the ids differ only in a date, or are consecutive numbers (`part-9`, `part-10`)."""
     if first == second or _NUMBER.sub("0", first) != _NUMBER.sub("0", second):
         return False
     if _DATE.search(first) and _DATE.search(second):

@@ -1,9 +1,9 @@
-"""Labels of clusters: the terms that most notes of a cluster have, and that set it apart from all others.
+"""Labels of clusters: terms that most notes of a cluster share and that distinguish it from the others.
 
-Terms are words and pairs of adjacent words, of titles, tags, headings and the beginnings of texts, without code and
-addresses. They are weighed by how many notes of the cluster speak of them (each note's count saturates, as in BM25) and
-how exclusive they are to it (FREX: Bischof and Airoldi, 2012). As with BERTopic (Grootendorst, 2022) labels are
-diverse: no word is in two terms of one. A term stands as most notes write it.
+Terms are words and pairs of adjacent words in titles, tags, headings and the beginnings of texts, without code and
+addresses. They are weighted by the number of notes of the cluster that use them (each note's count saturates, as in
+BM25) and by how exclusive they are to it (FREX: Bischof and Airoldi, 2012). As in BERTopic (Grootendorst, 2022), labels
+are diverse: no word occurs in two terms of a label. A term is spelled as most notes spell it.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from linckia.services.runtime.text.markdown import outline
 
 LABEL_TERMS = 3
 READ_CHARS = 20_000
-"""Of a text."""
+"""Number of characters read per note."""
 
 _TITLE_WEIGHT, _HEADING_WEIGHT = 4, 2
 _TITLED = 0.5
-"""What a term in a title or a tag counts beyond its occurrences, of which any number counts less than 1."""
+"""Bonus for a term in a title or tag; occurrences alone count less than 1."""
 
 _SATURATED = 2.0
-"""Occurrences that count half of what any number of them counts."""
+"""Number of occurrences that yield half of the maximum weight."""
 
 _EXCLUSIVE = 1.0
-"""Power of the share of a term that is the cluster's own."""
+"""Exponent of the cluster's share of a term."""
 
 _WITHIN_WEIGHT = 4
-"""Of how a word is written within a sentence."""
+"""Weight of a word's spelling within a sentence."""
 
 _PAIR_SHARE = 0.5
-"""Of a word's occurrences beside one and the same other word, from which on the two are one term."""
+"""Share of a word's occurrences next to the same other word from which the two form one term."""
 
 _WITHIN = re.compile(r"[\w,;)][ \n]\Z")
 _NO_NOUN = re.compile(r"(?:ly|ed|able|ible|ful)$")
-"""Adverbs, participles and adjectives: half of a term, but none by themselves."""
+"""Adverbs, participles and adjectives, which can be part of a term but not a term by themselves."""
 
 Term = tuple[str, ...]
 
 
 class Said(NamedTuple):
-    """A note's words for its label; `body` is Markdown."""
+    """The parts of a note that are used for labels; `body` is Markdown."""
 
     title: str
     tags: Sequence[str]
@@ -53,7 +53,7 @@ class Said(NamedTuple):
 
 
 class _Counts:
-    """The terms of one cluster: what they count, and in how many notes they are."""
+    """The terms of one cluster: their weights, and the number of notes that contain them."""
 
     def __init__(self) -> None:
         self.weight: dict[Term, float] = defaultdict(float)
@@ -87,7 +87,7 @@ class _Counts:
             if last is not None and last[0] != key and text[last[1] : start] in (" ", "\n"):
                 found.append((last[0], key))
             last = key, start + len(word)
-            # In titles, and where a sentence begins, most words have a capital: within one it is the writer's choice.
+            # Words in titles and at the start of sentences are often capitalised, so spellings within a sentence count.
             is_within = is_prose and _WITHIN.search(text, max(0, start - 3), start) is not None
             self.forms[key][word] += _WITHIN_WEIGHT if is_within else 1
         return found
@@ -97,12 +97,12 @@ class _Counts:
 
 
 def _parted(name: str) -> str:
-    """The words of a title or a tag that is written as one, as those of files are."""
+    """Split a title or tag that is written as one word, such as a file name."""
     return name if " " in name.strip() else name.replace("-", " ").replace("_", " ").replace("/", " ")
 
 
 def _form(forms: Counter[str]) -> str:
-    """How a word is written: an acronym or a name as it is, any other one small."""
+    """Return the spelling of a word: acronyms and names unchanged, other words in lower case."""
     small = sum(count for form, count in forms.items() if form.islower())
     best = min(forms, key=lambda form: (-forms[form], form))
     is_name = best[1:] != best[1:].lower() or (not small and forms[best] > _WITHIN_WEIGHT)
@@ -112,7 +112,7 @@ def _form(forms: Counter[str]) -> str:
 
 
 def labels(clusters: Sequence[Iterable[Said]], checkpoint: Callable[[], None]) -> list[str]:
-    """For each cluster its label, empty where nothing sets it apart; no two are the same, but for the empty ones."""
+    """Return a label for each cluster, empty if nothing distinguishes it.  Labels are unique, except empty ones."""
     counts = [_Counts() for _ in clusters]
     total: dict[Term, float] = defaultdict(float)
     for own, notes in zip(counts, clusters, strict=True):
@@ -132,14 +132,14 @@ def labels(clusters: Sequence[Iterable[Said]], checkpoint: Callable[[], None]) -
 
 
 def _is_akin(one: str, other: str) -> bool:
-    """Whether both are of one stem: `mock`, `mocking`."""
+    """Return whether both probably have the same stem: `mock`, `mocking`."""
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     return same >= max(4, 0.7 * min(len(one), len(other))) or one == other
 
 
 def _chosen(own: _Counts, total: Mapping[Term, float]) -> list[Term]:
-    """The best terms, a few more than a label has."""
-    # What one note alone says is no topic of several.
+    """Return the best terms, a few more than a label has."""
+    # A term in a single note is not a topic of the cluster.
     least = 1 if own.read < 2 else max(2, own.read // 10)
     weight = {
         term: count * (count / total[term]) ** _EXCLUSIVE
@@ -156,7 +156,7 @@ def _chosen(own: _Counts, total: Mapping[Term, float]) -> list[Term]:
     for word in words:
         if any(_is_akin(word[0], other) for other in used):
             continue
-        # A word that mostly stands beside the same other one is a part of a phrase.
+        # A word that mostly occurs next to the same other word is part of a phrase.
         frequent = [pair for pair in pairs[word[0]] if own.weight[pair] >= _PAIR_SHARE * own.weight[word]]
         free = [pair for pair in frequent if not any(_is_akin(key, other) for key in pair for other in used)]
         best = max(free, key=lambda pair: (own.weight[pair], pair), default=word)

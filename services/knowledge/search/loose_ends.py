@@ -1,4 +1,4 @@
-"""Loose ends: links to neither a note nor another file, with notes that may have been meant, and unlinked notes."""
+"""Loose ends: broken links, with suggestions, and orphaned notes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEANT = 3
 _REST = 20
 """Results are reused for this many times the duration of the search, or until a note changes."""
 
-# Tags, and relations of tag comments, need no note. A note's link to itself is none, and not broken.
+# Tags and relations in tag comments need no note. A note's link to itself is not an edge, but not broken either.
 _DANGLING = """
 SELECT src, kind, key FROM edge
 WHERE dst IS NULL AND fixed = 0 AND kind IN ('CITES', 'LINKS_TO', 'REFERENCES', 'FOLLOWS', 'IMPLEMENTS')
@@ -40,11 +40,11 @@ ORDER BY id
 """
 
 Dangling = tuple[str, str, str]
-"""Of a link: the note that has it, its kind, the key of its target."""
+"""A link without a target: its note, its kind, and the key of its target."""
 
 
 class Loose(NamedTuple):
-    """The first of both, and how many there are."""
+    """The first broken links and orphans, and their total numbers."""
 
     broken: Sequence[BrokenLink] = ()
     broken_count: int = 0
@@ -53,7 +53,7 @@ class Loose(NamedTuple):
 
 
 class LooseEnds:
-    """Finds them; what was found is kept while the database does not change."""
+    """Finds loose ends, and caches them until the database changes."""
 
     def __init__(self, database: Database, ingest: Ingest) -> None:
         self._database = database
@@ -63,7 +63,7 @@ class LooseEnds:
         self._turn = trio.CapacityLimiter(1)
 
     async def found(self, limit: int) -> Loose:
-        """The first `limit` of both. Links that lead out of the roots are not judged."""
+        """Return the first `limit` broken links and orphans.  Links out of the roots are not checked."""
         state = self._database.version, limit
         began = trio.current_time()
         if self._kept[0] != state or began > self._kept_until:
@@ -75,7 +75,7 @@ class LooseEnds:
                 _listed, dangling, notes, self._ingest.roots, limit, limiter=self._turn
             )
             self._kept = state, Loose(broken, count, orphans[:limit], len(orphans))
-            # Files other than notes come and go without a change of the database.
+            # Files other than notes can change without a change of the database.
             self._kept_until = trio.current_time() + _REST * (trio.current_time() - began)
         return self._kept[1]
 
@@ -83,7 +83,7 @@ class LooseEnds:
 def _listed(
     dangling: Sequence[Dangling], notes: Mapping[str, Node], roots: Roots, limit: int
 ) -> tuple[list[BrokenLink], int]:
-    """The first `limit` broken links, and how many there are. Blocks on the disk."""
+    """Return the first `limit` broken links, and their total number.  Blocks on the disk."""
     beyond = frozenset(key for _, _, key in dangling if key.startswith("/") and not is_below(key, roots))
     files = attachments.there({key for _, _, key in dangling} - beyond, roots) | beyond
     broken = [each for each in dangling if each[0] in notes and each[2] not in files]
@@ -114,7 +114,7 @@ def _listed(
 
 
 def _meant(key: str, source: Node, names: Mapping[str, Node]) -> Iterator[str]:
-    """How to name the notes whose names are most like the target's, from the note `source`."""
+    """Yield the notes with the most similar names, as they would be linked from the note `source`."""
     is_path = key.startswith("/")
     sought = name_key(os.path.basename(key) if is_path else key)
     near = (name for name in names if abs(len(name) - len(sought)) <= max(len(name), len(sought)) / 2)

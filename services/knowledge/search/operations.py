@@ -1,4 +1,4 @@
-"""The operations that find notes: by a query, by a time, by tags."""
+"""The operations that find notes by a query, a time or tags."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Search:
         if path := passages.beginning(params):
             spelled = await self._database.read(lambda db: nodes.spelled(db, path))
             conditions = passages.filters(msgspec.structs.replace(params, path=spelled))
-        # Notes that are about to be removed are dropped below; so many more are asked for.
+        # Notes about to be removed are dropped below, so request that many more.
         going = await self._database.read(lambda db: len(nodes.leaving(db, 100))) if self._ingest.index.leaving else 0
         found = await ctx.call(
             RetrieveSearch(
@@ -91,7 +91,7 @@ class Search:
 
 
 def _hint(params: ops.SearchDocuments) -> str | None:
-    """Where the query names a time that nothing else states: how to have the notes of that time alone."""
+    """If the query mentions a time but no time filter is set, return a hint on how to filter by it."""
     if params.since is not None or params.until is not None:
         return None
     named = range_in(params.query, time.time())
@@ -101,4 +101,4 @@ def _hint(params: ops.SearchDocuments) -> str | None:
     times = ", ".join(
         f"`{name}` {value}" for name, value in (("since", rfc3339(since)), ("until", rfc3339(until))) if value
     )
-    return f"notes of all times were searched; for {said!r} alone: {times}, or temporal_search with that date_range"
+    return f"notes of all times were searched; for only {said!r}: {times}, or temporal_search with that date_range"

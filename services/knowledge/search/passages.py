@@ -1,4 +1,4 @@
-"""Searching notes: conditions for the search, and its hits as passages that name their lines."""
+"""Filters for a search of notes, and conversion of its hits to passages with line numbers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from linckia.services.runtime.times import between
 CANDIDATES = 50
 SNIPPET_CHARS = 300
 _MAX_STEMS = 64
-"""Of a query that are looked for, the longest ones: each is compared at every place of every text found."""
+"""Maximum number of stems of a query to highlight, longest first, as each is matched against every text."""
 
 CHARS_PER_TOKEN = 4
-"""Of English prose; ids and JSON are no longer."""
+"""For English prose; ids and JSON have fewer."""
 
 _WORD = re.compile(r"\w+")
 _STOP_WORDS = frozenset(
@@ -35,7 +35,7 @@ _STOP_WORDS = frozenset(
 
 
 def filters(params: SearchDocuments) -> list[Filter]:
-    """The conditions that `params` states.  Raises InvalidParams: a time that cannot be read, a tag that is blank."""
+    """Build the filters of a search.  Raises InvalidParams for an invalid time or a blank tag."""
     found = [Filter(field="tags", any_of=[tag]) for tag in tags_of(params.tags)]
     if path := beginning(params):
         found.append(Filter(field="path", prefix=path))
@@ -43,19 +43,19 @@ def filters(params: SearchDocuments) -> list[Filter]:
 
 
 def beginning(params: SearchDocuments) -> str:
-    """How the paths begin that `params` asks for, below their roots."""
+    """Return the path prefix of a search, relative to the roots."""
     return params.path.removeprefix("./").lstrip("/")
 
 
 def tags_of(given: Sequence[str]) -> tuple[str, ...]:
-    """Tags as notes have them.  Raises InvalidParams: one is blank."""
+    """Normalise tags.  Raises InvalidParams if one is blank."""
     if not all(clean_tags([tag]) for tag in given):
         raise InvalidParams("parameter `tags`: a tag is blank", field="tags")
     return clean_tags(given)
 
 
 def within(hits: Sequence[SearchHit], max_tokens: int) -> list[SearchHit]:
-    """The best of `hits` that together are about `max_tokens` long as JSON; the first in any case."""
+    """Return the first of `hits` that fit into about `max_tokens` as JSON, at least one."""
     left = max_tokens * CHARS_PER_TOKEN
     kept: list[SearchHit] = []
     for each in hits:
@@ -67,7 +67,7 @@ def within(hits: Sequence[SearchHit], max_tokens: int) -> list[SearchHit]:
 
 
 class _Where(msgspec.Struct):
-    """Of an item: its lines in the file, and of one that is several sections `FIRST:LAST:HEADINGS` of each."""
+    """An item's lines in the file and, if it spans several sections, `FIRST:LAST:HEADINGS` of each."""
 
     first: int
     last: int
@@ -75,11 +75,11 @@ class _Where(msgspec.Struct):
 
 
 def hit(found: Hit, query: str, source: str) -> SearchHit:
-    """A hit of the search as the answer has it: the passage of its text that says most, and where that stands."""
+    """Convert a hit to the result format, with its best passage and location."""
     where = msgspec.convert(found.item_metadata, _Where)
     passage, heading, begin, end = best_passage(found.text, query), found.heading, where.first, where.last
     if passage.matched:
-        # A text has as many line breaks as its lines say.
+        # The text has the same line breaks as the file.
         line = where.first + found.text.count("\n", 0, passage.at)
         for first, last, path in (part.split(":", 2) for part in where.parts):
             if int(first) <= line <= int(last):
@@ -105,9 +105,9 @@ def hit(found: Hit, query: str, source: str) -> SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A cut of a text, from `start` to `end` there.
+    """An excerpt of a text, from `start` to `end`.
 
-    `matched` is whether a word of the query is in it, `at` where the best of them begin.
+    `matched` is True if it contains a word of the query, and `at` is the position of the best match.
     """
 
     text: str
@@ -117,7 +117,7 @@ class Passage:
     matched: bool
 
     def within(self, text: str, first: int, last: int) -> Passage:
-        """The same, cut from these lines (from 0, inclusive) of `text` alone."""
+        """Restrict the passage to these lines of `text` (from 0, inclusive)."""
         starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
         begin, end = starts[max(0, min(first, len(starts) - 2))], starts[max(1, min(last + 1, len(starts) - 1))] - 1
         if begin <= self.start and self.end <= end:
@@ -127,7 +127,7 @@ class Passage:
 
 
 def best_passage(text: str, query: str) -> Passage:
-    """The stretch of about `SNIPPET_CHARS` of `text` with the most different words of `query`, else its beginning."""
+    """Return about `SNIPPET_CHARS` of `text` with the most different words of `query`, or else the beginning."""
     places = [(match.start(), match[0].casefold()) for match in _pattern(query).finditer(text)]
     if not places:
         return _cut(text, 0, matched=False)
@@ -147,10 +147,10 @@ def best_passage(text: str, query: str) -> Passage:
 
 @functools.lru_cache(maxsize=64)
 def _pattern(query: str) -> re.Pattern[str]:
-    """Finds the stems of a query's words, short ones as whole words: the same for all hits of a search."""
+    """Compile a pattern for the stems of a query's words; short ones match only whole words.  Cached for all hits."""
     terms = {word.casefold() for word in _WORD.findall(query)}
     stems = sorted(map(_stem, terms - _STOP_WORDS or terms), key=len, reverse=True)[:_MAX_STEMS]
-    # The search finds compound names by their parts, and so does this.
+    # Match parts of compound names, as the search does.
     sought = (re.escape(stem) if len(stem) > 3 else rf"\b{re.escape(stem)}\b" for stem in stems)
     return re.compile("|".join(sought) or "(?!)", re.IGNORECASE)
 
@@ -163,12 +163,12 @@ def _stem(word: str) -> str:
 
 
 def _cut(text: str, around: int, *, matched: bool) -> Passage:
-    """About `SNIPPET_CHARS` of `text` with `around` near their start, from word to word."""
+    """Cut about `SNIPPET_CHARS` of `text` at word boundaries, with `around` near the start."""
     start, end = 0, len(text)
     if len(text) > SNIPPET_CHARS:
         start = max(0, min(around - 60, len(text) - SNIPPET_CHARS))
         if start:
-            # A line's beginning is the best place to start, a word's the next.
+            # Prefer to start at a line, then at a word.
             line = text.rfind("\n", max(0, start - 40), around) + 1
             space = text.find(" ", start, around) + 1
             start = line or space or start

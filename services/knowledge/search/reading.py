@@ -1,4 +1,4 @@
-"""What to read next: notes that match a task or a note, and those that links and folders lead to from there."""
+"""Reading suggestions: notes that match a task or a note, and notes related to them by links and folders."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from linckia.services.knowledge import nodes
 from linckia.services.knowledge.nodes import Node
 
 SHORT_CHARS = 200
-"""A shorter note says more by its names, its tags and its links than by its text."""
+"""For notes shorter than this, names, tags and links say more than the text."""
 
 FLOW = 0.3
 MAX_LINKS = 200
-"""Of one match; a note with more is an index."""
+"""Maximum number of links followed from a match; a note with more is an index page."""
 
 _FOLDER_SCORE = 0.01
-"""Below any match: these are shown where nothing else is."""
+"""Lower than any match, so these are only shown if there is nothing else."""
 
 _AROUND = "SELECT dst FROM edge WHERE src=?1 AND dst IS NOT NULL UNION SELECT src FROM edge WHERE dst=?1 LIMIT ?2"
 
@@ -43,7 +43,7 @@ class _Candidate:
 
 
 def query_of(db: apsw.Connection, node: Node, text: str) -> str:
-    """What is searched for a note: of a short one also its tags, folders and the titles that it is linked with."""
+    """Build the search query for a note.  For a short one it includes tags, folders and titles of linked notes."""
     parts = [node.title, text]
     if len(text) < SHORT_CHARS:
         around = [nodes.find(db, id_) for (id_,) in db.execute(_AROUND, (node.id, 10))]
@@ -53,13 +53,13 @@ def query_of(db: apsw.Connection, node: Node, text: str) -> str:
 
 
 def readings(db: apsw.Connection, hits: Sequence[SearchHit], beside: Node | None, limit: int) -> list[Reading]:
-    """The best of the matches and of the notes that they are linked with; with the note `beside`, which is none of
-    them, also what that is linked with and, where there is room, what lies in its folder.
+    """Return the best of the matches and of the notes linked with them.
 
-    A note's score is its own match and the part that flows to it over links: a share of each linked match, divided
-    among that note's links, so that an index page that links to everything recommends nothing in particular.
+    If `beside` is given, notes linked with it are included and, if there is room, notes in its folder; the note itself
+    is not. A note's score is its own match plus a share of each linked match. That share is divided among the links of
+    the matching note, so that an index page does not recommend everything.
     """
-    # A less likely match counts where a word of the query is in it.
+    # Unlikely matches only count if they contain a word of the query.
     likely = [hit for hit in hits if hit.score >= UNLIKELY or hit.matched]
     candidates = {hit.id: _Candidate(own=hit.score, said=[f"matches in {hit.context}"]) for hit in likely}
     sources = {hit.id: hit.score for hit in likely} | ({} if beside is None else {beside.id: 1.0})
@@ -85,7 +85,7 @@ def readings(db: apsw.Connection, hits: Sequence[SearchHit], beside: Node | None
 
 
 def _in_folder(db: apsw.Connection, node: Node, limit: int) -> list[str]:
-    """The notes that lie beside one, latest first."""
+    """Return the notes in the same folder, latest first."""
     folder = node.place.path[: node.place.path.rfind("/") + 1]
     query = (
         "SELECT id FROM node WHERE root = ?1 AND substr(path, 1, length(?2)) = ?2"

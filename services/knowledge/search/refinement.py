@@ -1,8 +1,8 @@
-"""llm.Refinement, the optional last stage of a search (`sonar` to users): a language model's view of the notes found.
+"""The optional last stage of a search (`sonar` to users): refinement of the results by a language model.
 
-It may put the notes in another order, state the intent of the query and the relevance of the best notes, and choose the
-type of a missing link. It can neither add a note nor remove one. Where it fails, is late or answers nonsense, the
-answer is that of the stages before it, with the reason; where no model is configured, none is called.
+The model may reorder the notes, describe the intent of the query and the relevance of the best notes, and choose the
+type of a missing link. It cannot add or remove notes. If it fails, times out or returns nonsense, the result of the
+previous stages is returned with the reason. If no model is configured, none is called.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from linckia.services.runtime.handlers import Context
 R = TypeVar("R")
 
 SONAR = "sonar"
-"""Its name among the stages."""
+"""The stage's name."""
 
 READ = 20
-"""Notes, or pairs of them, in a prompt: a small model reads so many in time."""
+"""Number of notes, or pairs of notes, in a prompt; a small model can read this many in time."""
 
 READ_CHARS = 700
 
 _FIRST_WAIT_S = 0.25
 _SILENT_FOR_S = 5.0
 _MARGIN_S = 0.25
-"""For `llm` to report a timeout itself, before this service does."""
+"""Extra time for `llm` to report a timeout itself."""
 
 
 class Refiner:
-    """The stage, for all searches of a service."""
+    """The refinement stage, shared by all searches."""
 
     def __init__(self) -> None:
-        # The settings stand as long as the kernel does, so that one answer is enough for a process's life.
+        # Cached for the life of the process, because the settings do not change while the kernel runs.
         self._model: llm.LlmModelResult | None = None
         self._began = trio.current_time()
 
     async def _known(self, ctx: Context) -> llm.LlmModelResult | None:
-        """The model that the settings name; None where `llm` does not answer in time."""
+        """Return the configured model; None if `llm` does not reply in time."""
         if self._model is None:
             with contextlib.suppress(LinckiaError):
                 self._model = await ctx.call(llm.LlmModel(), timeout_s=_FIRST_WAIT_S)
@@ -57,7 +57,7 @@ class Refiner:
     async def refined(
         self, query: str, kept: Sequence[Hit], found: SearchResult, ctx: Context
     ) -> tuple[list[SearchHit], SearchMetadata]:
-        """`kept` of `found` as an answer, refined where a model does so in time.  Raises no LinckiaError."""
+        """Convert `kept` to search hits, refined if a model replies in time.  Never raises a LinckiaError."""
         hits = [passages.hit(each, query, found.source) for each in kept]
         plain = SearchMetadata(
             query=query, sonar_enabled=False, intent=None, analysis=None, stages=found.stages, degraded=found.degraded
@@ -69,7 +69,7 @@ class Refiner:
         model = await self._known(ctx)
         if model is None:
             silent = trio.current_time() - self._began > _SILENT_FOR_S
-            return hits, lacking("whether there is one is not known, `llm` is down") if silent else plain
+            return hits, lacking("unknown whether a model is configured, `llm` is unavailable") if silent else plain
         if not model.configured or not hits:
             return hits, plain
         candidates = [
@@ -80,7 +80,7 @@ class Refiner:
             said = await _ask(llm.LlmRefineSearch(query=query, candidates=candidates), model, ctx)
         except LinckiaError as error:
             return hits, lacking(error.failure.message)
-        metadata = plain if said.order else lacking("the model put nothing in order")
+        metadata = plain if said.order else lacking("the model returned no order")
         return ordered(hits, said), msgspec.structs.replace(
             metadata,
             sonar_enabled=True,
@@ -92,7 +92,7 @@ class Refiner:
     async def linked(
         self, pairs: Sequence[Pair], plain: list[Gap], contents: Mapping[str, Content | None], ctx: Context
     ) -> list[Gap]:
-        """`plain`, the gaps of these pairs, with the model's types and reasons where it gives them in time."""
+        """Return `plain`, the gaps of these pairs, with the model's link types and reasons if it replies in time."""
         model = await self._known(ctx)
         if model is None or not model.configured or not pairs:
             return plain
@@ -122,7 +122,7 @@ async def _ask(params: Params[R], model: llm.LlmModelResult, ctx: Context) -> R:
 
 
 def ordered(hits: Sequence[SearchHit], said: llm.Refinement) -> list[SearchHit]:
-    """All of `hits` in the model's order, those it left out after those it placed; scores fall from first to last."""
+    """Return `hits` in the model's order, followed by those it left out.  Scores decrease from first to last."""
     placed = [each for each in said.order if each.index < len(hits)]
     chosen = {each.index for each in placed}
     rest = [hit for index, hit in enumerate(hits) if index not in chosen]
@@ -132,7 +132,7 @@ def ordered(hits: Sequence[SearchHit], said: llm.Refinement) -> list[SearchHit]:
     for position, each in enumerate(placed):
         hit = hits[each.index]
         context = f"{hit.context} — {each.context}" if each.context else hit.context
-        # A model that gave an order alone: the scores that there are, put along it.
+        # If the model gave no scores, assign the existing scores in its order.
         score = falling[position] if each.score is None else each.score
         answer.append(msgspec.structs.replace(hit, score=score, context=context))
     for position, hit in enumerate(rest, start=len(placed)):

@@ -1,8 +1,7 @@
-"""Topics: notes put together by their links, by the meaning of their texts, or by both, with labels.
+"""Topics: clusters of notes by links, by meaning, or by both, with labels.
 
-Links and meaning together are one weighted graph: each note is joined with its nearest others (by cosine), and with
-those that it links with. Its communities are those of Louvain's method (Blondel and others, 2008), with the same dice
-every time.
+Links and meaning form one weighted graph: each note is joined to its nearest neighbours by cosine and to the notes it
+is linked with. Communities are found by the Louvain method (Blondel et al., 2008) with a fixed seed.
 """
 
 from __future__ import annotations
@@ -30,25 +29,26 @@ from linckia.services.runtime.roots import Roots
 MOST_PAIRS = 100_000
 
 NEAREST, LEAST_COSINE = 8, 0.3
-"""Notes that each one is joined with, and how near they have to be."""
+"""Number of neighbours each note is joined to, and their minimum cosine."""
 
 LINK_WEIGHT = 0.6
-"""Of a link, where two notes of the same text have 1."""
+"""Weight of a link; two notes with the same text have 1."""
 
 FREE_LINKS = 12
-"""A note of more links is an index of many things: its links weigh less."""
+"""A note with more links is an index page, so its links weigh less."""
 
 MOST_RESOLUTION = 2.5
-"""Of modularity (Reichardt and Bornholdt, 2006), in a folder of hundreds: communities of some ten notes."""
+"""Maximum resolution of modularity (Reichardt and Bornholdt, 2006); with hundreds of notes, communities have about ten.
+"""
 
 LABEL_NOTES, LABEL_NOTES_EACH = 300, 10
-"""Files that are read to label all clusters, and one; the titles and tags of all notes are in the database."""
+"""Maximum number of files read to label all clusters, and each.  Titles and tags of all notes are in the database."""
 
 Links = Sequence[tuple[str, str]]
-"""Pairs of notes that are linked in either direction, the ids of each and all of them in order."""
+"""Pairs of notes linked in either direction, sorted, with sorted ids."""
 
 Weights = Mapping[tuple[str, str], float]
-"""Of edges, by their two notes in the order of ids."""
+"""Edge weights by pairs of sorted ids."""
 
 
 class Topics:
@@ -65,15 +65,15 @@ class Topics:
         method = params.method or (topics if params.count is None else kmeans)
         if params.count is not None and method is not kmeans:
             raise InvalidParams(
-                f"parameter `count` is of `kmeans` alone; `{method}` finds how many there are", field="count"
+                f"parameter `count` only applies to `kmeans`; `{method}` finds the number itself", field="count"
             )
         degraded = self._ingest.degraded()
         found = await self._found(method, params, ctx)
         if found is not None and (waiting := found.vectors_waiting):
             if not found.groups:
-                said = f"notes are put together by their vectors, and all {waiting} are still to be made"
+                said = f"notes are clustered by vectors, and none of {waiting} have been made yet"
                 raise Unavailable(said, retry_after_ms=1000)
-            degraded.append(f"vector: {waiting} pieces still wait for their vectors")
+            degraded.append(f"vector: {waiting} pieces are still waiting for vectors")
         notes, linked = await self._database.read(lambda db: (nodes.every(db), links(db)))
 
         def work() -> tuple[list[ops.Cluster], int]:
@@ -105,7 +105,7 @@ class Topics:
     async def _found(
         self, method: ops.ClusterMethod, params: ops.ClusterDocuments, ctx: Context
     ) -> Pairs | Grouping | None:
-        """What the search says of the notes' meaning; None where nothing is asked."""
+        """Get similar pairs or clusters from the search; None if the method uses only links."""
         if method is ops.ClusterMethod.LINKS:
             return None
         if method is ops.ClusterMethod.TOPICS:
@@ -121,12 +121,12 @@ class Topics:
 def _labelled(
     clusters: Sequence[Sequence[str]], notes: Mapping[str, nodes.Node], roots: Roots, check: Callable[[], None]
 ) -> list[str]:
-    """The labels of clusters. Blocks on the disk."""
+    """Label clusters.  Blocks on the disk."""
     each = max(1, min(LABEL_NOTES_EACH, LABEL_NOTES // max(1, len(clusters))))
 
     def said(place: int, note: nodes.Node) -> labels.Said:
         read = place < each and len(clusters) <= LABEL_NOTES
-        # Of a file that is gone at this moment nothing is used: the label is made of the others.
+        # If the file is gone at the moment, the label is made from the others.
         text = text_if_readable(note.place, roots) if read else None
         return labels.Said(note.title, note.tags, split((text or "")[: labels.READ_CHARS])[1])
 
@@ -134,7 +134,7 @@ def _labelled(
 
 
 def links(db: apsw.Connection) -> Links:
-    """Those between two notes."""
+    """Return the links between notes."""
     return list(
         db.execute(
             "SELECT DISTINCT min(src, dst), max(src, dst) FROM edge JOIN node AS one ON one.id = src"
@@ -144,7 +144,7 @@ def links(db: apsw.Connection) -> Links:
 
 
 def joined(near: Iterable[Pair], linked: Links) -> Weights:
-    """The graph of both."""
+    """Combine similar pairs and links into one weighted graph."""
     degree = Counter(id_ for pair in linked for id_ in pair)
     weights = defaultdict(float, {(each.first, each.second): each.similarity**2 for each in near})
     for one, other in linked:
@@ -153,9 +153,11 @@ def joined(near: Iterable[Pair], linked: Links) -> Weights:
 
 
 def connected(ids: Collection[str], linked: Links) -> list[list[str]]:
-    """Connected components; the best linked note of each first, the largest first. A note without links is one of its
-    own."""
-    import networkx  # not before it is needed: it takes half a second
+    """Return connected components, largest first, each with its best-linked note first.
+
+    A note without links is a component of its own.
+    """
+    import networkx  # imported late because it takes half a second
 
     graph = networkx.Graph(linked)
     graph.add_nodes_from(ids)
@@ -163,13 +165,13 @@ def connected(ids: Collection[str], linked: Links) -> list[list[str]]:
 
 
 def communities(ids: Collection[str], weights: Weights, check: Callable[[], None]) -> list[list[str]]:
-    """Communities of the weighted graph, always the same; the most typical note of each first, the largest first.
+    """Return communities of the weighted graph, largest first, each with its most typical note first; deterministic.
 
-    `check` is called now and then, and may raise to end this early.
+    `check` is called now and then, and may raise to abort.
     """
     import networkx
 
-    # By numbers: the order in which a set of names is walked differs from process to process.
+    # Use numbers as nodes, because the iteration order of a set of strings differs between processes.
     names = sorted(ids)
     number = {id_: place for place, id_ in enumerate(names)}
     graph = networkx.Graph()

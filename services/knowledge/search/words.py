@@ -1,6 +1,7 @@
-"""Words and sentences of notes: the words that tell what a text is about (without function words, numbers and endings),
-and which two sentences of two notes are nearest in meaning. The model compares sentences where it answers in time; else
-the words that they share do.
+"""Content words and sentences of notes.
+
+Content words tell what a text is about; function words and numbers are ignored, and plurals are reduced to the
+singular. Sentences of two notes are compared by the embedding model or, if it does not reply in time, by shared words.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ _EMPTY_WORDS = frozenset(
 
 
 def without_addresses(text: str) -> str:
-    """Markdown without what is not read: targets of links, comments, markup, code within a line."""
+    """Strip link targets, comments, markup and inline code from Markdown."""
     return _ADDRESS.sub(" ", text)
 
 
 def key_of(word: str) -> str:
-    """A word as it is compared, and empty where it tells nothing: plural and singular count as one."""
+    """Normalise a word for comparison, with plurals as singular; empty if it is not a content word."""
     key = unicodedata.normalize("NFKC", word).casefold().replace("’", "'").removesuffix("'s")  # noqa: RUF001
     is_name = word.isupper() and len(key) > 1
     if key in _EMPTY_WORDS or (len(key) < _LEAST_CHARS and not is_name and key.isascii()):
@@ -83,48 +84,48 @@ def key_of(word: str) -> str:
 
 
 def telling(text: str) -> list[tuple[str, str, int]]:
-    """The telling words of `text` in order: key, the word as it stands, and where it begins."""
+    """Return the content words of `text` in order: key, original word, and position."""
     found = ((key_of(match[0]), match[0], match.start()) for match in _WORD.finditer(text))
     return [each for each in found if each[0]]
 
 
 def count_words(text: str) -> Counter[str]:
-    """How often each telling word stands in `text`, by its key."""
+    """Count the content words of `text` by key."""
     return Counter(key for key, _, _ in telling(text))
 
 
 def shared(first: Counter[str], second: Counter[str], limit: int) -> list[str]:
-    """The words that count most in both, longer ones first among equals."""
+    """Return the words most frequent in both, longer ones first among equals."""
     both = first.keys() & second.keys()
     return sorted(both, key=lambda word: (-min(first[word], second[word]), -len(word), word))[:limit]
 
 
 MOST_EACH = 24
-"""Sentences of a note that are compared, those first that share most words with the other note."""
+"""Maximum number of sentences compared per note: those that share the most words with the other note."""
 
 QUOTED_CHARS = 160
 _SENTENCE_CHARS = 30
 _DENSE_SENTENCE_CHARS = 12
-"""Of a script that needs fewer characters."""
+"""Minimum for scripts that need fewer characters."""
 
 _LEAST_COSINE, _LEAST_SHARE = 0.35, 0.15
 _TOPIC = 0.5
-"""Weight of how near each is to what both notes are about: two that say the same by the way are no reason."""
+"""Weight of each sentence's similarity to the topic of both notes, since a coincidental remark is not a good reason."""
 
 _COMMON = 3
-"""Notes that have a sentence word for word: it is a form of words, and no topic."""
+"""A sentence found word for word in this many notes is boilerplate."""
 
 _SENTENCE = re.compile(r"\S.*?(?:[.!?][\"')\]]*(?=\s|$)|[。！？]|$)")  # noqa: RUF001  # full-width marks
 _MARKER = re.compile(r"(?:[-*+]|\d+[.)])\s+(?:\[[ xX]\]\s+)?|>\s*")
 _POINTER = re.compile(r"(?:see|cf\.|siehe|vgl\.) ", re.IGNORECASE)
-"""How a sentence begins that only leads elsewhere."""
+"""The beginning of a sentence that only refers elsewhere."""
 
 _NO_PROSE = ("#", "|", "<", "===", "---", ":::", "[tag")
 _FENCES = ("```", "~~~")
 
 
 class Sentence(NamedTuple):
-    """`line` is that of the file, from 1, where it begins."""
+    """A sentence and its first line in the file, counted from 1."""
 
     line: int
     text: str
@@ -140,7 +141,7 @@ Vectors = Mapping[str, Sequence[float]]
 
 
 def sentences(sections: Iterable[Section]) -> Iterator[Sentence]:
-    """The sentences of prose; headings, tables and code are none."""
+    """Yield the sentences of prose, without headings, tables and code."""
     fenced = False
     for section in sections:
         paragraph: list[Sentence] = []
@@ -159,7 +160,7 @@ def sentences(sections: Iterable[Section]) -> Iterator[Sentence]:
 
 
 def _of(paragraph: Sequence[Sentence]) -> Iterator[Sentence]:
-    """A paragraph's sentences, given its lines."""
+    """Yield the sentences of a paragraph, given its lines."""
     text, begins = "", []
     for number, line in paragraph:
         begins.append((len(text), number))
@@ -171,7 +172,7 @@ def _of(paragraph: Sequence[Sentence]) -> Iterator[Sentence]:
 
 
 def chosen(own: Sequence[Sentence], words: Counter[str], others: Counter[str]) -> list[Sentence]:
-    """Those of a note that are compared with another one, given the telling words of both, in the order of the text."""
+    """Choose the sentences of a note to compare with another one, given the content words of both, in text order."""
     if len(own) <= MOST_EACH:
         return list(own)
     both = words.keys() & others.keys()
@@ -181,13 +182,13 @@ def chosen(own: Sequence[Sentence], words: Counter[str], others: Counter[str]) -
 
 
 def commonplaces(notes: Iterable[Iterable[Sentence]]) -> frozenset[str]:
-    """What stands word for word in several notes."""
+    """Return sentences that several notes contain word for word."""
     counts = Counter(text for own in notes for text in {each.text for each in own})
     return frozenset(text for text, count in counts.items() if count >= _COMMON)
 
 
 def unpacked(texts: Sequence[str], found: EmbedResult) -> dict[str, Sequence[float]]:
-    """The vectors of `texts`, of which `found` is the answer."""
+    """Return the vectors of `texts` from the embedding result `found`."""
     numbers, width = found.vectors.data.cast("B").cast("f"), found.vectors.shape[1]
     return {text: numbers[row * width : (row + 1) * width].tolist() for row, text in enumerate(texts)}
 
@@ -195,9 +196,9 @@ def unpacked(texts: Sequence[str], found: EmbedResult) -> dict[str, Sequence[flo
 def nearest(
     first: Sequence[Sentence], second: Sequence[Sentence], vectors: Vectors
 ) -> tuple[Sentence, Sentence] | None:
-    """The two that are nearest to each other, and to what both notes are about; by words where one has no vector.
+    """Return the two sentences nearest to each other and to the topic of both notes; None if no two are similar.
 
-    None where no two are near.
+    They are compared by words if any has no vector.
     """
     if all(each.text in vectors for each in (*first, *second)):
         least = _LEAST_COSINE
@@ -219,7 +220,7 @@ def nearest(
 
 
 def _about(vectors: Sequence[Sequence[float]]) -> list[float]:
-    """The direction of all of them together."""
+    """Return the normalised sum of the vectors."""
     total = [sum(numbers) for numbers in zip(*vectors, strict=True)]
     length = math.hypot(*total) or 1.0
     return [number / length for number in total]

@@ -1,1 +1,1 @@
-"""Notes written by clients: made, edited and renamed, each a whole file or none."""
+"""Creating, editing and renaming notes.  Every file is written atomically."""

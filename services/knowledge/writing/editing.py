@@ -1,5 +1,8 @@
-"""Edits of a note's text. What is not edited stays as it is, byte for byte: line breaks, a byte order mark, a missing
-break at the end. Texts that clients give take the line breaks of the file."""
+"""Edit a note's text.
+
+Everything else is preserved byte for byte: line breaks, a byte order mark, a missing break at the end. Text from
+clients is converted to the file's line breaks.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from linckia.services.knowledge.notes.reading import LINE, parent_of, section_li
 MARK = "\ufeff"
 
 Merge = Callable[[str], str]
-"""Front matter as YAML to what it is with other values."""
+"""A function that merges values into front matter in YAML."""
 
 _HEADING = re.compile(r"(#{1,6})\s+")
 _LEVEL = 2
-"""Of a new heading that nothing else says the level of: the first is the note's title."""
+"""Default level of a new heading, as level 1 is the note's title."""
 
 
 def decoded(data: bytes) -> str:
-    """The text of a file. Raises OperationError where it is not UTF-8."""
+    """Decode a file.  Raises OperationError if it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -31,7 +34,7 @@ def decoded(data: bytes) -> str:
 
 
 def edited(text: str, edit: EditNote, merge: Merge) -> str:
-    """The text after all that `edit` asks for. Raises InvalidParams, OperationError, and as `merge`."""
+    """Apply `edit` to a text.  Raises InvalidParams, OperationError, and the exceptions of `merge`."""
     line_break = break_of(text)
     if edit.replace is not None:
         text = _replaced(text, edit.replace, line_break)
@@ -48,7 +51,7 @@ def edited(text: str, edit: EditNote, merge: Merge) -> str:
 
 
 def split(text: str) -> tuple[str, str]:
-    """The byte order mark and the front matter with its dashes, and what follows them."""
+    """Split a text into its head (byte order mark and front matter with dashes) and the rest."""
     start = len(text) - len(text.removeprefix(MARK))
     front, _ = frontmatter.split(flat(text)[start:])
     lines: list[str] = LINE.findall(text[start:])
@@ -57,7 +60,7 @@ def split(text: str) -> tuple[str, str]:
 
 
 def with_front_matter(text: str, merge: Merge) -> str:
-    """The text with other front matter, made where there is none, and removed where nothing is left of it."""
+    """Merge the front matter of a text, creating it if it is missing and removing it if nothing is left."""
     line_break = break_of(text)
     head, body = split(text)
     mark = MARK if head.startswith(MARK) else ""
@@ -65,7 +68,7 @@ def with_front_matter(text: str, merge: Merge) -> str:
     inner = "".join(inside)
     merged = merge(inner)
     if len(merged) > frontmatter.MAX_CHARS:
-        said = f"`front_matter`: {len(merged)} characters, more than the {frontmatter.MAX_CHARS} that are read as such"
+        said = f"`front_matter`: {len(merged)} characters; the limit is {frontmatter.MAX_CHARS}"
         raise InvalidParams(said, field="front_matter")
     if merged == inner:
         return text
@@ -75,12 +78,12 @@ def with_front_matter(text: str, merge: Merge) -> str:
 
 
 def flat(text: str) -> str:
-    """With line breaks that are `\\n` alone, every other character at its place."""
+    """Convert line breaks to `\\n`, keeping all offsets."""
     return text.replace("\r\n", " \n").replace("\r", "\n")
 
 
 def break_of(text: str) -> str:
-    """The line break of a text all of whose breaks are of one kind, else `\\n`."""
+    """Return `\\r\\n` if all line breaks of a text are, else `\\n`."""
     return "\r\n" if "\r\n" in text and "\n" not in text.replace("\r\n", "") else "\n"
 
 
@@ -103,19 +106,19 @@ def _replaced(text: str, replacement: Replacement, line_break: str) -> str:
     while at >= 0:
         times, at = times + 1, text.find(old, at + 1)
     if times > 1:
-        said = f"`replace.old` occurs {times} times; it must be once: give more of the text around it"
+        said = f"`replace.old` occurs {times} times but must be unique; include more of the surrounding text"
         raise _refused(said, "replace.old")
     return text[:first] + _broken(new, line_break) + text[first + len(old) :]
 
 
 def _with_section(text: str, section: SectionText, line_break: str) -> str:
     if not headings.without_marks(section.heading).strip(" #>") or "\n" in section.heading:
-        raise InvalidParams("parameter `section.heading`: it names no heading", field="section.heading")
+        raise InvalidParams("parameter `section.heading` must be one non-blank heading", field="section.heading")
     lines = LINE.findall(text)
     found = section_lines(text, section.heading, field="section.heading", must_be=not section.create)
     content: list[str] = LINE.findall(_broken(section.content, line_break).strip("\r\n"))
     if found is not None:
-        # As read_node_content gives a section, its heading is the first line.
+        # The content may begin with the heading, as read_node_content returns it.
         heading = lines[found.heading]
         if content and _HEADING.match(content[0]) and headings.same(content[0], heading):
             content = LINE.findall("".join(content[1:]).lstrip("\r\n"))
@@ -126,14 +129,14 @@ def _with_section(text: str, section: SectionText, line_break: str) -> str:
     end = len(lines)
     if above:
         parent = section_lines(text, above, field="section.heading")
-        assert parent is not None, "it is there, or that was said"
+        assert parent is not None, "a missing section raises"
         level, end = min(6, parent.level + 1), parent.end
     head = f"{'#' * level} {headings.without_marks(last)}{line_break}"
     return "".join(_below(lines, end, end, [head, *([line_break, *content] if content else ())], line_break))
 
 
 def _below(lines: list[str], start: int, end: int, content: list[str], line_break: str) -> list[str]:
-    """The lines with those from `start` to `end` replaced, and the blank lines kept that set them off."""
+    """Replace the lines from `start` to `end`, keeping the blank lines around them."""
     before, old, after = lines[:start], lines[start:end], lines[end:]
     texts = [number for number, line in enumerate(old) if line.strip()]
     if texts:

@@ -1,4 +1,4 @@
-"""The operations that write notes: each is on disk when it is answered, and found by its words."""
+"""The operations that write notes.  On return the change is on disk, and normally searchable."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from linckia.services.runtime.rewrite import (
 from linckia.services.runtime.roots import Denied, OutsideRoots, Roots
 from linckia.services.runtime.text.lines import MAX_CHARACTERS, shortly
 
-_EXISTS = "there is a note already; give `if_match` (its hash is {}) or `overwrite: true`, or change it by edit_note"
+_EXISTS = "the note already exists; give `if_match` (its hash is {}) or `overwrite: true`, or use edit_note"
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What a renaming changes in which file: the text before and after."""
+    """The plan of a renaming: the text of each file before and after, and the files whose links stay unchanged."""
 
     renaming: Renaming
     texts: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Writing:
         self._roots = ingest.roots
         self._journal = Journal(env.data_dir / "renaming.json")
         self.is_whole = trio.Event()
-        """No note has another name than the links to it that this service has written."""
+        """Set once an interrupted renaming is finished, so that links and names agree."""
         self._turn = trio.Lock()
         self._writing = trio.CapacityLimiter(1)
 
@@ -112,7 +112,7 @@ class Writing:
         except Denied:
             raise
         except (OSError, OutsideRoots, files.TooLarge, Contended) as error:
-            raise OperationError(f"Tags cannot be added to {params.file_path}: {files.why(error)}") from None
+            raise OperationError(f"cannot add tags to {params.file_path}: {files.why(error)}") from None
         changed = done.after != done.before
         if changed:
             await self._ingest.take_in(done.path, files.digest(files.decode(done.after)))
@@ -151,14 +151,14 @@ class Writing:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(self._journal.clear)
 
-    # What is told of a file
+    # Paths and results
 
     def _target(self, given: str, named: str) -> str:
-        """The real path of a note that may be there or not.  Raises InvalidParams, Denied, each naming the field."""
+        """Return the real path of a note, which may not exist.  Raises InvalidParams, Denied, which name the field."""
         path = files.locate(given, self._roots, named)
         real = os.path.realpath(as_on_disk(os.path.realpath(path), self._roots))
         if not self._roots.holds(real) or real in self._roots:
-            there = ", ".join(self._roots.reachable) or "there is none"
+            there = ", ".join(self._roots.reachable) or "no roots are configured"
             raise InvalidParams(f"parameter `{named}`: {given[:200]} is outside the roots: {there}", field=named)
         self._roots.check(real, write=True, field=named)
         return real
@@ -178,7 +178,7 @@ class Writing:
         )  # fmt: skip
 
     async def _taken_in(self, path: str) -> str:
-        """Have a file indexed as it is now; its id."""
+        """Index a file in its current state.  Returns its id, or an empty string."""
         try:
             content = await trio.to_thread.run_sync(read_whole, path, self._roots, limiter=self._writing)
         except (OSError, OutsideRoots, files.TooLarge):
@@ -186,7 +186,7 @@ class Writing:
         return await self._ingest.take_in(path, files.digest(files.decode(content)))
 
     def _merge(self, values: dict[str, object], ctx: Context) -> Merge:
-        """Front matter with `values`, by `yaml`; called in a thread."""
+        """Return a function for worker threads that merges `values` into front matter by calling `yaml`."""
 
         def merge(text: str) -> str:
             try:
@@ -199,11 +199,11 @@ class Writing:
     # Renaming
 
     async def run(self) -> None:
-        """Finish what a crash has left, and put the journal away once the index has followed."""
+        """Finish an interrupted renaming, and remove the journal once the index is up to date."""
         async with self._turn:
             renaming = await trio.to_thread.run_sync(self._journal.read)
             if renaming is not None:
-                # Or it had not been begun, and can not be any more.
+                # It fails if it had not begun and has become impossible.
                 with contextlib.suppress(LinckiaError):
                     await self._carried_out(renaming, note_down=False)
             self.is_whole.set()
@@ -211,7 +211,10 @@ class Writing:
             await trio.to_thread.run_sync(self._journal.clear)
 
     async def _carried_out(self, renaming: Renaming, *, note_down: bool) -> list[str]:
-        """Do it all; answers the files that could not be changed. Raises OperationError: it keeps its name."""
+        """Carry out a renaming.  Returns the files that could not be changed.
+
+        Raises OperationError if the note keeps its name.
+        """
         self._ingest.index.renamed = {renaming.target: renaming.source}
 
         def work() -> list[str]:
@@ -221,19 +224,19 @@ class Writing:
                 try:
                     return [path for path in carried_out(renaming, self._roots) if path]
                 except FileExistsError:
-                    raise OperationError(f"`to`: {renaming.target.absolute} exists already", field="to") from None
+                    raise OperationError(f"`to`: {renaming.target.absolute} already exists", field="to") from None
                 except CannotReplace as error:
                     raise OperationError(f"`to`: {error}", field="to") from None
 
         return await trio.to_thread.run_sync(work, limiter=self._writing)
 
     async def _known(self, path: str) -> Node:
-        """The note at a path, once all that is on disk is indexed, so that every link to it is known."""
+        """Return the note at a path, once everything on disk is indexed, so that every link to it is known."""
         id_ = await self._taken_in(path)
         if not id_:
             if behind := self._ingest.degraded():
                 raise Unavailable(f"{path} is not indexed yet: {behind[0]}", retry_after_ms=1000)
-            said = f"`path`: {path} is not indexed: it is in an ignored folder, or cannot be read"
+            said = f"`path`: {path} is not indexed: it is in an ignored folder or cannot be read"
             raise OperationError(said, field="path")
         if not await self._ingest.until(
             lambda: self._ingest.is_listed and not self._ingest.index.pending, WRITER_PATIENCE_S
@@ -243,19 +246,19 @@ class Writing:
         return await self._finding.found(id_)
 
     def _new_place(self, node: Node, to: str) -> Place:
-        """Raises InvalidParams, Denied."""
+        """Resolve the new place of a note.  Raises InvalidParams, Denied, or OperationError if it exists."""
         place = renamed(node, to)
         real = self._target(place.absolute, "to")
         if UNNAMEABLE.search(os.path.basename(real)):
             said = f'parameter `to`: a link cannot name a file with one of [ ] | # ^ " \\ < >: {to[:200]!r}'
             raise InvalidParams(said, field="to")
         root = self._roots.root_of(real)
-        assert root is not None, "it is below one"
+        assert root is not None, "`_target` checks that it is below a root"
         new = Place(root, os.path.relpath(real, root))
         if new == node.place:
-            raise InvalidParams(f"parameter `to`: {to[:200]} is its name already", field="to")
+            raise InvalidParams(f"parameter `to`: {to[:200]} is already its name", field="to")
         if os.path.lexists(real):
-            raise OperationError(f"`to`: {real} exists already, and nothing is overwritten", field="to")
+            raise OperationError(f"`to`: {real} already exists and is not overwritten", field="to")
         return new
 
     async def _planned(self, node: Node, new: Place) -> _Plan:
@@ -266,19 +269,19 @@ class Writing:
 
 
 def _encoded(text: str) -> bytes:
-    """Raises InvalidParams."""
+    """Encode a text.  Raises InvalidParams if it contains a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        said = f"parameter `content`: half of a surrogate pair (character {error.start + 1}) is no text"
+        said = f"parameter `content`: character {error.start + 1} is a lone surrogate, which is not valid text"
         raise InvalidParams(said, field="content") from None
 
 
 def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tuple[Rewritten, bool]:
-    """Make or replace a note; whether it is new.  Blocks."""
+    """Create or replace a note.  Also returns whether it is new.  Blocks."""
     if not os.path.lexists(path):
         if params.if_match is not None:
-            raise OperationError(f"`if_match`: there is no file {path}; leave it out to make it", field="if_match")
+            raise OperationError(f"`if_match`: {path} does not exist; omit `if_match` to create it", field="if_match")
         try:
             create(path, roots, data)
             return Rewritten(path, b"", data), True
@@ -286,7 +289,7 @@ def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tup
             pass
 
     def change(before: bytes) -> bytes:
-        # What is there already is written once more without harm, as after a crash of the service that wrote it.
+        # Writing the same content again is harmless, for example when a call is repeated after a crash.
         if before != data and not params.overwrite:
             if params.if_match is None:
                 raise OperationError(f"`path`: {path}: {_EXISTS.format(content_hash(before))}", field="path")
@@ -297,7 +300,7 @@ def _written(path: str, roots: Roots, data: bytes, params: ops.WriteNote) -> tup
 
 
 def _plan(move: Move, linking: Iterable[Place], roots: Roots) -> _Plan:
-    """What changes in which file; blocks."""
+    """Plan the changes in each file.  Blocks."""
     plan = _Plan(Renaming(move.old, move.new, []))
     for place in (move.old, *linking):
         own = place == move.old
@@ -321,7 +324,7 @@ def _plan(move: Move, linking: Iterable[Place], roots: Roots) -> _Plan:
 
 
 def _difference(texts: Mapping[str, tuple[str, str]]) -> str:
-    """Of as many files as fit into one answer."""
+    """Return the diffs of as many files as fit into one result."""
     diffs: list[str] = []
     for path, (before, after) in texts.items():
         diffs.append(shortly(before, after, os.path.basename(path)))

@@ -1,7 +1,7 @@
-"""Links of a note's text as they are written, and how they are written once a note has another place.
+"""Find the links in a note's text, and rewrite them after a note has moved.
 
-Links are wikilinks and the names in the front matter's relations, both by name; and Markdown links and reference
-definitions, by path; in the text and in every property. A link in code is an example, and stays.
+Wikilinks and names in the front matter's relations refer by name, Markdown links and reference definitions by path.
+Links are found in the text and in every property. Links in code are examples and are not changed.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from linckia.services.runtime.text.markdown import outline
 _PLAIN_YAML = re.compile(r"[^\W\d_][\w ./-]*(?<! )")
 _ENCODED = re.compile(r"[\s()<>%#?\\\[\]]")
 UNNAMEABLE = re.compile(r"[\[\]|#^\"\\<>\x00-\x1f\x7f]")
-"""Characters of a file's name that no wikilink to it could hold."""
+"""Characters in a file name that a wikilink cannot contain."""
 
 
 class Token(NamedTuple):
-    """The part of a link that says where it leads, in its text; without alias, heading and query."""
+    """The target of a link in a text, without alias, heading and query."""
 
     start: int
     end: int
     written: str
     is_path: bool
     style: str | None = None
-    """In the front matter: within which quotes it stands, empty where within none."""
+    """The quotes around it in the front matter, empty if unquoted; None outside the front matter."""
     is_scalar: bool = False
-    """Whether it is all of a scalar of the front matter, with its quotes."""
+    """Whether it is a whole scalar of the front matter, including quotes."""
 
 
 @dataclass(slots=True)
 class Changed:
-    """How links of one file are written from now on, by how they were; `stuck` where one cannot be written."""
+    """Links to rewrite in one file, as old to new text; `stuck` if one cannot be written."""
 
     names: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
@@ -49,16 +49,16 @@ class Changed:
 
     @property
     def chained(self) -> bool:
-        """Whether a link is written as another one was: then they are rewritten once and never again."""
+        """Whether a new text equals another old one, so that rewriting is not idempotent."""
         return any(new in each for each in (self.names, self.paths) for new in each.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A note that gets another place.
+    """A move of a note.
 
-    `moving` has by note, as it is now, the keys of references that would lead elsewhere then, with the names that lead
-    to the same note, shortest first.
+    `moving` maps each note (by its current place) to the keys of references whose target would change, with the names
+    that will lead to the same note, shortest first.
     """
 
     old: Place
@@ -67,7 +67,7 @@ class Move:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The links of a note's text, in no order."""
+    """Yield the links in a note's text, in no particular order."""
     mark = len(text) - len(text.removeprefix(MARK))
     even = flat(text)[mark:]
     front, body = frontmatter.split(even)
@@ -103,7 +103,7 @@ def _pathed(inside: str, offsets: Sequence[int], style: str | None = None) -> To
 
 
 def relinked(text: str, names: Mapping[str, str], paths: Mapping[str, str]) -> tuple[str, int]:
-    """The text with these links rewritten, and how many were."""
+    """Rewrite links in a text.  Returns the new text and the number of changes."""
     parts: list[str] = []
     position = count = 0
     for token in sorted(set(tokens(text))):
@@ -120,20 +120,20 @@ def relinked(text: str, names: Mapping[str, str], paths: Mapping[str, str]) -> t
 
 
 def _fitting(new: str, token: Token, text: str) -> str | None:
-    """A name or path as it is written in the place of a token; None where it cannot stand there."""
+    """Encode a name or path to replace a token; None if that is impossible."""
     if token.is_scalar:
         return _as_yaml(new, text[token.start])
     return new if token.style is None else encoded(new, token.style)
 
 
 def _as_yaml(name: str, first: str) -> str:
-    """In quotes where what it replaces, which begins with `first`, was, or where it must be."""
+    """Quote a name if the old scalar, which begins with `first`, was quoted, or if necessary."""
     is_plain = first not in "\"'" and _PLAIN_YAML.fullmatch(name)
     return name if is_plain else json.dumps(name, ensure_ascii=False)
 
 
 def changed(text: str, place: Place, move: Move) -> Changed:
-    """How the links of the note at `place` are written after the move, where that is otherwise."""
+    """Return the links in the note at `place` that have to be rewritten after the move."""
     found = Changed()
     own = place == move.old
     folder = os.path.dirname((move.new if own else place).absolute)
@@ -155,7 +155,7 @@ def changed(text: str, place: Place, move: Move) -> Changed:
 
 
 def _name(written: str, names: Sequence[str]) -> str | None:
-    """The name with as many folders as were written, or as many as it needs; a relative path if no name leads there."""
+    """Choose the name with as many folders as before, or as many as needed, or a relative path if no name works."""
     folders = written.strip("/").count("/")
     plain = [name for name in names if not name.startswith(("./", "../"))] or names
     new = next((name for name in plain if name.count("/") >= folders), next(reversed(plain), None))
@@ -163,7 +163,7 @@ def _name(written: str, names: Sequence[str]) -> str | None:
 
 
 def _path(written: str, place: Place, folder: str, move: Move, *, is_path: bool) -> str | None:
-    """A path as it is written from `folder` on; None where it stays as it is."""
+    """Return the new text of a path, relative to `folder`; None if it does not change."""
     if not written or links.SCHEME.match(written) or written.startswith("//"):
         return None
     from_root = written.startswith("/")

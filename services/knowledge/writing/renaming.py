@@ -1,9 +1,8 @@
-"""Renaming a note with the links to it: what is to be done is written down before it is begun, and what a crash leaves
-undone is done at the next start.
+"""Rename a note and the links to it.  A journal is written first, so that a crash is recovered from at the next start.
 
-First the file gets its new name, which no file may have; then the links are rewritten, file by file. Each step may be
-done twice: rewriting finds no link that it has rewritten. If it could find one, and in the note itself, links are
-rewritten only while the file still has its former text.
+First the file gets its new name, which must not exist; then the links are rewritten, file by file. Every step is
+idempotent: rewriting does not match links it has already rewritten. If it could match them, and in the note itself,
+links are rewritten only if the file still has its previous text.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _log = logging.getLogger("linckia.knowledge")
 
 
 class Relink(msgspec.Struct, frozen=True):
-    """Links of a file to be rewritten, by how they are written; only of a text with that hash, if there is one."""
+    """Links to rewrite in a file, as old to new text; if `only` is set, only while the text has this hash."""
 
     path: str
     names: dict[str, str]
@@ -42,7 +41,7 @@ class Relink(msgspec.Struct, frozen=True):
 
 
 class Renaming(msgspec.Struct, frozen=True):
-    """All that is to be done."""
+    """A complete renaming."""
 
     source: Place
     target: Place
@@ -55,10 +54,10 @@ class _Entry(NamedTuple):
 
 
 def planned(db: apsw.Connection, node: Node, new: Place, title: str, roots: Roots) -> tuple[Move, list[Place]]:
-    """What the new place changes for the links of all notes, and the other notes that have some of those.
+    """Plan how a move affects the links in all notes.  Returns the move, and the other notes with affected links.
 
-    `title` is the note's title in its new place. A link that leads to another note, and would lead to this one or to a
-    third one afterwards, is of them too.
+    `title` is the note's title in its new place. A link to another note is affected too if it would lead to this note
+    or a third one afterwards.
     """
     there = {Place(root, path): id_ for id_, root, path in db.execute("SELECT id, root, path FROM node")}
     wanted = ids.ids_of([new, *(place for place in there if place != node.place)], roots)
@@ -68,7 +67,7 @@ def planned(db: apsw.Connection, node: Node, new: Place, title: str, roots: Root
     now = edges.having(db)
 
     def then(key: str) -> Iterator[edges.Candidate]:
-        """The notes that have a key afterwards, by their present ids."""
+        """Yield the notes that will have a key, by their current ids."""
         yield from ((rank, node.id, new) for name, rank in own if name == key)
         yield from ((edges.ID, id_, places[id_]) for id_, after in others.items() if after == key)
         for rank, id_, place in now(key):
@@ -81,7 +80,7 @@ def planned(db: apsw.Connection, node: Node, new: Place, title: str, roots: Root
     named: dict[tuple[str, Place], tuple[str, ...]] = {}
 
     def names(id_: str, source: Place) -> tuple[str, ...]:
-        """The names that lead to a note from another one afterwards, shortest first."""
+        """Return the names that will lead to a note from `source`, shortest first."""
         seen = id_, source._replace(path=os.path.dirname(source.path))
         if seen not in named:
             named[seen] = tuple(
@@ -107,7 +106,7 @@ def planned(db: apsw.Connection, node: Node, new: Place, title: str, roots: Root
 
 
 def _concerned(db: apsw.Connection, id_: str, keys: set[str]) -> set[tuple[str, str, str]]:
-    """The references from a note, to it, and by the names that get another meaning."""
+    """Return the references in a note, to it, and with names whose meaning changes."""
     query = "SELECT src, key, other_key FROM edge WHERE fixed=0 AND"
     found = set(db.execute(f"{query} src=?1 UNION {query} dst=?1", (id_,)))
     for key in keys:
@@ -122,42 +121,45 @@ def _names(place: Place, source: Place, leads_there: Callable[[str, str], bool])
         if not UNNAMEABLE.search(name) and leads_there(name_key(name), slug(name)):
             yield name
     if place.root == source.root and not UNNAMEABLE.search(place.path):
-        # A path always leads there.
+        # A path is always unambiguous.
         path = os.path.relpath(place.path[:-3], os.path.dirname(source.path) or ".")
         yield path if path.startswith("../") else f"./{path}"
 
 
 class Journal:
-    """The renaming that is under way, on disk."""
+    """The journal of the renaming in progress, on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, renaming: Renaming) -> None:
-        """Raises OSError."""
+        """Store a renaming.  Raises OSError."""
         replace_file(self._path, msgspec.json.encode(renaming))
 
     def read(self) -> Renaming | None:
-        """What was begun; None where nothing was, or nothing that can be read."""
+        """Return the renaming in progress; None if there is none, or it cannot be read."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Renaming)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            _log.warning("a renaming that was begun cannot be read, and is not finished: %s", error)
+            _log.warning("the journal of an interrupted renaming cannot be read, so it is not finished: %s", error)
             return None
 
     def clear(self) -> None:
-        """It is done. Raises OSError."""
+        """Remove the journal.  Raises OSError."""
         self._path.unlink(missing_ok=True)
         sync_folder(self._path.parent)
 
 
 def carried_out(renaming: Renaming, roots: Roots) -> Iterator[str]:
-    """Do what is still to be done, a step each time that it is asked: first the name, then the links of each file.
-    Blocks. Answers after each step the file that could not be changed, or an empty text.
+    """Do the remaining steps of a renaming, one per iteration: first the file name, then the links of each file.
 
-    Raises FileExistsError: something has the new name. OSError, OutsideRoots, CannotReplace: it keeps the old one.
+    Blocks. Yields after each step the file that could not be changed, or an empty string.
+
+    Raises:
+        FileExistsError: the new name exists.
+        OSError, OutsideRoots, CannotReplace: the file keeps its old name.
     """
     _moved(renaming.source, renaming.target, roots)
     yield ""
@@ -177,7 +179,7 @@ def _moved(source: Place, target: Place, roots: Roots) -> None:
         try:
             rename(before, after)
         except FileExistsError:
-            # Where the file system cannot rename without overwriting, a kill may leave both names.
+            # If the file system cannot rename without overwriting, a crash may leave both names.
             if not os.path.samefile(source.absolute, target.absolute):
                 raise
             os.unlink(before.name, dir_fd=old)
@@ -202,5 +204,5 @@ def _relinked(relink: Relink, roots: Roots) -> bool:
 
 
 def renamed(node: Node, to: str) -> Place:
-    """The place that `to` means for a note: another name in its folder, or a path below its root."""
+    """Resolve `to` for a note: a new name in its folder, or a path below its root."""
     return Place(node.place.root, os.path.join(os.path.dirname(node.place.path), to) if "/" not in to else to)

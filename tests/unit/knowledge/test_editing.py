@@ -56,8 +56,8 @@ def test_one_place_changes_and_every_other_byte_stays(
         ({"replace": Replacement("t", "x")}, "occurs 4 times"),
         ({"replace": Replacement("zebra", "x")}, "does not occur"),
         ({"section": SectionText("Twoo", "x")}, "did you mean Two"),
-        ({"section": SectionText("Nine > Ten", "x", create=True)}, "a section 'Nine'"),
-        ({"front_matter": {"a": "x" * 70_000}}, "more than the 65536"),
+        ({"section": SectionText("Nine > Ten", "x", create=True)}, "section not found: 'Nine'"),
+        ({"front_matter": {"a": "x" * 70_000}}, "the limit is 65536"),
         ({}, "say what to change"),
     ],
 )
@@ -68,7 +68,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason(asked: dict[str, object]
 
 def test_a_heading_that_stands_twice_is_named_by_the_one_above() -> None:
     text = "# A\n\n## Log\n\n1\n\n# B\n\n## Log\n\n2\n"
-    with pytest.raises(LinckiaError, match="2 headings are 'Log'"):
+    with pytest.raises(LinckiaError, match="2 headings match 'Log'"):
         edit(text, section=SectionText("Log", "x"))
     assert edit(text, section=SectionText("B > Log", "x")) == text.replace("2", "x")
 

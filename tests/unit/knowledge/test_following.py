@@ -140,7 +140,7 @@ async def test_answer_says_that_changes_show_late_while_nobody_watches(tmp_path:
         await bench.start("knowledge")
         await until(bench, lambda status: not status.scanning)
         degraded = (await bench.call(SearchDocuments(query="zebra"))).metadata.degraded
-        assert any("shows after up to 60 s" in reason for reason in degraded)
+        assert any("up to 60 s to appear" in reason for reason in degraded)
 
 
 async def test_walk_that_is_asked_for_during_a_walk_takes_place(

@@ -84,7 +84,7 @@ def test_what_is_written_exactly_so_comes_before_what_reads_so() -> None:
 
 def test_a_name_that_several_have_is_refused_and_one_within_another_found() -> None:
     text = "# A\n\n## **Log**\n\n1\n\n# A\n\n## Other\n\n2\n\n# B\n\n## *Log*\n\n3\n"
-    with pytest.raises(LinckiaError, match="2 headings are 'Log'"):
+    with pytest.raises(LinckiaError, match="2 headings match 'Log'"):
         edit(text, "Log")
     assert edit(text, "A > Log") == text.replace("1", "after")
     assert edit(text, "A > Other") == text.replace("2", "after")
@@ -93,5 +93,5 @@ def test_a_name_that_several_have_is_refused_and_one_within_another_found() -> N
 
 @pytest.mark.parametrize(("heading", "missing"), [("Nine > Ten", "Nine"), ("A > Nine > Ten", "Nine")])
 def test_a_section_is_not_made_below_one_that_is_missing(heading: str, missing: str) -> None:
-    with pytest.raises(LinckiaError, match=f"a section '{missing}'"):
+    with pytest.raises(LinckiaError, match=f"section not found: '{missing}'"):
         edit("# A\n", heading)

@@ -57,7 +57,7 @@ def test_lines_that_are_none_are_refused_by_name(lines: str) -> None:
 
 
 def test_what_is_not_there_is_told_with_what_may_have_been_meant() -> None:
-    with pytest.raises(OperationError, match=r"^not found: a section 'Setup'; did you mean Set-up\?$"):
+    with pytest.raises(OperationError, match=r"^section not found: 'Setup'; did you mean Set-up\?$"):
         part(NOTE, "", "Setup")
 
 

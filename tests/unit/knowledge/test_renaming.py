@@ -114,8 +114,8 @@ async def test_a_link_by_title_and_one_that_still_leads_there_stay(tmp_path: Pat
 @pytest.mark.parametrize(
     ("to", "said"),
     [
-        ("b.md", "exists already"),
-        ("a.md", "its name already"),
+        ("b.md", "already exists"),
+        ("a.md", "already its name"),
         ("a.txt", "not a Markdown file"),
         ("../x.md", "outside the roots"),
         ("a[1].md", "a link cannot name"),

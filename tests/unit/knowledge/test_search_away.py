@@ -55,8 +55,8 @@ async def test_answer_says_how_far_the_ingest_is(tmp_path: Path, root: Path) -> 
         await until(bench, lambda status: status.waiting is not None)
         degraded = (await bench.call(SearchDocuments(query="zebra"))).metadata.degraded
         assert degraded == [
-            "index: 1 of 2 notes are still to be indexed",
-            "index: waits, the search is not available: starting",
+            "index: 1 of 2 notes are not indexed yet",
+            "index: waiting: the search is not available: starting",
         ]
         search.refuse = lambda ids: None
         await settled(bench, 2)
@@ -72,7 +72,7 @@ async def test_note_that_the_search_refuses_is_named_and_stops_no_other(tmp_path
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         status = await until(bench, lambda status: status.notes == 101 and status.pending == 1)
         assert [(problem.path, problem.reason) for problem in status.problems] == [
-            (str(root / "poison.md"), "the search refused it: cannot take it")
+            (str(root / "poison.md"), "rejected by the search: cannot take it")
         ]
         assert len(search.groups) == 100
         search.refuse = lambda ids: None
@@ -89,7 +89,7 @@ async def test_search_that_refuses_everything_makes_the_ingest_wait(tmp_path: Pa
     async with notes_service(tmp_path / "data", root, search=search) as bench:
         status = await until(bench, lambda status: status.waiting is not None)
         assert status.waiting is not None
-        assert "it refuses every note: disk full" in status.waiting
+        assert "it rejects every note: disk full" in status.waiting
         search.refuse = lambda ids: None
         await settled(bench, 40)
         assert len(search.groups) == 40

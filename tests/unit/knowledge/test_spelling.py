@@ -37,7 +37,7 @@ async def test_a_note_is_found_by_either_form_and_has_no_twin(
         id_ = Path(as_form(name, "NFC")).name.lower().replace(" ", "-")
         assert {link.target for link in await bench.call(ExploreLinks(id="a"))} == {id_}
         assert (await bench.call(ReadNodeContent(id=as_form(id_, asked)))).text.startswith("# T")
-        with pytest.raises(LinckiaError, match="there is a note already"):
+        with pytest.raises(LinckiaError, match="the note already exists"):
             await bench.call(WriteNote(path=given, content="twin"))
         done = await bench.call(WriteNote(path=str(root / given), content="# T\n\nquagga\n", overwrite=True))
         assert done.path == str(root / there)
@@ -67,7 +67,7 @@ async def test_a_renaming_follows_links_of_the_other_form_and_takes_no_taken_nam
     write(root, "a.md", f"[[{given}]] [x]({given}.md)\n")
     async with notes_service(tmp_path, root) as bench:
         await settled(bench, 3)
-        with pytest.raises(LinckiaError, match="exists already"):
+        with pytest.raises(LinckiaError, match="already exists"):
             await bench.call(RenameNote(path=f"{given}.md", to=as_form("\u00dcber.md", asked)))
         await bench.call(RenameNote(path=f"{given}.md", to="CV.md"))
         assert (root / "a.md").read_text() == "[[CV]] [x](CV.md)\n"

@@ -52,7 +52,7 @@ async def test_no_note_is_replaced_unless_that_was_said(tmp_path: Path, root: Pa
         await settled(bench, 1)
         await refused(bench, WriteNote(path="a.md", content="x"), "path", f"its hash is {mine}")
         await refused(bench, WriteNote(path="a.md", content="x", if_match="0" * 64), "if_match", "has changed")
-        await refused(bench, WriteNote(path="b.md", content="x", if_match=mine), "if_match", "there is no file")
+        await refused(bench, WriteNote(path="b.md", content="x", if_match=mine), "if_match", "does not exist")
         await refused(bench, EditNote(path="a.md", append="x", if_match="0" * 64), "if_match", "has changed")
         assert note.read_bytes() == b"mine"
         done = await bench.call(WriteNote(path="a.md", content="theirs", if_match=mine))

@@ -149,7 +149,7 @@ async def test_no_gap_is_never_said_while_notes_could_not_be_compared(tmp_path: 
         await settled(bench, 1)
         assert await gap_pairs(bench) == []
         search.vectors = False
-        with pytest.raises(Unavailable, match="1 pieces still wait"):
+        with pytest.raises(Unavailable, match="1 pieces are still waiting"):
             await gap_pairs(bench)
         await bench.stop("retrieve")
         with pytest.raises(Unavailable):
