@@ -82,8 +82,8 @@ class Finder:
 
 
 class _Nearest:
-    """Finds the note that is the fewest steps away.  If several are equally near, the one nearer to its root wins, then the
-    first by path."""
+    """Finds the note that is the fewest steps away.  If several are equally near, the one nearer to its root wins,
+    then the first by path."""
 
     def __init__(self, notes: Sequence[tuple[str, Place | None]]) -> None:
         self._only = notes[0][0] if len(notes) == 1 else None

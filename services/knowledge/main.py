@@ -20,18 +20,18 @@ from linckia.services.knowledge import edges, graph_feed, ids, nodes
 from linckia.services.knowledge.graph_feed import Due, GraphFeed
 from linckia.services.knowledge.ingest.index import COLLECTION
 from linckia.services.knowledge.ingest.ingest import STARTUP_PATIENCE_S, Ingest
-from linckia.services.knowledge.ingest.waiting import Finding, wait_for
-from linckia.services.knowledge.ingest.walking import MARKER, SKIPPED_FOLDERS
+from linckia.services.knowledge.ingest.ingest_waits import NoteLookup, wait_for
+from linckia.services.knowledge.ingest.note_walk import MARKER, SKIPPED_FOLDERS
+from linckia.services.knowledge.note_database import open_database
 from linckia.services.knowledge.notes import files
-from linckia.services.knowledge.notes.reading import part
+from linckia.services.knowledge.notes.excerpts import part
 from linckia.services.knowledge.notes.spelling import nfc
-from linckia.services.knowledge.schema import open_database
 from linckia.services.knowledge.search.discovery import Discovery
-from linckia.services.knowledge.search.loose_ends import Loose, LooseEnds
-from linckia.services.knowledge.search.operations import Search
+from linckia.services.knowledge.search.loose_ends import LooseEndList, LooseEnds
 from linckia.services.knowledge.search.refinement import Refiner
+from linckia.services.knowledge.search.search_operations import Search
 from linckia.services.knowledge.search.topics import Topics
-from linckia.services.knowledge.writing.operations import Writing
+from linckia.services.knowledge.writing.write_operations import WriteOperations
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.date_ranges import rfc3339
 from linckia.services.runtime.follower import Follower
@@ -69,8 +69,8 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         follower.follow(ingest.roots, ignore=ignored, include=["*.md", *IGNORE_FILES, MARKER])
     else:
         ingest.unwatched("no folders are configured")
-    finding = Finding(database, ingest)
-    writing = Writing(env, database, ingest, finding)
+    lookup = NoteLookup(database, ingest)
+    writing = WriteOperations(env, database, ingest, lookup)
     for task in (ingest.run, ingest.watch_search, follower.run, outbox.run, writing.run):
         env.background.start_soon(task)
     env.background.start_soon(outbox.watch_epoch, feed.epoch)
@@ -80,15 +80,15 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
     search = Search(database, ingest, refiner)
     discovery = Discovery(database, ingest, refiner, search)
     topics = Topics(database, ingest)
-    yield Handlers(search, discovery, topics, Notes(database, ingest, outbox, finding), writing)
+    yield Handlers(search, discovery, topics, Notes(database, ingest, outbox, lookup), writing)
 
 
 class Notes:
     """Operations on single notes and on the index as a whole."""
 
-    def __init__(self, database: Database, ingest: Ingest, outbox: Outbox[Due], finding: Finding) -> None:
+    def __init__(self, database: Database, ingest: Ingest, outbox: Outbox[Due], lookup: NoteLookup) -> None:
         self._database = database
-        self._finding = finding
+        self._lookup = lookup
         self._ingest = ingest
         self._outbox = outbox
         self._loose_ends = LooseEnds(database, ingest)
@@ -96,7 +96,7 @@ class Notes:
 
     @handles(ops.ReadNodeContent)
     async def read_node_content(self, params: ops.ReadNodeContent, ctx: Context) -> ops.NodeContent:
-        node = await self._finding.found(params.id)
+        node = await self._lookup.require(params.id)
         place, roots = node.place, self._ingest.roots
         try:
             content = await trio.to_thread.run_sync(files.read, place.absolute, roots, limiter=self._reading)
@@ -122,7 +122,7 @@ class Notes:
     async def explore_links(self, params: ops.ExploreLinks, ctx: Context) -> list[ops.NoteLink]:
         if params.relation is not None and params.relation.casefold() == "similar":
             return await self._similar(params.id, ctx)
-        await self._finding.sought(params.id, with_links=True)
+        await self._lookup.find(params.id, with_links=True)
         out, into = params.direction is not Direction.IN, params.direction is not Direction.OUT
         found, more = await self._database.read(
             lambda db: edges.explore(
@@ -143,7 +143,7 @@ class Notes:
         ]
 
     async def _similar(self, id_: str, ctx: Context) -> list[ops.NoteLink]:
-        node = await self._finding.sought(id_)
+        node = await self._lookup.find(id_)
         if node is None:
             return []
         found = await ctx.call(
@@ -180,7 +180,7 @@ class Notes:
             lambda db: (nodes.count(db), edges.count(db), graph_feed.waiting(db))
         )
         # While notes are being read, a link's target may not be indexed yet.
-        loose = Loose() if pending or scanning else await self._loose_ends.found(params.limit)
+        loose = LooseEndList() if pending or scanning else await self._loose_ends.found(params.limit)
         return ops.KnowledgeStatusResult(
             notes=notes,
             edges=links,

@@ -19,8 +19,8 @@ import numpy as np
 
 from linckia.services.knowledge import nodes
 from linckia.services.knowledge.ingest import index
+from linckia.services.knowledge.note_database import open_database as open_notes
 from linckia.services.knowledge.notes.files import Stamp
-from linckia.services.knowledge.schema import open_database as open_notes
 from linckia.services.retrieve import lexical, vector_store
 from linckia.services.retrieve.collection_schema import SCHEMA
 from linckia.services.retrieve.lexical import Fts5, row_of

@@ -19,7 +19,7 @@ import trio
 from linckia.proto.errors import Cancelled, LinckiaError, MaybeExecuted, Overloaded, Timeout, Unavailable
 from linckia.proto.ops.retrieve import Group, Item, RetrieveDelete, RetrieveGroups, RetrievePut, RetrieveStatus, Value
 from linckia.services.knowledge import nodes
-from linckia.services.knowledge.ingest.walking import Changes, Walk
+from linckia.services.knowledge.ingest.note_walk import Changes, Walk
 from linckia.services.knowledge.nodes import Known, Update
 from linckia.services.knowledge.notes import files, markdown
 from linckia.services.knowledge.notes.files import Place, Stamp

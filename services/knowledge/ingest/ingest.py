@@ -21,7 +21,7 @@ from linckia.proto.errors import LinckiaError, OperationError
 from linckia.proto.ops.retrieve import MAX_WAIT_S, RetrieveEpoch
 from linckia.proto.ops.watch import Change, ChangeKind, EntryKind
 from linckia.services.knowledge.ingest.index import COLLECTION, Index
-from linckia.services.knowledge.ingest.walking import MARKER, Changes, Walk, compare, look, place_of, within
+from linckia.services.knowledge.ingest.note_walk import MARKER, Changes, Walk, compare, look, place_of, within
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Environment
@@ -158,7 +158,7 @@ class Ingest:
             self._look_at = min(self._changing_since + DEBOUNCE_S, now + QUIET_S) if wait else now
             self._wake.set()
 
-    async def take_in(self, path: str, hash_: str) -> str:
+    async def index_now(self, path: str, hash_: str) -> str:
         """Index a file now, and wait at most `WRITER_PATIENCE_S` until its text with this hash is indexed.
 
         Returns its id, or an empty string if it is not indexed by then."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import trio
 
-from linckia.services.knowledge.ingest.walking import SKIPPED_FOLDERS
+from linckia.services.knowledge.ingest.note_walk import SKIPPED_FOLDERS
 from linckia.services.knowledge.notes.links import name_key
 from linckia.services.knowledge.notes.spelling import as_on_disk
 from linckia.services.runtime.roots import Roots

@@ -17,9 +17,9 @@ from linckia.services.knowledge.ingest.index import COLLECTION
 from linckia.services.knowledge.ingest.ingest import Ingest
 from linckia.services.knowledge.notes.files import text_if_readable
 from linckia.services.knowledge.notes.frontmatter import split
-from linckia.services.knowledge.search import duplicates, gaps, reading, words
-from linckia.services.knowledge.search.operations import Search
+from linckia.services.knowledge.search import duplicates, gaps, reading_suggestions, words
 from linckia.services.knowledge.search.refinement import Refiner
+from linckia.services.knowledge.search.search_operations import Search
 from linckia.services.knowledge.search.topics import MOST_PAIRS
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, handles
@@ -221,11 +221,13 @@ class Discovery:
             here = node
             content = await trio.to_thread.run_sync(gaps.content, here.place, self._ingest.roots, limiter=self._working)
             text = "" if content is None else content.text
-            query = await self._database.read(lambda db: reading.query_of(db, here, text))
-            least = UNLIKELY if len(text) >= reading.SHORT_CHARS else 0.0
+            query = await self._database.read(lambda db: reading_suggestions.query_of(db, here, text))
+            least = UNLIKELY if len(text) >= reading_suggestions.SHORT_CHARS else 0.0
         asked = ops.SearchDocuments(query=query[:SEARCHED_CHARS], limit=READING_HITS + params.limit, min_score=least)
         found = await self._search.search_documents(asked, ctx)
-        results = await self._database.read(lambda db: reading.readings(db, found.results, node, params.limit))
+        results = await self._database.read(
+            lambda db: reading_suggestions.readings(db, found.results, node, params.limit)
+        )
         return ops.ReadingList(
             results=results, stages=[*found.metadata.stages, "links"], degraded=found.metadata.degraded
         )

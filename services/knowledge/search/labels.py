@@ -44,7 +44,7 @@ _NO_NOUN = re.compile(r"(?:ly|ed|able|ible|ful)$")
 Term = tuple[str, ...]
 
 
-class Said(NamedTuple):
+class LabelSource(NamedTuple):
     """The parts of a note that are used for labels; `body` is Markdown."""
 
     title: str
@@ -61,7 +61,7 @@ class _Counts:
         self.forms: dict[str, Counter[str]] = defaultdict(Counter)
         self.read = 0
 
-    def add(self, note: Said) -> None:
+    def add(self, note: LabelSource) -> None:
         self.read += 1
         plan = outline(note.body)
         lines = note.body.split("\n")
@@ -111,7 +111,7 @@ def _form(forms: Counter[str]) -> str:
     return min((form.lower() for form in forms), key=lambda form: (-forms[form], len(form), form))
 
 
-def labels(clusters: Sequence[Iterable[Said]], checkpoint: Callable[[], None]) -> list[str]:
+def labels(clusters: Sequence[Iterable[LabelSource]], checkpoint: Callable[[], None]) -> list[str]:
     """Return a label for each cluster, empty if nothing distinguishes it.  Labels are unique, except empty ones."""
     counts = [_Counts() for _ in clusters]
     total: dict[Term, float] = defaultdict(float)

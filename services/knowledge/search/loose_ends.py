@@ -1,4 +1,4 @@
-"""Loose ends: broken links, with suggestions, and orphaned notes."""
+"""LooseEndList ends: broken links, with suggestions, and orphaned notes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Dangling = tuple[str, str, str]
 """A link without a target: its note, its kind, and the key of its target."""
 
 
-class Loose(NamedTuple):
+class LooseEndList(NamedTuple):
     """The first broken links and orphans, and their total numbers."""
 
     broken: Sequence[BrokenLink] = ()
@@ -58,11 +58,11 @@ class LooseEnds:
     def __init__(self, database: Database, ingest: Ingest) -> None:
         self._database = database
         self._ingest = ingest
-        self._kept: tuple[tuple[int, int], Loose] = ((-1, -1), Loose())
+        self._kept: tuple[tuple[int, int], LooseEndList] = ((-1, -1), LooseEndList())
         self._kept_until = 0.0
         self._turn = trio.CapacityLimiter(1)
 
-    async def found(self, limit: int) -> Loose:
+    async def found(self, limit: int) -> LooseEndList:
         """Return the first `limit` broken links and orphans.  Links out of the roots are not checked."""
         state = self._database.version, limit
         began = trio.current_time()
@@ -74,7 +74,7 @@ class LooseEnds:
             broken, count = await trio.to_thread.run_sync(
                 _listed, dangling, notes, self._ingest.roots, limit, limiter=self._turn
             )
-            self._kept = state, Loose(broken, count, orphans[:limit], len(orphans))
+            self._kept = state, LooseEndList(broken, count, orphans[:limit], len(orphans))
             # Files other than notes can change without a change of the database.
             self._kept_until = trio.current_time() + _REST * (trio.current_time() - began)
         return self._kept[1]

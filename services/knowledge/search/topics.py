@@ -124,11 +124,11 @@ def _labelled(
     """Label clusters.  Blocks on the disk."""
     each = max(1, min(LABEL_NOTES_EACH, LABEL_NOTES // max(1, len(clusters))))
 
-    def said(place: int, note: nodes.Node) -> labels.Said:
+    def said(place: int, note: nodes.Node) -> labels.LabelSource:
         read = place < each and len(clusters) <= LABEL_NOTES
         # If the file is gone at the moment, the label is made from the others.
         text = text_if_readable(note.place, roots) if read else None
-        return labels.Said(note.title, note.tags, split((text or "")[: labels.READ_CHARS])[1])
+        return labels.LabelSource(note.title, note.tags, split((text or "")[: labels.READ_CHARS])[1])
 
     return labels.labels([(said(place, notes[id_]) for place, id_ in enumerate(ids)) for ids in clusters], check)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.knowledge_writing import EditNote, Replacement, SectionText
 from linckia.services.knowledge.notes import frontmatter, headings
-from linckia.services.knowledge.notes.reading import LINE, parent_of, section_lines
+from linckia.services.knowledge.notes.excerpts import LINE, parent_of, section_lines
 
 MARK = "\ufeff"
 

@@ -53,7 +53,7 @@ class _Entry(NamedTuple):
     name: str
 
 
-def planned(db: apsw.Connection, node: Node, new: Place, title: str, roots: Roots) -> tuple[Move, list[Place]]:
+def plan_move(db: apsw.Connection, node: Node, new: Place, title: str, roots: Roots) -> tuple[Move, list[Place]]:
     """Plan how a move affects the links in all notes.  Returns the move, and the other notes with affected links.
 
     `title` is the note's title in its new place. A link to another note is affected too if it would lead to this note
@@ -152,7 +152,7 @@ class Journal:
         sync_folder(self._path.parent)
 
 
-def carried_out(renaming: Renaming, roots: Roots) -> Iterator[str]:
+def renaming_steps(renaming: Renaming, roots: Roots) -> Iterator[str]:
     """Do the remaining steps of a renaming, one per iteration: first the file name, then the links of each file.
 
     Blocks. Yields after each step the file that could not be changed, or an empty string.

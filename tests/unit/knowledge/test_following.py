@@ -17,7 +17,7 @@ from linckia.proto.ops.knowledge import ExploreLinks, KnowledgeStatus, QueryByTa
 from linckia.proto.ops.knowledge_writing import InjectTags
 from linckia.proto.ops.retrieve import RetrieveGroups, RetrieveStatus
 from linckia.services.knowledge.ingest import ingest
-from linckia.services.knowledge.ingest.walking import Walk, look
+from linckia.services.knowledge.ingest.note_walk import Walk, look
 from linckia.services.knowledge.main import open_service as open_knowledge
 from linckia.services.retrieve.main import open_service as open_retrieve
 from linckia.services.runtime.handlers import Context, Environment, Handlers

@@ -26,9 +26,9 @@ from linckia.services.graph.main import open_service as open_graph
 from linckia.services.knowledge import graph_feed, nodes
 from linckia.services.knowledge.main import open_service as open_knowledge
 from linckia.services.knowledge.nodes import Known, Update
+from linckia.services.knowledge.note_database import open_database
 from linckia.services.knowledge.notes import markdown
 from linckia.services.knowledge.notes.files import Place
-from linckia.services.knowledge.schema import open_database
 from linckia.services.llm.main import open_service as open_llm
 from linckia.services.runtime.models.measure import ROUGH
 from tests.in_process import services_in_process

@@ -6,7 +6,7 @@ import pytest
 
 from linckia.proto.errors import LinckiaError
 from linckia.proto.ops.knowledge_writing import EditNote, SectionText
-from linckia.services.knowledge.notes.reading import part
+from linckia.services.knowledge.notes.excerpts import part
 from linckia.services.knowledge.writing.editing import edited
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.knowledge import ReadNodeContent
-from linckia.services.knowledge.notes.reading import part
+from linckia.services.knowledge.notes.excerpts import part
 from tests.unit.knowledge.rig import notes_service, settled, write
 
 NOTE = (

@@ -13,7 +13,7 @@ from linckia.proto.ops.knowledge import ExploreLinks, ReadNodeContent
 from linckia.proto.ops.knowledge_writing import RenameNote
 from linckia.services.knowledge.notes.files import Place
 from linckia.services.knowledge.writing.relinking import Move, changed, relinked, tokens
-from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, carried_out
+from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, renaming_steps
 from linckia.services.runtime.rewrite import content_hash
 from linckia.services.runtime.roots import Roots
 from tests.unit.knowledge.rig import Bench, notes_service, settled, until, write
@@ -160,7 +160,7 @@ async def test_a_kill_at_any_step_is_finished_at_the_next_start(tmp_path: Path, 
         ]
         renaming = Renaming(move.old, move.new, relinks)
         Journal(tmp_path / "knowledge/renaming.json").write(renaming)
-        work = carried_out(renaming, Roots([root]))
+        work = renaming_steps(renaming, Roots([root]))
         for _ in range(steps):
             assert next(work) == ""
         await bench.start("knowledge")

@@ -28,8 +28,8 @@ from linckia.services.documents.store import schema as documents_schema
 from linckia.services.files.store import schema as files_schema
 from linckia.services.files.store.database import open_database as open_files
 from linckia.services.graph import store as graph
-from linckia.services.knowledge.schema import SCHEMA as NOTES
-from linckia.services.knowledge.schema import open_database as open_notes
+from linckia.services.knowledge.note_database import SCHEMA as NOTES
+from linckia.services.knowledge.note_database import open_database as open_notes
 from linckia.services.media.store import SCHEMA as MEDIA
 from linckia.services.memory.store import SCHEMA as MEMORIES
 from linckia.services.retrieve.collection_schema import SCHEMA as COLLECTIONS

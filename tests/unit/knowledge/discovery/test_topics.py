@@ -103,8 +103,8 @@ def test_likeness_is_the_share_of_the_runs_of_words_of_long_texts_too() -> None:
 
 
 def test_labels_are_what_most_notes_of_a_cluster_have_and_written_as_they_do() -> None:
-    def note(title: str, body: str, *tags: str) -> labels.Said:
-        return labels.Said(title, tags, body)
+    def note(title: str, body: str, *tags: str) -> labels.LabelSource:
+        return labels.LabelSource(title, tags, body)
 
     storage = [
         note("SQLite on disks", "The write-ahead log of SQLite. We use `f(x)` for the following page cache 2026."),

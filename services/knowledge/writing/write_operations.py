@@ -15,7 +15,7 @@ from linckia.proto.ops import knowledge_writing as ops
 from linckia.proto.ops.knowledge_writing import NoteRenamed, NoteWritten
 from linckia.proto.ops.yaml import YamlMerge
 from linckia.services.knowledge.ingest.ingest import WRITER_PATIENCE_S, Ingest
-from linckia.services.knowledge.ingest.waiting import Finding
+from linckia.services.knowledge.ingest.ingest_waits import NoteLookup
 from linckia.services.knowledge.nodes import Node
 from linckia.services.knowledge.notes import files, markdown, tags
 from linckia.services.knowledge.notes.files import Place
@@ -23,7 +23,7 @@ from linckia.services.knowledge.notes.spelling import as_on_disk
 from linckia.services.knowledge.writing import relinking
 from linckia.services.knowledge.writing.editing import Merge, decoded, edited, with_front_matter
 from linckia.services.knowledge.writing.relinking import UNNAMEABLE, Changed, Move, relinked
-from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, carried_out, planned, renamed
+from linckia.services.knowledge.writing.renaming import Journal, Relink, Renaming, plan_move, renamed, renaming_steps
 from linckia.services.runtime.database import Database
 from linckia.services.runtime.handlers import Context, Environment, handles
 from linckia.services.runtime.replace import CannotReplace
@@ -53,13 +53,13 @@ class _Plan:
     left: list[str] = field(default_factory=list)
 
 
-class Writing:
+class WriteOperations:
     """Writes notes, one at a time."""
 
-    def __init__(self, env: Environment, database: Database, ingest: Ingest, finding: Finding) -> None:
+    def __init__(self, env: Environment, database: Database, ingest: Ingest, lookup: NoteLookup) -> None:
         self._database = database
         self._ingest = ingest
-        self._finding = finding
+        self._lookup = lookup
         self._roots = ingest.roots
         self._journal = Journal(env.data_dir / "renaming.json")
         self.is_whole = trio.Event()
@@ -115,7 +115,7 @@ class Writing:
             raise OperationError(f"cannot add tags to {params.file_path}: {files.why(error)}") from None
         changed = done.after != done.before
         if changed:
-            await self._ingest.take_in(done.path, files.digest(files.decode(done.after)))
+            await self._ingest.index_now(done.path, files.digest(files.decode(done.after)))
         how = "merged" if tagged.merged else "injected"
         return ops.InjectTagsResult(
             message=f"Successfully {how} {len(params.tags)} tags into {params.file_path}",
@@ -137,15 +137,15 @@ class Writing:
                 return structs.replace(answer, diff=await trio.to_thread.run_sync(_difference, plan.texts))
             try:
                 with trio.CancelScope(shield=True):
-                    failed = await self._carried_out(renaming, note_down=True)
+                    failed = await self._carry_out(renaming, note_down=True)
                 rewritten = [path for path in answer.files if path not in failed]
                 answer = structs.replace(answer, files=rewritten, left=[*plan.left, *failed])
                 with trio.move_on_after(WRITER_PATIENCE_S):
                     await self._ingest.follow_renaming(renaming.source, renaming.target)
-                    id_ = await self._taken_in(answer.path)
+                    id_ = await self._index_current(answer.path)
                     answer = structs.replace(answer, id=id_, indexed=bool(id_))
                     for path in rewritten:
-                        await self._taken_in(path)
+                        await self._index_current(path)
                 return answer
             finally:
                 with trio.CancelScope(shield=True):
@@ -166,24 +166,24 @@ class Writing:
     async def _path(self, path: str, id_: str) -> str:
         if not id_:
             return self._target(path, "path")
-        real = (await self._finding.found(id_)).place.absolute
+        real = (await self._lookup.require(id_)).place.absolute
         self._roots.check(real, write=True, field="id")
         return real
 
     async def _answer(self, done: Rewritten, *, is_new: bool = False) -> NoteWritten:
-        id_ = await self._ingest.take_in(done.path, files.digest(files.decode(done.after)))
+        id_ = await self._ingest.index_now(done.path, files.digest(files.decode(done.after)))
         return NoteWritten(
             path=done.path, hash=content_hash(done.after), changed=is_new or done.after != done.before, id=id_,
             previous=None if is_new else content_hash(done.before), indexed=bool(id_),
         )  # fmt: skip
 
-    async def _taken_in(self, path: str) -> str:
+    async def _index_current(self, path: str) -> str:
         """Index a file in its current state.  Returns its id, or an empty string."""
         try:
             content = await trio.to_thread.run_sync(read_whole, path, self._roots, limiter=self._writing)
         except (OSError, OutsideRoots, files.TooLarge):
             return ""
-        return await self._ingest.take_in(path, files.digest(files.decode(content)))
+        return await self._ingest.index_now(path, files.digest(files.decode(content)))
 
     def _merge(self, values: dict[str, object], ctx: Context) -> Merge:
         """Return a function for worker threads that merges `values` into front matter by calling `yaml`."""
@@ -205,12 +205,12 @@ class Writing:
             if renaming is not None:
                 # It fails if it had not begun and has become impossible.
                 with contextlib.suppress(LinckiaError):
-                    await self._carried_out(renaming, note_down=False)
+                    await self._carry_out(renaming, note_down=False)
             self.is_whole.set()
             await self._ingest.until(lambda: self._ingest.scanned)
             await trio.to_thread.run_sync(self._journal.clear)
 
-    async def _carried_out(self, renaming: Renaming, *, note_down: bool) -> list[str]:
+    async def _carry_out(self, renaming: Renaming, *, note_down: bool) -> list[str]:
         """Carry out a renaming.  Returns the files that could not be changed.
 
         Raises OperationError if the note keeps its name.
@@ -222,7 +222,7 @@ class Writing:
                 if note_down:
                     self._journal.write(renaming)
                 try:
-                    return [path for path in carried_out(renaming, self._roots) if path]
+                    return [path for path in renaming_steps(renaming, self._roots) if path]
                 except FileExistsError:
                     raise OperationError(f"`to`: {renaming.target.absolute} already exists", field="to") from None
                 except CannotReplace as error:
@@ -232,7 +232,7 @@ class Writing:
 
     async def _known(self, path: str) -> Node:
         """Return the note at a path, once everything on disk is indexed, so that every link to it is known."""
-        id_ = await self._taken_in(path)
+        id_ = await self._index_current(path)
         if not id_:
             if behind := self._ingest.degraded():
                 raise Unavailable(f"{path} is not indexed yet: {behind[0]}", retry_after_ms=1000)
@@ -243,7 +243,7 @@ class Writing:
         ):
             reason = "; ".join(self._ingest.degraded()) or "the folders are being read"
             raise Unavailable(f"not every link to the note is known yet: {reason}", retry_after_ms=1000)
-        return await self._finding.found(id_)
+        return await self._lookup.require(id_)
 
     def _new_place(self, node: Node, to: str) -> Place:
         """Resolve the new place of a note.  Raises InvalidParams, Denied, or OperationError if it exists."""
@@ -264,7 +264,7 @@ class Writing:
     async def _planned(self, node: Node, new: Place) -> _Plan:
         data = await trio.to_thread.run_sync(read_whole, node.place.absolute, self._roots, limiter=self._writing)
         title = markdown.own_title(files.decode(data)) or markdown.stem(new.path)
-        move, linking = await self._database.read(lambda db: planned(db, node, new, title, self._roots))
+        move, linking = await self._database.read(lambda db: plan_move(db, node, new, title, self._roots))
         return await trio.to_thread.run_sync(_plan, move, linking, self._roots, limiter=self._writing)
 
 

@@ -30,14 +30,14 @@ POLL_S = 0.25
 """Interval for polling the number of missing vectors."""
 
 
-class Finding:
+class NoteLookup:
     """Looks up notes by id, waiting if they are not listed yet after a start."""
 
     def __init__(self, database: Database, ingest: Ingest) -> None:
         self._database = database
         self._ingest = ingest
 
-    async def sought(self, id_: str, *, with_links: bool = False) -> nodes.Node | None:
+    async def find(self, id_: str, *, with_links: bool = False) -> nodes.Node | None:
         """Return the note that has or had this id, once it is known whether it exists and, if asked, its links.
 
         Raises:
@@ -62,9 +62,9 @@ class Finding:
         node = await self._database.read(lambda db: nodes.sought(db, id_))
         return (listed if node is None else bool(node.title) or not with_links), node
 
-    async def found(self, id_: str) -> nodes.Node:
-        """Like `sought`, but raise OperationError with suggestions if there is no such note."""
-        node = await self.sought(id_)
+    async def require(self, id_: str) -> nodes.Node:
+        """Like `find`, but raise OperationError with suggestions if there is no such note."""
+        node = await self.find(id_)
         if node is not None and (not grants.roots() or self._ingest.roots.holds(node.place.absolute)):
             return node
         if grants.roots():
