@@ -109,7 +109,7 @@ def restore(
                 size += stored.size
         except OSError as error:
             is_in_the_way = error.errno in (errno.ELOOP, errno.ENOTDIR)
-            reason = "a link or a file stands in the way" if is_in_the_way else error.strerror or "cannot be written"
+            reason = "a link or file is in the way" if is_in_the_way else error.strerror or "cannot be written"
         except (OutsideRoots, DamagedContent) as error:
             why = str(error)
             reason = why if isinstance(error, OutsideRoots) else f"the stored content is damaged: {why}"
