@@ -26,8 +26,8 @@ from linckia.kernel.births import Births, RootFolders, secret
 from linckia.kernel.catalog import Entry
 from linckia.kernel.config import Config
 from linckia.kernel.control.server import ControlServer
-from linckia.kernel.edge import contained, kept
 from linckia.kernel.handoff import Handoff
+from linckia.kernel.isolation import keep_running, run_isolated
 from linckia.kernel.mandates import KEY_FILE, Mandates
 from linckia.kernel.operations import KernelOperations
 from linckia.kernel.ports import ROUTINE, Injector, ServiceState
@@ -37,7 +37,7 @@ from linckia.kernel.schedule import Schedule
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.process import channel_to
-from linckia.kernel.supervisor.spawn import Ahead
+from linckia.kernel.supervisor.spawn import Prestarted
 from linckia.kernel.supervisor.supervisor import Supervisor
 from linckia.kernel.trends import Trends
 from linckia.proto import ops
@@ -60,7 +60,7 @@ async def run(
     listener: socket.socket,
     *,
     ephemeral: bool = False,
-    ahead: Ahead | None = None,
+    prestarted: Prestarted | None = None,
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
 ) -> None:
     """Run the system until a signal, `kernel_shutdown`, or the last client of an ephemeral kernel ends it.
@@ -68,14 +68,14 @@ async def run(
     Args:
         listener: the control socket, bound and listening; it stays the caller's.
         ephemeral: end a while after the last attached client has left.
-        ahead: becomes the first front.
+        prestarted: becomes the first front.
         on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
     Raises ConfigError: a package cannot be served, a setting names no service, no module or a pool of no possible size,
     HTTP cannot listen there, or a file of tokens cannot be read.
     """
     entries = catalog.served(config.flags.packages)
-    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, ahead)
+    kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, prestarted)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_stop_on_signal, kernel, nursery.cancel_scope)
         await kernel.serve(nursery, on_ready)
@@ -91,7 +91,7 @@ class _Kernel:
         listener: socket.socket,
         all_entries: tuple[Entry, ...],
         linger_s: float | None,
-        ahead: Ahead | None,
+        prestarted: Prestarted | None,
     ) -> None:
         try:
             if config.http is not None and config.http.token is None:
@@ -131,7 +131,7 @@ class _Kernel:
             zygotes,
             self.router,
             Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
-            LocalPlacement(zygotes, log_dir(config.data_dir), ahead, [entry.spec.name for entry in self.entries]),
+            LocalPlacement(zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in self.entries]),
             handoff=self.handoff.ready,
             channel_to=channel_to if self.injector is None else self.injector.channel_to,
         )
@@ -170,17 +170,17 @@ class _Kernel:
         await nursery.start(self._control)
         await nursery.start(self.supervisor.run)
         self.control.started.set()
-        nursery.start_soon(kept, "the look at roots", self.folders.run, self._restart_for_other_folders)
+        nursery.start_soon(keep_running, "the look at roots", self.folders.run, self._restart_for_other_folders)
         _log.info("serving %d operations of %d services", len(self.table), len(self.entries), extra=ROUTINE)
         nursery.start_soon(
-            contained,
+            run_isolated,
             "what follows the start",
             self._announce,
             partial(on_ready, operations.http_url, operations.page_url),
         )
         nursery.start_soon(self.manager.keep_alive)
-        nursery.start_soon(kept, "the schedule of backups", self.schedule.run)
-        nursery.start_soon(kept, "the record of trends", self.trends.run)
+        nursery.start_soon(keep_running, "the schedule of backups", self.schedule.run)
+        nursery.start_soon(keep_running, "the record of trends", self.trends.run)
         await self.stop.wait()
         self.manager.tell("STOPPING=1")
         _log.info("ending in order")

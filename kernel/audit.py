@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 import trio
 
-from linckia.kernel.edge import edge
+from linckia.kernel.isolation import isolated
 from linckia.proto.ops.kernel import AuditStatus
 from linckia.proto.repeats import INTERVAL_S, Repeats
 
@@ -122,7 +122,7 @@ class Audit:
                     self._news = trio.Event()
                 self._count_refusals()
                 self._gather()
-                with edge("the audit log"):
+                with isolated("the audit log"):
                     await trio.to_thread.run_sync(self._write)
                 await trio.sleep(AGAIN_S if self._problem else GATHER_S)
         finally:

@@ -1,6 +1,6 @@
-"""One generation of a service, which supervisor and router share, with the calls to it and those that it makes.
+"""One generation of a service, shared by supervisor and router, with the calls to it and those it makes.
 
-A front's also has its clients, who are asked over the front's own link.
+A front's generation also has the front's clients, which are asked over the front's own link.
 """
 
 from __future__ import annotations
@@ -26,64 +26,64 @@ from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Operation
 
 CALLS_AT_ONCE = 1024
-"""Calls that one process of a service may wait for at the same time."""
+"""Maximum number of unanswered calls of one process."""
 
 FIRST_ID = 1 << 40
-"""Questions have numbers of their own, above those of all calls on the link."""
+"""Questions have their own numbers, above those of all calls on the link."""
 
 ANSWER_S = 24 * 3600.0
-"""For a person to answer; the deadline of the call that asks is what ends it."""
+"""Time for a person to answer. The deadline of the call that asks usually comes first."""
 
 MAX_DECODED_BYTES = 64 * 1024
-"""The largest body that the kernel decodes: some milliseconds, whatever is in it."""
+"""Largest body that the kernel decodes, which takes some milliseconds at most."""
 
 served: ContextVar[RoutedCall | None] = ContextVar("served", default=None)
-"""The call that a service was serving when it made the one that the kernel answers in this task."""
+"""The call that a service was serving when it made the call that the kernel handles in this task."""
 
 MAX_ASKED_BYTES = frames.MAX_MESSAGE_BYTES + 64 * 1024 * 1024
-"""Parameters of calls that one process may wait for at the same time: the largest, and what comes beside it."""
+"""Total size of parameters of one process's unanswered calls: the largest allowed, and some smaller ones."""
 
 MAX_HELD_BYTES = 1024 * 1024 * 1024
-"""Bodies that the kernel holds for all services together: four of the largest."""
+"""Total size of bodies that the kernel holds for all services: four of the largest."""
 
 MAX_QUESTION_BYTES = 1024 * 1024
-"""Of a service to a client."""
+"""Maximum size of a service's question to a client."""
 
 MAX_SEARCHED_BYTES = 1024 * 1024
-"""The largest body in which the kernel looks for single members."""
+"""Largest body in which the kernel looks for single fields."""
 
 _NULL = msgspec.Raw(frames.encode(None))
 
 Done = Callable[[bytes | LinckiaError], None]
-"""Called once, with the result's body or the failure."""
+"""Called once, with the body of the result or with the failure."""
 
 
 class Undecoded(msgspec.Struct, frozen=True):
-    """A result that is too large for the kernel to look into: the body as it came."""
+    """A result too large for the kernel to decode, with its original body."""
 
     body: bytes
 
 
 class Client(Protocol):
-    """What a running call may want of the client that made it.  The first two never block."""
+    """What a running call may request of its client. `progress` and `log` never block."""
 
     def progress(self, done: float, total: float | None, message: str | None) -> None: ...
 
     def log(self, level: Level, logger: str, message: str) -> None: ...
 
     async def ask(self, question: bytes) -> bytes:
-        """The answer to a `frames.Question`, both as bodies.  Raises LinckiaError."""
+        """Return the answer to a `frames.Question`, both as bodies. Raises LinckiaError."""
 
 
 @cache
 def _reads(names: tuple[str, ...]) -> Callable[[bytes], object]:
-    """What decodes nothing but these members of a body."""
+    """Return a decoder for only these fields of a body."""
     members = [(name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in names]
     return frames.reader(msgspec.defstruct("Members", members))
 
 
 class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
-    """A call, refused, queued or in flight.  All callbacks are synchronous and never block."""
+    """A call that is queued, in flight or refused. All callbacks are synchronous and never block."""
 
     op: Operation[Any]
     params: bytes
@@ -91,34 +91,34 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
     trace: str
     deadline: float
     limit_s: float
-    """What the caller gave it, from when it came."""
+    """Time that the caller allowed, from the call's arrival."""
     done: Done
     progress: Callable[[Progress], None] | None = None
     client_requests: Client | None = None
     session: str = ""
-    """Of the client; an opaque name, no secret.  Empty where there is none, as for the command line."""
+    """Session of the client: an opaque name, not a secret. Empty for the command line, which has no sessions."""
     grant: Grant | None = None
-    """What the client may do for whom it is made, be it through another service; None for all."""
+    """What the client on whose behalf it is made may do, even if another service makes the call. None: everything."""
     target: str = ""
-    """What it is about, in the words of who made it (`proto.target`)."""
+    """What the call is about, as described by its maker (`proto.target`)."""
     peer: str = ""
-    """Where the client is."""
+    """Address of the client."""
     mandate: Mandate | None = None
-    """Of a call that a client asked for beforehand."""
+    """Mandate of a call that a client requested in advance."""
     for_client: bool = True
-    """Whether a client waits for it, be it through another service; services make calls for themselves too."""
+    """Whether a client waits for it, directly or through another service; services also make calls for themselves."""
     frame_id: int = 0
-    """Its number on the link while it is in flight; 0 otherwise."""
+    """Its number on the link while in flight; otherwise 0."""
     generation: Generation | None = None
-    """The one that it was sent to last."""
+    """The generation to which it was last sent."""
     deaths: int = 0
-    """Generations that died with it in flight."""
+    """Number of generations that died with it in flight."""
     suspect: bool = False
     withdrawn: bool = False
-    """Answered, or not wanted any more: `done` is not called again."""
+    """Whether it is answered or no longer wanted, so that `done` must not be called again."""
 
     def is_repeatable(self) -> bool:
-        """Whether the call may be sent again although it may have been executed."""
+        """Return whether the call may be sent again although it may have been executed."""
         if not self.op.idempotent:
             return False
         if not self.op.once_with:
@@ -133,7 +133,7 @@ class RoutedCall(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Waiting:
-    """What comes back to a caller in the kernel's own process, until the end of its call."""
+    """Receives replies for a caller in the kernel's own process, until its call ends."""
 
     def __init__(self, client_requests: Client | None) -> None:
         self.finished = trio.Event()
@@ -158,11 +158,11 @@ class FrontClient:
         self._questions: dict[int, Waiting] = {}
 
     def requests(self, call_id: int) -> FrontRequests:
-        """The client end of the call that the front has this number for."""
+        """Return the client interface for the front's call with this number."""
         return FrontRequests(self, call_id)
 
     def answered(self, frame: Return | Fault | Unfinished | Progress) -> bool:
-        """Whether the frame answers a question."""
+        """Return whether the frame belongs to a question; if it does, pass the answer on."""
         if isinstance(frame, Progress) or frame.id < FIRST_ID:
             return False
         if (question := self._questions.get(frame.id)) is not None:
@@ -170,7 +170,7 @@ class FrontClient:
         return True
 
     def gone(self) -> None:
-        """The front is dead: no question will be answered."""
+        """Note that the front is dead, so no question will be answered."""
         for question in self._questions.values():
             question.done(errors.Unavailable("the client's connection was lost before it answered"))
 
@@ -201,13 +201,13 @@ class FrontClient:
 
 @dataclass(frozen=True)
 class FrontRequests:
-    """`Client` for one call that a front makes for a client."""
+    """`Client` for a call that a front makes for a client."""
 
     client: FrontClient
     call_id: int
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        """The router passes the call's own on; this is for that of calls made while it is served."""
+        """Send progress of calls made while serving this one. The router forwards the call's own progress."""
         with contextlib.suppress(LinkClosed):
             self.client.channel.post(Progress(self.call_id, done, total, message))
 
@@ -219,11 +219,11 @@ class FrontRequests:
         return await self.client.ask(self.call_id, question)
 
 
-class Held:
-    """The bytes of bodies that the kernel holds for all generations together, and their bound.
+class HeldBytes:
+    """Counts the bytes of bodies that the kernel holds for all generations, and limits the total.
 
-    They are of bodies that have not arrived whole, of calls that are not answered, and of answers that their caller
-    has not read.
+    These are bodies that have not arrived completely, parameters of unanswered calls, and replies that their caller has
+    not read.
     """
 
     def __init__(self, most: int = MAX_HELD_BYTES) -> None:
@@ -231,85 +231,85 @@ class Held:
         self.generations: set[Generation] = set()
 
     def exceeds(self, size: int = 0) -> bool:
-        """Whether it is more than may be, with `size` bytes more."""
+        """Return whether the total plus `size` exceeds the limit."""
         return sum(each.held_bytes for each in self.generations) + size > self.most
 
     def make_room(self) -> None:
-        """End the generation for which most is held, if all together is too much."""
+        """End the generation that holds the most, if the total exceeds the limit."""
         if self.exceeds():
             max(self.generations, key=lambda each: each.held_bytes).held_too_much(self.most)
 
 
 class Generation:
-    """One process of a service, from its start to its death.
+    """One process of a service, from start to death.
 
-    The supervisor creates it and watches over it; the router keeps its calls here, those to it and those that it makes.
+    The supervisor creates and watches it. The router keeps its calls here: those to it and those it makes.
     """
 
-    def __init__(self, service: str, number: int, mode: str = "", held: Held | None = None) -> None:
-        self.held = held or Held()
+    def __init__(self, service: str, number: int, mode: str = "", held: HeldBytes | None = None) -> None:
+        self.held = held or HeldBytes()
         self.service = service
-        """Its name, which for the others of a pool is not that of the service."""
+        """Name of the instance. Only the first instance of a pool has the name of the service."""
         self.number = number
         self.mode = mode
         self.channel: Channel | None = None
-        """The kernel's end of its link, once that is there."""
+        """The kernel's end of its link, once it exists."""
         self.takes_calls = False
-        """From READY until it drains, or its link is closed."""
+        """True from READY until it drains or its link is closed."""
         self.calls: dict[int, RoutedCall] = {}
-        """The calls in flight to it, by their number on the link."""
+        """Calls in flight to it, by their number on the link."""
         self.made: dict[int, RoutedCall] = {}
-        """Its own calls to services, by its number for each."""
+        """Its own calls to services, by the number it gave them."""
         self.asks: dict[int, trio.CancelScope] = {}
-        """Its calls that the kernel itself answers, questions to clients among them."""
+        """Its calls that the kernel itself handles, including questions to clients."""
         self._sizes: dict[int, int] = {}
-        """Of the parameters of both."""
+        """Sizes of the parameters of `made` and `asks`."""
         self._asked_bytes = 0
         self.client: FrontClient | None = None
-        """Set for a front once it is READY: the clients that it speaks for."""
+        """The clients for which a front speaks; set once the front is READY."""
 
     @property
     def held_bytes(self) -> int:
-        """What the kernel holds for it: see `Held`."""
+        """Number of bytes that the kernel holds for it; see `HeldBytes`."""
         return self._asked_bytes + (self.channel.held_bytes if self.channel is not None else 0)
 
     def held_too_much(self, most: int) -> None:
-        """More than `most` bytes are held for all, and most of them for this one: end it."""
+        """End it: more than `most` bytes are held for all generations, and this one holds the most."""
 
     def serving(self, call_id: int | None) -> RoutedCall | None:
-        """The call in flight to it of that number."""
+        """Return the call in flight to it with this number."""
         return None if call_id is None else self.calls.get(call_id)
 
     def admit(self, call: Call) -> None:
-        """Note a call that it makes.  Raises Overloaded: it waits for too many, or for too large ones."""
+        """Record a call that it makes. Raises Overloaded if it has too many unanswered calls, or too large ones."""
         size = len(call.params)
         if len(self._sizes) >= CALLS_AT_ONCE or self._asked_bytes + size > MAX_ASKED_BYTES:
-            text = f"service {self.service} has too many calls in hand, or too large ones"
+            text = f"service {self.service} has too many calls in flight, or too large ones"
             raise errors.Overloaded(text, retry_after_ms=100)
         if size > frames.PART_BYTES and self.held.exceeds(size):
-            raise errors.Overloaded("the kernel has too many large calls in hand", retry_after_ms=100)
+            raise errors.Overloaded("the kernel has too many large calls in flight", retry_after_ms=100)
         self._sizes[call.id] = size
         self._asked_bytes += size
 
     def forget(self, call_id: int) -> None:
-        """It waits for that call no more."""
+        """Note that it no longer waits for that call."""
         self._asked_bytes -= self._sizes.pop(call_id, 0)
 
     def answer(self, call_id: int, outcome: bytes | LinckiaError) -> None:
-        """The outcome of a call that it made."""
+        """Send it the outcome of a call that it made."""
         self.forget(call_id)
         if not isinstance(outcome, LinckiaError):
             dropped = None
             if self.channel is not None and self.channel.is_behind:
                 dropped = f"service {self.service} does not read what it is sent"
             elif len(outcome) > frames.PART_BYTES and self.held.exceeds(len(outcome)):
-                dropped = "the kernel has too many large results in hand"
+                dropped = "the kernel holds too many large results"
             if dropped is not None:
                 outcome = errors.Overloaded(f"the result was dropped: {dropped}", executed=Executed.MAYBE)
         self.post(Fault(call_id, outcome.failure) if isinstance(outcome, LinckiaError) else Return(call_id, outcome))
 
     def post(self, frame: Return | Fault | Progress | Event) -> None:
-        """Send the frame; it is dropped if the link is closed."""
+        """Send the frame, or drop it if the link is closed."""
         if self.channel is not None:
             with contextlib.suppress(LinkClosed):
                 self.channel.post(frame)

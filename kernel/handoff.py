@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from linckia.kernel.edge import contained, kept
+from linckia.kernel.isolation import keep_running, run_isolated
 from linckia.proto import frames
 from linckia.proto.front import (
     MAX_BETWEEN,
@@ -197,7 +197,7 @@ class Handoff:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(kept, "the look at listening sockets", self._look)
+            nursery.start_soon(keep_running, "the look at listening sockets", self._look)
             task_status.started()
             await trio.sleep_forever()
 
@@ -214,7 +214,7 @@ class Handoff:
         """
         if self._nursery is not None:
             front = _Front(name, trio.socket.from_stdlib_socket(end.dup()), condemn)
-            self._nursery.start_soon(contained, f"the clients of {name}", self._serve, front)
+            self._nursery.start_soon(run_isolated, f"the clients of {name}", self._serve, front)
 
     async def attach(self, fd_in: int, fd_out: int, surface: str, memory: int | None = None) -> None:
         """Have a local client served until it has gone and what it had asked is answered.

@@ -1,7 +1,7 @@
-"""Where the parts of the kernel meet: the interfaces between supervisor and router.
+"""The interfaces between supervisor, router and command line.
 
-The supervisor hands each generation's channel to a `GenerationSink` (the router); the command line makes calls through
-`Calls` (the router).  None of them knows the other's inside.
+The supervisor passes each generation's channel to a `GenerationSink` (the router). The command line makes calls through
+`Calls` (the router). None of them knows the others' internals.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from linckia.proto.link import Link
 from linckia.proto.operation import Operation, Params
 
 ROUTINE = {"routine": True}
-"""`extra` of lines of the log that say what happens every day: the file has them, a terminal shows the others."""
+"""`extra` for routine log lines: they are written to the log file but not shown on a terminal."""
 
 
 class CauseKind(enum.StrEnum):
-    """Why a generation ended, as the death tally keeps it."""
+    """Kind of reason for which a generation ended, as counted in the tally of deaths."""
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -41,7 +41,7 @@ class CauseKind(enum.StrEnum):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why a generation ended: the sort, the exit code or signal number, and a sentence for people."""
+    """Why a generation ended: the kind, the exit code or signal number, and a sentence for people."""
 
     kind: CauseKind
     code: int | None = None
@@ -49,19 +49,19 @@ class Cause(msgspec.Struct, frozen=True):
 
     @property
     def is_crash(self) -> bool:
-        """A manual stop, a rest and an orderly end with code 0 are no crash."""
+        """Whether the end was a crash, rather than a manual stop, a rest, or an exit with code 0."""
         wanted = self.kind in (CauseKind.STOPPED, CauseKind.RESTED)
         return not (wanted or (self.kind is CauseKind.EXIT and self.code == 0))
 
     @property
     def accuses(self) -> bool:
-        """Whether what it was doing may have caused that: not where a signal of others killed it, or stopped it."""
+        """Whether its calls may have caused the end: not if an external signal killed or stopped it."""
         by_others = (CauseKind.SIGNAL, signal.SIGKILL), (CauseKind.HANG, signal.SIGSTOP)
         return self.is_crash and (self.kind, self.code) not in by_others
 
 
 class ServiceState(enum.StrEnum):
-    """`FAILED` is a crash loop past its intensity; `RESTING` has no process until it is called."""
+    """State of a service. FAILED is a crash loop beyond its intensity; RESTING has no process until it is called."""
 
     STARTING = "starting"
     READY = "ready"
@@ -74,32 +74,32 @@ class ServiceState(enum.StrEnum):
 
 
 class GenerationSink(Protocol):
-    """What the supervisor tells the router.  All are synchronous and never block."""
+    """Receives the supervisor's notifications. All methods are synchronous and never block."""
 
     def up(self, generation: Generation) -> None:
-        """The generation is READY: calls may be posted on its channel."""
+        """The generation is READY, and calls may be posted on its channel."""
 
     def frame(self, generation: Generation, frame: AnyFrame) -> None:
-        """A frame that is none of the supervisor's own (calls, returns, items, progress, events, …) arrived."""
+        """A frame arrived that the supervisor does not handle itself (calls, returns, items, progress, events, …)."""
 
     def draining(self, generation: Generation) -> None:
-        """No further calls to this generation; those in flight will still be answered."""
+        """The generation accepts no more calls; calls in flight will still be answered."""
 
     def was_used(self, service: str) -> bool:
-        """Whether a client's call, be it through another service, was in its hands since this was last asked."""
+        """Return whether it has handled a client's call, directly or for another service, since the last check."""
 
     def idle_since(self, service: str) -> float | None:
-        """Since when (trio's clock) it has had no call and made none; None while it has, or calls wait for it."""
+        """Return the time (trio's clock) since which it has neither had nor made calls; None if it has any."""
 
     def down(self, generation: Generation, cause: Cause) -> None:
-        """The generation is dead; every frame it had sent has been delivered through `frame` before."""
+        """The generation is dead. All frames it sent have been delivered through `frame`."""
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        """`retry_at` (trio's clock) is when the next start is tried, where one is planned."""
+        """The service's state changed. `retry_at` (trio's clock) is the time of the next start, if one is planned."""
 
 
 class Calls(Protocol):
-    """Makes calls for the kernel's own user."""
+    """Makes calls for the kernel's own components."""
 
     async def call(
         self, operation: Operation[Any], params: Params[Any], *, caller: str, timeout_s: float | None = None,
@@ -109,17 +109,17 @@ class Calls(Protocol):
 
 
 LocalHandler = Callable[[Any, str], Awaitable[object]]
-"""A kernel operation: parameters and caller to result."""
+"""Handler of a kernel operation: takes the parameters and the caller, returns the result."""
 
 Known = Callable[[str], str]
-"""The name of a service.  Raises InvalidParams if there is no such service."""
+"""Returns the name if such a service exists. Raises InvalidParams if not."""
 
 
 class Injector(Protocol):
-    """The class of that name in the module that `chaos.module` names, one per kernel: injects faults into links."""
+    """The class named `Injector` in the module set by `chaos.module`, created once per kernel: injects link faults."""
 
     def channel_to(self, service: str, link: Link) -> Channel:
-        """The kernel's end of a link."""
+        """Return the kernel's end of a link."""
 
     def handlers(self, known: Known) -> Mapping[type[Params[Any]], LocalHandler]:
-        """Handlers of the operations that its module declares with the service `kernel`."""
+        """Return handlers for the operations that its module declares with service `kernel`."""

@@ -22,7 +22,7 @@ from linckia.kernel.cli.kernel_log import open_log
 from linckia.kernel.cli.terminal import complain, say
 from linckia.kernel.config import Config, load
 from linckia.kernel.settings import ConfigError, Flags
-from linckia.kernel.supervisor.spawn import Ahead
+from linckia.kernel.supervisor.spawn import Prestarted
 from linckia.proto.control.address import AlreadyHeld, CannotHold, hold, log_dir, socket_path
 from linckia.proto.control.client import CallFailed, Client, ControlError
 from linckia.proto.front import OFF
@@ -123,10 +123,10 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
 
 def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace, *, resumes: bool) -> None:
     """Raises ConfigError, Failed."""
-    ahead = None
+    prestarted = None
     # Where it cannot be, the front is started from nothing, and what is wrong is said then.
     with contextlib.suppress(OSError):
-        ahead = Ahead(log_dir(config.data_dir), resumes=resumes)
+        prestarted = Prestarted(log_dir(config.data_dir), resumes=resumes)
     # A tenth of the start would go into looking for garbage where all is needed.  `kernel.app` switches it on again.
     gc.disable()
     # Not before: importing it takes half a second, which a start that finds the directory held need not take.
@@ -140,7 +140,7 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace,
     from linckia.kernel.app import leaves, run
 
     serving = partial(
-        run, config, listener, ephemeral=arguments.ephemeral, ahead=ahead,
+        run, config, listener, ephemeral=arguments.ephemeral, prestarted=prestarted,
         on_ready=partial(announce, config),
     )  # fmt: skip
     try:

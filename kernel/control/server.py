@@ -19,8 +19,8 @@ import msgspec
 import trio
 
 from linckia.kernel.control.peers import is_admitted
-from linckia.kernel.edge import contained
 from linckia.kernel.generation import Undecoded
+from linckia.kernel.isolation import run_isolated
 from linckia.kernel.ports import Calls
 from linckia.proto import frames
 from linckia.proto.bounds import exceeded
@@ -124,7 +124,7 @@ class ControlServer:
                         continue
                     # Busy from here on, not from the first request: no client may find the kernel gone meanwhile.
                     self._enter()
-                    connections.start_soon(contained, "a control connection", self._serve, accepted)
+                    connections.start_soon(run_isolated, "a control connection", self._serve, accepted)
             connections.cancel_scope.cancel()
 
     def _enter(self) -> None:

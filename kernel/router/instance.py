@@ -1,4 +1,4 @@
-"""What the router knows of each process of a service, beyond the life of one generation."""
+"""What the router knows about each process of a service, across generations."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from linckia.kernel.ports import ServiceState
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Back-pressure of one service: calls in flight in each instance, and calls that wait for a place."""
+    """Back-pressure limits of a service: calls in flight per instance, and calls that wait for a free slot."""
 
     in_flight: int
     queue: int
 
 
 class Instance(msgspec.Struct, eq=False):
-    """One process of the service, from generation to generation."""
+    """One process of the service, across its generations."""
 
     name: str
     generation: Generation | None = None
-    """The latest one that was READY; None before the first."""
+    """The latest generation that was READY; None before the first."""
     used: bool = False
-    """Whether a client's call was sent to it since that was last asked."""
+    """Whether a client's call was sent to it since the last check."""
     tries_until: float = -math.inf
-    """Until then the suspect that was sent to it has the process to itself."""
+    """Exclusive-use deadline for a suspect call sent to it."""
     busy_at: float = -math.inf
-    """When it last had a call in flight, on trio's clock."""
+    """Time at which it last had a call in flight, on trio's clock."""
     state: ServiceState = ServiceState.WAITING
     reason: str = "it has not been started yet"
     retry_at: float | None = None
@@ -39,11 +39,11 @@ class Instance(msgspec.Struct, eq=False):
 
     @property
     def taking(self) -> Generation | None:
-        """The generation that takes calls, if there is one."""
+        """The generation that accepts calls, if there is one."""
         return self.generation if self.generation is not None and self.generation.takes_calls else None
 
     def is_hopeless(self, deadline: float) -> bool:
-        """Whether a call of this deadline would wait for it in vain."""
+        """Return whether this instance will not be available before the deadline."""
         if self.state in (ServiceState.FAILED, ServiceState.STOPPED):
             return True
         return self.state is ServiceState.BACKOFF and self.retry_at is not None and self.retry_at > deadline

@@ -1,14 +1,14 @@
-"""The calls of one service: who waits, who is in flight, and what becomes of them when a generation dies.
+"""The calls of one service: which wait, which are in flight, and what happens to them when a generation dies.
 
-A call is answered exactly once.  One that was delivered to a generation that died is sent again only if its operation
-is idempotent, and otherwise fails as `MaybeExecuted`.
+Each call is answered exactly once. A call that was delivered to a generation that died is sent again only if its
+operation is idempotent; otherwise it fails with `MaybeExecuted`.
 
-After a death that the service itself caused (not a kill from outside) the calls that were in flight are *suspects*:
-they are sent again one at a time, each with the process for itself for a while, so that a request that kills its
-service is caught alone and refused as `Quarantined`. One that was not alone, and any while the service also dies with
-nothing in hand, as of its work in the background, is not convicted.
+If the service itself may have caused the death (it was not killed from outside), the calls that were in flight become
+*suspects*. They are sent again one at a time, each with exclusive use of the process for a while, so that a request
+that kills its service is identified and refused as `Quarantined`. A call is not convicted if it was not alone, or if
+the service also dies with nothing in flight, for example because of its background work.
 
-A service may be a pool: several instances, each supervised for itself. A call goes to the least loaded that is there.
+A service may be a pool of several instances, each supervised separately. A call goes to the least loaded one available.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 from msgspec.structs import replace
 
-from linckia.kernel.edge import edge
 from linckia.kernel.generation import Generation, RoutedCall
+from linckia.kernel.isolation import isolated
 from linckia.kernel.ports import Cause, ServiceState
 from linckia.kernel.router.instance import Instance, Limits
 from linckia.kernel.router.quarantine import QUARANTINE_S, Quarantine
@@ -33,27 +33,28 @@ from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Access
 
 REPLAYS_AFTER_CRASH = 1
-"""A call whose own generation crashed under it is sent once more; a second crash, alone, convicts it."""
+"""A call whose generation crashed is sent once more. A second crash, with the call alone, convicts it."""
 
 REPLAYS_AFTER_KILL = 3
-"""A kill from outside says nothing against the calls in flight; the bound keeps a killer from making them immortal."""
+"""A kill from outside is no evidence against in-flight calls. The limit keeps repeated kills from replaying them
+forever."""
 
 ALONE_S = 2.0
-"""For which a suspect has a process for itself: one that kills does so soon, and others wait."""
+"""How long a suspect has the process to itself: a call that kills does so soon, and others are waiting."""
 
 OF_ITSELF_S = 60.0
-"""After a crash with nothing in hand, those with something are no proof against it."""
+"""For this long after a crash with nothing in flight, crashes are no evidence against the calls in flight."""
 
 _ASLEEP = (ServiceState.RESTING, ServiceState.DRAINING)
 _COMING = (ServiceState.WAITING, ServiceState.STARTING)
 
 
 class Lane:
-    """All calls to one service, in its `instances` (by default one, of the service's own name).
+    """All calls to one service, in its `instances` (by default one, with the service's name).
 
     Args:
-        wake: called with the name of an instance that rests, or is about to, where it is wanted.
-        start: begins a task beside the calls.
+        wake: called with the name of an instance that is needed while it rests or is about to.
+        start: starts a background task.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Lane:
         self._limits = limits
         self._last_id = 0
         self.instances = {name: Instance(name) for name in instances or (service,)}
-        """By name, the service's own first."""
+        """Instances by name, starting with the service's own."""
         self._queue: collections.deque[RoutedCall] = collections.deque()
         self._suspects: collections.deque[RoutedCall] = collections.deque()
         self._start = start
@@ -85,7 +86,7 @@ class Lane:
         return sum(each.in_flight for each in self.instances.values())
 
     def was_used(self, instance: str) -> bool:
-        """Whether a client's call was in flight in one process of the service since this was last asked."""
+        """Return whether this process has had a client's call in flight since the last check."""
         live = self.instances[instance]
         calls = () if live.generation is None else live.generation.calls.values()
         used = live.used or any(call.for_client for call in calls)
@@ -93,13 +94,13 @@ class Lane:
         return used
 
     def idle_since(self, instance: str) -> float | None:
-        """Since when it has had no call in flight and made none; None while it has, or where calls wait."""
+        """Return the time since which it has neither had nor made calls; None if it has any, or calls are queued."""
         live = self.instances[instance]
         makes_calls = live.generation is not None and live.generation.made
         return None if live.in_flight or makes_calls or self.queued else live.busy_at
 
     def was_busy(self, instance: str) -> None:
-        """It has just made a call itself, or had the answer of one."""
+        """Note that it has just made a call, or received a reply to one."""
         self.instances[instance].busy_at = trio.current_time()
 
     @property
@@ -107,10 +108,10 @@ class Lane:
         return len(self._queue) + len(self._suspects)
 
     def submit(self, call: RoutedCall) -> None:
-        """Send the call now or queue it.
+        """Send the call now, or queue it.
 
-        Raises LinckiaError, and will not call `done`, where neither can be: the service is failed or stopped, the queue
-        is full, the request is quarantined.
+        Raises LinckiaError, and never calls `done`, if neither is possible: the service is failed or stopped, the queue
+        is full, or the request is quarantined.
         """
         if (error := self._refusal(call)) is not None:
             self.failures[error.kind.value] += 1
@@ -121,7 +122,7 @@ class Lane:
         self._wake()
         for each in self.instances.values():
             if self._queue and each.state in _COMING and each.generation is None:
-                # As the system starts, what is waited for comes first.
+                # During start-up, services that somebody waits for go first.
                 self._start_resting(each.name)
 
     def _refusal(self, call: RoutedCall) -> LinckiaError | None:
@@ -140,16 +141,17 @@ class Lane:
         )
 
     def late(self, call: RoutedCall, executed: Executed) -> LinckiaError:
-        """The failure of a call whose time was up before there was an answer."""
+        """Return the failure of a call whose deadline passed without a reply."""
         self.failures["timeout"] += 1
         text = f"{call.op.name}: no answer from service {call.op.service} within {call.limit_s:.3g} s"
         return call.op.failure(errors.Timeout(text, executed=executed))
 
     def withdraw(self, call: RoutedCall, reason: str) -> Executed:
-        """Forget the call, or stop the work: `done` will not be called.  Answers whether it may have been executed."""
+        """Remove the call from the queue, or cancel it. `done` will not be called. Returns whether it may have run."""
         call.withdrawn = True
         if call.frame_id and call.generation is not None:
-            # It keeps its place until the handler says that it has stopped: back-pressure stays honest.
+            # It keeps its slot until the handler reports that it has stopped, so that the limit on calls in flight
+            # holds.
             self._post(call.generation, Cancel(call.frame_id, reason))
             return Executed.MAYBE
         for waiting in (self._queue, self._suspects):
@@ -184,10 +186,10 @@ class Lane:
                 again.append(call)
             else:
                 self._finish(call, error)
-        # They have waited longest.
+        # They have waited longest, so they go to the front.
         self._suspects.extend(call for call in again if call.suspect)
         self._queue.extendleft(reversed([call for call in again if not call.suspect]))
-        # Another instance may take them at once.
+        # Another instance may be free to take them now.
         self._pump()
         self._wake()
 
@@ -217,7 +219,7 @@ class Lane:
     def frame(self, generation: Generation, frame: Return | Fault | Unfinished | Progress) -> None:
         call = generation.calls.get(frame.id)
         if call is None:
-            # It may have crossed a cancellation, or a death.
+            # The frame may have crossed a cancellation or a death.
             if frame.id > self._last_id:
                 raise ProtocolViolation(f"{type(frame).__name__} of call {frame.id}, which was never made")
             return
@@ -229,17 +231,18 @@ class Lane:
                 self._release(generation, call)
                 self._finish(call, errors.from_failure(_of_all_times(call, failure)))
             case Unfinished(begun=begun, failure=failure):
-                # It has ended by itself: there is no use in sending it more.
+                # The service is ending by itself, so send it no more calls.
                 generation.takes_calls = False
                 self._release(generation, call)
                 self._not_done(call, begun=begun, failure=failure)
             case Progress():
                 if call.progress is not None and not call.withdrawn:
-                    with edge(f"progress of {call.op.name}"):
+                    with isolated(f"progress of {call.op.name}"):
                         call.progress(frame)
 
     def _not_done(self, call: RoutedCall, *, begun: bool, failure: Failure) -> None:
-        """Of a generation that ends: the next one may have it, if it may be done twice or was not begun."""
+        """Handle a call that an ending generation did not finish: send it again if it was not begun or is
+        repeatable."""
         failure = _of_all_times(call, failure)
         call.deaths += begun
         if begun and not (call.is_repeatable() and call.deaths <= REPLAYS_AFTER_KILL):
@@ -265,7 +268,7 @@ class Lane:
             outcome = call.op.failure(outcome)
         if not call.withdrawn:
             call.withdrawn = True
-            with edge(f"the answer of {call.op.name}"):
+            with isolated(f"the reply to {call.op.name}"):
                 call.done(outcome)
 
     def _pump(self) -> None:
@@ -288,7 +291,7 @@ class Lane:
                 self._start(self._end_trial)
 
     def _tries_suspect(self) -> bool:
-        """Whether a suspect is in flight."""
+        """Return whether a suspect is in flight."""
         generations = [each.generation for each in self.instances.values() if each.generation is not None]
         return any(call.suspect for generation in generations for call in generation.calls.values())
 
@@ -297,17 +300,17 @@ class Lane:
         self._pump()
 
     def _wake(self) -> None:
-        """Have one more of those that rest come, unless each call has found an idle one or one is coming for it."""
+        """Wake one more resting instance, unless every call has an idle instance, or one that is starting."""
         resting = [each for each in self.instances.values() if each.state in _ASLEEP]
         if resting:
             there = sum(each.taking is not None for each in self.instances.values())
             coming = sum(each.state in _COMING for each in self.instances.values())
             if self.queued + max(0, self.in_flight - there) > coming:
-                # One that still drains comes later than one that has ended.
+                # An instance that is still draining takes longer than one that has ended.
                 self._start_resting(min(resting, key=lambda each: _ASLEEP.index(each.state)).name)
 
     def _free(self) -> Instance | None:
-        """The least loaded instance that takes another call."""
+        """Return the least loaded instance that can take another call."""
         now = trio.current_time()
         there = [
             each
@@ -341,11 +344,11 @@ class Lane:
         try:
             generation.channel.post(frame)
         except LinkClosed:
-            # The supervisor sees the death too and says so through `down`, which decides what becomes of the calls.
+            # The supervisor also notices the death and calls `down`, which decides what happens to the calls.
             generation.takes_calls = False
 
     def _unavailable(self, call: RoutedCall) -> errors.Unavailable | None:
-        """Why there is no use in waiting, if there is none."""
+        """Return why waiting would be in vain, or None if it would not."""
         if not all(each.is_hopeless(call.deadline) for each in self.instances.values()):
             return None
         first = min(self.instances.values(), key=lambda each: math.inf if each.retry_at is None else each.retry_at)
@@ -366,12 +369,12 @@ class Lane:
 
 
 def _of_all_times(call: RoutedCall, failure: Failure) -> Failure:
-    """Of a write that was sent again: that nothing was done the last time says nothing of the time before."""
+    """Do not report a repeated write as not executed just because its last attempt did nothing."""
     if call.deaths and call.op.access is not Access.READ and failure.executed is Executed.NO:
         return replace(failure, executed=Executed.MAYBE)
     return failure
 
 
 def _executed(call: RoutedCall) -> Executed:
-    """A call that was never delivered did nothing."""
+    """Return NO for a call that was never delivered, otherwise MAYBE."""
     return Executed.MAYBE if call.deaths else Executed.NO

@@ -1,4 +1,4 @@
-"""Requests that are refused for a while, because generations crashed with them in flight."""
+"""Requests refused for a while because generations crashed while they were in flight."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from linckia.kernel.generation import RoutedCall
 from linckia.proto import frames
 
 QUARANTINE_S = 600.0
-"""For refusing a convicted request: longer than an agent's retries, short enough that a repair is noticed."""
+"""How long a convicted request is refused: longer than an agent's retries, short enough to notice a fix."""
 
 ENTRIES = 1024
-"""Convictions kept for one service; the oldest goes first."""
+"""Maximum number of convictions remembered per service. The oldest is dropped first."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""The largest request that is remembered: some milliseconds to compare."""
+"""Largest request that is remembered. Comparing one of this size takes some milliseconds."""
 
 
 class _Conviction(NamedTuple):
@@ -26,7 +26,7 @@ class _Conviction(NamedTuple):
     size: int
     digest: bytes
     until: float
-    """On trio's clock."""
+    """Time at which the conviction expires, on trio's clock."""
 
 
 class Quarantine:
@@ -36,7 +36,7 @@ class Quarantine:
         self._kept: collections.deque[_Conviction] = collections.deque()
 
     def convict(self, call: RoutedCall) -> None:
-        """Refuse what it asks from now on."""
+        """Refuse equal requests from now on."""
         if len(call.params) <= MAX_BYTES:
             until = trio.current_time() + QUARANTINE_S
             self._kept.append(_Conviction(call.op.name, len(call.params), _digest(call), until))
@@ -44,7 +44,7 @@ class Quarantine:
             self._kept.popleft()
 
     def left_s(self, call: RoutedCall) -> float:
-        """For how long a request that asks the same is refused still; 0 where none is."""
+        """Return for how long equal requests are still refused; 0 if they are not."""
         now = trio.current_time()
         while self._kept and self._kept[0].until <= now:
             self._kept.popleft()

@@ -1,10 +1,10 @@
-"""Which calls are recorded in the audit log, and how: what was changed, what was to be changed, and what was refused.
+"""Decides which calls are recorded in the audit log: changes, attempted changes, and refusals.
 
-Of the calls in a client's or the operator's name every change is recorded, the steps of a composite tool among them,
-and everything that was forbidden.  What a service calls in its own name is its part of serving such a call, and is
-recorded where it is refused, or where it changes what clients may change too (a download that becomes a document):
-search indexes and graphs that follow what was recorded already would only drown it.  A hand on the services is
-recorded, also that of the operator's page.
+For clients and the operator, every change is recorded, including steps of composite tools, and every forbidden call.
+Calls that a service makes in its own name are recorded only if they are refused, or change something that clients may
+change too (such as a download that becomes a document). Updates of search indexes and graphs, which follow changes
+already recorded, would only clutter the log. Calls that control services are recorded, including those from the
+operator's page.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from linckia.proto.grants import HTTP, STDIO
 from linckia.proto.operation import CLIENT, OPERATOR, Access, Operation
 
 KERNEL = "kernel"
-"""The service name of operations that the kernel itself answers."""
+"""Service name for operations that the kernel itself handles."""
 
 MESSAGE_CHARS = 500
 
 _TRACE_ID = slice(3, 35)
-"""Of a traceparent."""
+"""Position of the trace id in a traceparent."""
 
 
 class AuditLog(Protocol):
-    """`kernel.audit.Audit`, or what stands for it."""
+    """`kernel.audit.Audit`, or a substitute for it."""
 
     def record(self, entry: Entry) -> None: ...
 
@@ -38,7 +38,7 @@ class AuditLog(Protocol):
 
 
 def record(log: AuditLog | None, call: RoutedCall, outcome: object) -> None:
-    """What became of a call, which failed if its outcome is a LinckiaError; nothing where there is no log."""
+    """Record the outcome of a call, which is a LinckiaError if it failed. No-op without a log."""
     if log is None or not _concerns(call.op, call.caller, outcome):
         return
     failure = outcome.failure if isinstance(outcome, LinckiaError) else None
@@ -71,7 +71,7 @@ def _concerns(operation: Operation[Any], caller: str, outcome: object) -> bool:
 
 
 def who(call: RoutedCall) -> str:
-    """Whom the audit log names as the caller."""
+    """Return the caller's name for the audit log."""
     if call.mandate is not None:
         return call.mandate.who
     if call.caller != CLIENT:

@@ -1,7 +1,7 @@
-"""The router: every call of a client, an operator or a service, to whichever service owns the operation.
+"""The router: passes every call of a client, operator or service to the service that owns the operation.
 
-It is the supervisor's `GenerationSink` and everyone's `Dispatcher`.  It never decodes a body that it passes from one
-service to another; traces and the right to ask the client go from a call to the calls made while serving it.
+It is the supervisor's `GenerationSink` and everyone's `Dispatcher`. It never decodes a body that it passes from one
+service to another. Calls made while serving a call inherit its trace and its permission to ask the client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
-from linckia.kernel.edge import contained, edge
 from linckia.kernel.generation import (
     MAX_DECODED_BYTES,
     MAX_QUESTION_BYTES,
@@ -25,6 +24,7 @@ from linckia.kernel.generation import (
     Waiting,
     served,
 )
+from linckia.kernel.isolation import isolated, run_isolated
 from linckia.kernel.mandates import Mandate
 from linckia.kernel.ports import Cause, LocalHandler, ServiceState
 from linckia.kernel.router.instance import Limits
@@ -47,11 +47,12 @@ class Router:
     """Routes calls; `run` must be running in a nursery.
 
     Args:
-        limits: of each service, by its name.
-        pools: the instances of services that are several processes.
-        read_only: whether clients may only call what reads. The operator may go on: the roots are closed to all.
-        audit: where changes and refusals are recorded, if anywhere.
-        fronts: services that speak for clients: they may call as such, and are told of what clients subscribe to.
+        limits: limits of each service, by its name.
+        pools: names of the instances of services with several processes.
+        read_only: whether clients may call only operations that read. The operator may still call others, although
+            nobody may write to the roots.
+        audit: records changes and refusals, if given.
+        fronts: services that act for clients: they may call as clients, and receive events that clients subscribe to.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class Router:
             name: Lane(name, limit, (pools or {}).get(name, ()), wake=self._wake, start=self._start)
             for name, limit in limits.items()
         }
-        """By service."""
-        # By instance as well, since that is what the supervisor knows.
+        """Lanes by service."""
+        # Also by instance, since the supervisor knows only instances.
         self._lanes = {**self.lanes, **{name: lane for lane in self.lanes.values() for name in lane.instances}}
         self._up: set[Generation] = set()
         self._own: dict[str, LocalHandler] = {}
@@ -81,25 +82,26 @@ class Router:
         self._start_resting: Callable[[str], None] = lambda instance: None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keeps the nursery in which the kernel's own operations run when a service calls them."""
+        """Hold the nursery in which kernel operations run when services call them."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
             await trio.sleep_forever()
 
     def wake_with(self, start: Callable[[str], None]) -> None:
-        """Have `start` start an instance that rests: called where calls want it, also while it is still ending."""
+        """Set the function that starts a resting instance. It is called when calls need one, even while it is
+        ending."""
         self._start_resting = start
 
     def _wake(self, instance: str) -> None:
         self._start_resting(instance)
 
     def serve_local(self, name: str, handler: LocalHandler) -> None:
-        """The kernel itself answers operation `name` (declared with service `kernel`)."""
+        """Register the kernel's handler for operation `name` (declared with service `kernel`)."""
         self._own[name] = handler
 
     def lane(self, service: str) -> Lane:
-        """The lane of a service, or of the service that an instance is of."""
+        """Return the lane of a service, or of the service to which an instance belongs."""
         return self._lanes[service]
 
     async def call(
@@ -114,9 +116,9 @@ class Router:
         written: bool = False,
         mandate: Mandate | None = None,
     ) -> object:
-        """See `proto.dispatch.Dispatcher.call`; a result of more than `MAX_DECODED_BYTES` is `Undecoded`.
+        """See `proto.dispatch.Dispatcher.call`. A result of more than `MAX_DECODED_BYTES` is `Undecoded`.
 
-        A call under a `mandate` has its grant, and no other.
+        A call under a `mandate` has the mandate's grant only.
         """
         limit_s = operation.deadline_ms / 1000 if timeout_s is None else timeout_s
         waiting = Waiting(client_requests)
@@ -130,7 +132,7 @@ class Router:
             done=waiting.done,
             progress=None if client_requests is None else waiting.progress,
             client_requests=client_requests,
-            # The kernel's own work for a client is held to that client's grant.
+            # Calls that the kernel makes for a client are restricted to that client's grant.
             grant=grants.current.get() if mandate is None else mandate.grant,
             target=described(params),
             mandate=mandate,
@@ -154,7 +156,7 @@ class Router:
         return await self._recorded(call, work)
 
     async def _outcome(self, call: RoutedCall, waiting: Waiting) -> bytes | LinckiaError:
-        """What a service answers to a call of this process."""
+        """Return a service's reply to a call made in this process."""
         lane = self._lane_of(call.op)
         lane.submit(call)
         executed = Executed.MAYBE
@@ -167,7 +169,7 @@ class Router:
         return lane.late(call, executed) if waiting.outcome is None else waiting.outcome
 
     async def _recorded(self, call: RoutedCall, work: Callable[[], Awaitable[R]]) -> R:
-        """What `work` answers or raises, once the audit log has been told of it."""
+        """Return or raise the outcome of `work`, after recording it in the audit log."""
         outcome: object = Cancelled(f"{call.op.name}: withdrawn by the caller")
         try:
             outcome = result = await work()
@@ -179,7 +181,7 @@ class Router:
         return result
 
     async def _answer_own(self, call: RoutedCall, params: Params[Any]) -> object:
-        """The result of the kernel's own operation as plain data.  Raises LinckiaError."""
+        """Return the result of one of the kernel's own operations as plain data. Raises LinckiaError."""
         try:
             with trio.move_on_at(call.deadline):
                 return msgspec.to_builtins(await self._own[call.op.name](params, call.caller))
@@ -188,7 +190,7 @@ class Router:
             raise call.op.failure(error) from error.__cause__
 
     async def _answer_own_for_service(self, call: RoutedCall, parent: RoutedCall | None) -> bytes:
-        """The same for a call that came over a link, made while serving `parent`, as a body.  Raises LinckiaError."""
+        """Like `_answer_own`, for a service's call made while serving `parent`; returns a body. Raises LinckiaError."""
         grants.current.set(call.grant)
         served.set(parent)
         if len(call.params) > MAX_DECODED_BYTES:
@@ -243,7 +245,7 @@ class Router:
             case Event():
                 self._publish(frame, generation)
             case _ if generation not in self._up:
-                # It is to end, and was never announced as READY.
+                # It is about to end, and was never announced as READY.
                 return
             case Call():
                 self._from_service(generation, frame)
@@ -255,11 +257,11 @@ class Router:
             case frames.Log():
                 call = generation.serving(frame.call)
                 if call is not None and call.client_requests is not None:
-                    with edge("a client's log"):
+                    with isolated("a client's log"):
                         call.client_requests.log(frame.level, generation.service, frame.message)
 
     def _withdraw(self, generation: Generation, call_id: int, *, late: bool) -> None:
-        """A service wants no answer to its call any more; where its time is up, it is told what may have been done."""
+        """Cancel a service's call; if its deadline passed, report to the service whether the call may have run."""
         if (call := generation.made.pop(call_id, None)) is None:
             return
         generation.forget(call_id)
@@ -274,7 +276,7 @@ class Router:
 
     def _from_service(self, generation: Generation, frame: Call) -> None:
         if frame.id in generation.made or frame.id in generation.asks:
-            raise ProtocolViolation(f"a call of number {frame.id}, which another has that is not answered")
+            raise ProtocolViolation(f"call number {frame.id} is already used by an unanswered call")
         operation = self.table.get(frame.op)
         call = None if operation is None else self._routed(generation, frame, operation)
         try:
@@ -291,7 +293,7 @@ class Router:
             generation.answer(frame.id, error)
 
     def _routed(self, generation: Generation, frame: Call, operation: Operation[object]) -> RoutedCall:
-        """A call of a service in its own name, or of a front in the client's or that of the caller it serves."""
+        """Return a service's call in its own name, or a front's call for the client or caller it serves."""
         lane = self._lanes[generation.service]
 
         def done(outcome: bytes | LinckiaError) -> None:
@@ -306,11 +308,11 @@ class Router:
         client_requests = parent.client_requests if parent is not None else None
         if caller == CLIENT and generation.client is not None:
             client_requests = generation.client.requests(frame.id)
-        # The grant of the call that is served, which no service can widen.  Of others a front names it, and any other
-        # service has its own: all that the table lets it call, in its own name.
+        # The grant is that of the call being served, which no service can widen. A front names the grant of its other
+        # calls. Other services have their own grant: everything they may call in their own name.
         own = frame.grant if of_front else Grant(lane.service)
         inherited = parent.grant if parent is not None else None
-        # A client's session is for its front alone to name; what is called while serving it is of the same.
+        # Only a front may name a client's session. Calls made while serving it inherit it.
         session = frame.session if of_front else parent.session if parent is not None else ""
         return RoutedCall(
             op=operation,
@@ -334,14 +336,14 @@ class Router:
     def _pass_on(self, generation: Generation, frame: Call, call: RoutedCall) -> None:
         if generation.client is not None and frame.caller != call.caller:
             raise Forbidden(f"{generation.service} may not call as {frame.caller}")
-        # What a service calls to serve a client is its own concern, within the grant that goes with the call.
+        # What a service calls to serve a client is its own business, within the grant that comes with the call.
         self._admit(call, call.grant if generation.client is not None else None)
         if call.op.service == KERNEL:
             own = partial(self._answer_own_for_service, call, generation.serving(frame.parent))
             self._answer_itself(generation, frame, partial(self._recorded, call, own))
             return
         lane = self._lane_of(call.op)
-        # Also where it fails at once: what it wanted to do is still to be done.
+        # Even if the call fails at once: the service's work is not finished.
         self._lanes[generation.service].was_busy(generation.service)
         generation.made[frame.id] = call
         try:
@@ -351,13 +353,13 @@ class Router:
             raise
 
     def _admit(self, call: RoutedCall, grant: Grant | None) -> None:
-        """Raises Forbidden where the caller, or a client of this grant, may not call it."""
+        """Raise Forbidden if the caller, or a client with this grant, may not make the call."""
         operation, caller = call.op, call.caller
         if not operation.admits(caller):
             who = caller if caller in (CLIENT, OPERATOR) else f"service {caller}"
             raise Forbidden(f"{operation.name} may not be called by {who}")
         if self._read_only and caller == CLIENT and operation.access is not Access.READ:
-            raise Forbidden(f"{operation.name} changes something, and this kernel is read-only (`read_only`)")
+            raise Forbidden(f"{operation.name} makes changes, and this kernel is read-only (`read_only`)")
         if grant is not None and (refusal := operation.refusal(grant)):
             raise Forbidden(refusal)
 
@@ -370,12 +372,12 @@ class Router:
         self._answer_itself(generation, frame, partial(parent.client_requests.ask, frame.params))
 
     def _answer_itself(self, generation: Generation, call: Call, work: Callable[[], Awaitable[bytes]]) -> None:
-        """Answer a service's call with what `work` comes to, in a task."""
+        """Answer a service's call with the outcome of `work`, in a task."""
         scope = trio.CancelScope()
 
         async def answer() -> None:
             outcome: bytes | LinckiaError = Internal(f"{call.op} failed in the kernel; its log has the details")
-            with scope, edge(f"{call.op} for service {generation.service}"):
+            with scope, isolated(f"{call.op} for service {generation.service}"):
                 try:
                     outcome = await work()
                 except LinckiaError as error:
@@ -396,7 +398,7 @@ class Router:
     def _publish(self, event: Event, sender: Generation) -> None:
         between_fronts = event.topic.startswith(TO_FRONTS)
         if between_fronts and sender.client is None:
-            # Of clients' sessions no other service has anything to say.
+            # No other service may send events about clients' sessions.
             return
         for each in self._up:
             meant = each is not sender if between_fronts else event.topic.startswith(mcp.PREFIX)
@@ -406,4 +408,4 @@ class Router:
     def _start(self, task: Callable[[], Awaitable[None]]) -> None:
         if self._nursery is None:
             raise errors.Unavailable("the kernel is ending")
-        self._nursery.start_soon(contained, "a task of the router", task)
+        self._nursery.start_soon(run_isolated, "a task of the router", task)

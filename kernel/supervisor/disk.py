@@ -1,7 +1,7 @@
-"""What a service holds of the disk: its own folder, and files that it has open and deleted.
+"""Disk usage of a service: its own folder, and deleted files that it still has open.
 
-Looked at once a second, and less often where a look takes long. RLIMIT_FSIZE bounds each file beside it
-(`services.runtime.sandbox`), so that no burst in between is one huge file.
+Usage is measured once a second, less often if measuring takes long. RLIMIT_FSIZE also limits each single file
+(`services.runtime.sandbox`), so one huge file cannot slip in between two measurements.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from linckia.proto.removal import empty, remove
 
 INTERVAL_S = 1.0
 SHARE = 1 / 50
-"""Of a processor, for looking."""
+"""Fraction of one processor that measuring may use."""
 
 ENTRY_BYTES = 4096
-"""At least, for each file and folder: empty ones take space as well, and time to count."""
+"""Minimum counted for each file and folder: empty ones take up space too, and time to count."""
 
 _CANNOT_BE_SEEN = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-"""A folder that is closed to its kernel, or lies deeper than a path leads."""
+"""Errors for a folder that the kernel cannot read or whose path is too long."""
 
 _log = logging.getLogger("linckia.supervisor")
 
 
 async def overflow(folder: Path, pid: int, limit: int) -> str:
-    """Until the process with its folder holds more than `limit` bytes of the disk; says how much."""
+    """Wait until the process with this folder uses more than `limit` bytes of disk; return a message with the
+    amount."""
     while True:
         begun = time.monotonic()
         held = await trio.to_thread.run_sync(held_bytes, folder, pid, limit, abandon_on_cancel=True)
@@ -44,9 +45,10 @@ async def overflow(folder: Path, pid: int, limit: int) -> str:
 
 
 async def clear(folder: Path, limit: int) -> str:
-    """Remove a dead service's temporary files, so that the next process does not die of them.
+    """Remove a dead service's temporary files, so that the next process is not ended for them as well.
 
-    Returns what is to be done about the rest where that alone is past the limit: it may be somebody's data.
+    If the other files alone exceed the limit, they are kept, since they may be user data. Returns what to do about
+    them, or "".
     """
     return await trio.to_thread.run_sync(_clear, folder, limit)
 
@@ -54,7 +56,7 @@ async def clear(folder: Path, limit: int) -> str:
 def _clear(folder: Path, limit: int) -> str:
     scratch = folder / SCRATCH_FOLDER
     try:
-        # The folder stays: a standby may use no other.
+        # The folder itself stays: a standby may not be able to use another one.
         empty(scratch) if scratch.is_dir() and not scratch.is_symlink() else remove(scratch)
     except OSError as error:
         _log.warning("the temporary files in %s cannot be removed: %s", scratch, error)
@@ -69,12 +71,12 @@ def _clear(folder: Path, limit: int) -> str:
 
 
 def held_bytes(folder: Path, pid: int, most: float = math.inf) -> float:
-    """Bytes, counted no further than past `most`; infinity where the folder hides what is in it.  Blocks."""
+    """Return the bytes in use, infinity if a folder cannot be read. Counting stops once past `most`. Blocks."""
     return folder_bytes(folder, most, _deleted_bytes(pid))
 
 
 def folder_bytes(folder: Path, most: float = math.inf, total: float = 0.0) -> float:
-    """The same of the folder alone, added to `total`."""
+    """Like `held_bytes`, for the folder only; the result includes `total`."""
     waiting = [str(folder)]
     while waiting and total <= most:
         try:
@@ -89,12 +91,12 @@ def folder_bytes(folder: Path, most: float = math.inf, total: float = 0.0) -> fl
         except OSError as error:
             if error.errno in _CANNOT_BE_SEEN:
                 return math.inf
-            # It changes meanwhile.
+            # Otherwise the folder changed during the scan.
     return total
 
 
 def _deleted_bytes(pid: int) -> int:
-    """Of files without a name that the process has open; 0 where Linux does not tell."""
+    """Return the size of deleted files that the process has open; 0 if Linux does not report it."""
     total = 0
     try:
         for number in os.listdir(f"/proc/{pid}/fd"):

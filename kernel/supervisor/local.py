@@ -1,6 +1,6 @@
-"""Generations as processes of this machine, forked by a zygote or started from nothing.  Linux only (pidfd).
+"""Generations as processes on this machine, forked by a zygote or started from scratch. Linux only (pidfd).
 
-Every process has a session and a process group of its own, dies with the kernel, and is watched by a pidfd.
+Each process has its own session and process group, dies with the kernel, and is watched through a pidfd.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.edge import contained, kept
+from linckia.kernel.isolation import keep_running, run_isolated
 from linckia.kernel.supervisor.placement import Exit, Running
 from linckia.kernel.supervisor.processes import (
     STOPPED,
@@ -32,10 +32,10 @@ from linckia.kernel.supervisor.processes import (
     progress_of,
 )
 from linckia.kernel.supervisor.service_log import ServiceLog
-from linckia.kernel.supervisor.spawn import SERVICE, Ahead, SpawnError, settle, spawn
+from linckia.kernel.supervisor.spawn import SERVICE, Prestarted, SpawnError, settle, spawn
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from linckia.kernel.supervisor.standby import Standby
-from linckia.kernel.supervisor.turns import Turns
+from linckia.kernel.supervisor.start_queue import StartQueue
 from linckia.kernel.supervisor.zygote import Zygote, ZygoteDown
 from linckia.proto import frames
 from linckia.proto.birth import Birth
@@ -43,13 +43,13 @@ from linckia.proto.link import Link, SocketLink, socket_pair
 from linckia.proto.nng_link import NngLink, stream_pair
 
 LINK_MESSAGE_BYTES = 4 * frames.PART_BYTES
-"""No message on the link is longer than a part and its frame; anything longer is not ours."""
+"""Maximum size of a message on the link: a part and its frame. Our services send nothing longer."""
 
 TURN_S = 0.5
-"""For which a service that starts has a core for itself, unless it is ready before."""
+"""How long a starting service has a core to itself, unless it is ready earlier."""
 
 LOOK_INTERVAL_S = 1.0
-"""Between two looks for zombies and for zygotes that are not needed: there is no hurry."""
+"""Interval between checks for zombies and for zygotes that are not needed. Neither is urgent."""
 
 _log = logging.getLogger("linckia.supervisor")
 
@@ -79,12 +79,12 @@ class LocalProcess:
         return self.exit
 
     def _collect(self) -> Exit:
-        # While it is a zombie, the number of its group cannot belong to anybody else.
+        # The group's number cannot be reused while this process is a zombie.
         self._kill_group()
         try:
             result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
         except ChildProcessError:
-            # Another part of this process collected it; that it is dead is certain all the same.
+            # Another part of this process collected it. It is certainly dead.
             result = None
         self.reaper.buried(self.pid)
         last_words = self.log.last_words()
@@ -96,7 +96,7 @@ class LocalProcess:
             oom = result.si_status == signal.SIGKILL and self.oom.read() > self.oom_kills
             ended = Exit(signal=result.si_status, oom=oom, last_words=last_words)
         if self.popen is not None:
-            # So that `subprocess` does not look for it any more.
+            # So that `subprocess` does not wait for it.
             self.popen.returncode = ended.code if ended.code is not None else -(ended.signal or 0)
         self.log.note(f"process {self.pid} ended: {msgspec.json.encode(ended).decode()}")
         return ended
@@ -108,14 +108,14 @@ class LocalProcess:
         if self.exit is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
-                # A process that was stopped takes signals only once it is continued.
+                # A stopped process handles signals only after it is continued.
                 signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
 
     def kill(self) -> None:
         if self.exit is None:
             self._kill_group()
             with contextlib.suppress(ProcessLookupError):
-                # It may not have made its group yet.
+                # Its process group may not exist yet.
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def _kill_group(self) -> None:
@@ -134,7 +134,7 @@ class LocalProcess:
     async def tend(self, used: bool) -> None:
         if used:
             self.on_use()
-        # Kills up to now were others'.
+        # Kills counted so far hit other processes.
         self.oom_kills = self.oom.read()
         await trio.lowlevel.checkpoint()
 
@@ -146,23 +146,30 @@ class LocalProcess:
 
 
 class LocalPlacement:
-    """`placement.Placement`: `log_dir` holds NAME.log of each service, `ahead` becomes the first front, and in `order`
-    services have their first starts, unless they are waited for."""
+    """`placement.Placement` for this machine.
+
+    `log_dir` holds NAME.log for each service. `prestarted` becomes the first front. First starts follow `order`, except
+    that services somebody waits for go first.
+    """
 
     def __init__(
-        self, zygotes: tuple[ZygoteSpec, ...], log_dir: Path, ahead: Ahead | None = None, order: Sequence[str] = ()
+        self,
+        zygotes: tuple[ZygoteSpec, ...],
+        log_dir: Path,
+        prestarted: Prestarted | None = None,
+        order: Sequence[str] = (),
     ) -> None:
         self._log_dir = log_dir
-        self._ahead = ahead
+        self._prestarted = prestarted
         self._reaper = Reaper()
         self._oom = OomCounter()
         self._standbys: dict[str, Standby] = {}
-        """By service."""
-        # At the start, the quick zygotes must not wait for processors with the one that loads for seconds.
+        """Keyed by service name."""
+        # At start-up, the quick zygotes must not compete for cores with the one that loads for seconds.
         cores = os.cpu_count() or 1
-        self._loading = Turns([spec.name for spec in zygotes], max(1, cores - 1))
-        self._starting = Turns(order, max(1, cores - 1))
-        self._hurried: set[str] = set()
+        self._loading = StartQueue([spec.name for spec in zygotes], max(1, cores - 1))
+        self._starting = StartQueue(order, max(1, cores - 1))
+        self._prioritized: set[str] = set()
         self.zygotes = {spec.name: Zygote(spec, log_dir, self._reaper, self._loading) for spec in zygotes}
         self._logs: dict[str, ServiceLog] = {}
         self._nursery: trio.Nursery | None = None
@@ -175,12 +182,12 @@ class LocalPlacement:
             nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery = nursery
             for index, zygote in enumerate(self.zygotes.values()):
-                nursery.start_soon(kept, f"zygote {zygote.spec.name}", zygote.run)
+                nursery.start_soon(keep_running, f"zygote {zygote.spec.name}", zygote.run)
                 if index == 0:
-                    # It loads beside the first front, which all services wait for.
+                    # Loads in parallel with the first front, which all services wait for.
                     nursery.start_soon(zygote.until_ready, math.inf)
             task_status.started()
-            await kept("the look after processes", self._look_after)
+            await keep_running("the periodic check of processes", self._look_after)
 
     async def _look_after(self) -> None:
         while True:
@@ -193,44 +200,44 @@ class LocalPlacement:
         while self._logs:
             self._logs.popitem()[1].close()
 
-    def _take_ahead(self, spec: ServiceSpec) -> Ahead | None:
-        """Once, for a start that it fits."""
+    def _take_prestarted(self, spec: ServiceSpec) -> Prestarted | None:
+        """Return the prestarted process, once, to a start that it is suitable for."""
         if not spec.handoff or spec.env:
             return None
-        ahead, self._ahead = self._ahead, None
-        return ahead
+        prestarted, self._prestarted = self._prestarted, None
+        return prestarted
 
     def _log_of(self, spec: ServiceSpec, pipe: tuple[int, int] | None) -> ServiceLog:
-        """One for all generations: a standby writes to it before it is one."""
+        """Return the service's log, which all its generations share: a standby writes to it before its turn."""
         log = self._logs.get(spec.name)
         if log is None:
             log = self._logs[spec.name] = ServiceLog(self._log_dir, spec.name, spec.log_max_bytes, pipe)
             assert self._nursery is not None, "`run` comes first"
-            self._nursery.start_soon(kept, f"the log of {spec.name}", log.run)
+            self._nursery.start_soon(keep_running, f"the log of {spec.name}", log.run)
         return log
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
         zygote = self.zygotes.get(spec.zygote or "")
         if zygote is not None:
             zygote.needed_by.add(spec.name)
-            if spec.name in self._hurried:
-                self._loading.hurry(zygote.spec.name)
-        ahead = self._take_ahead(spec)
-        # The front is passed descriptors beside its messages.
+            if spec.name in self._prioritized:
+                self._loading.prioritize(zygote.spec.name)
+        prestarted = self._take_prestarted(spec)
+        # The kernel passes descriptors to the front alongside messages.
         pair = socket_pair if spec.handoff else stream_pair
-        ours, theirs = ahead.link if ahead is not None else pair()
+        ours, theirs = prestarted.link if prestarted is not None else pair()
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as given:
             on_failure.callback(ours.close)
             given.enter_context(theirs)
             handoff = None
             if spec.handoff:
-                handoff, end = ahead.handoff if ahead is not None else socket_pair()
+                handoff, end = prestarted.handoff if prestarted is not None else socket_pair()
                 on_failure.callback(handoff.close)
                 given.enter_context(end)
             try:
-                log = self._log_of(spec, ahead.log if ahead is not None else None)
+                log = self._log_of(spec, prestarted.log if prestarted is not None else None)
                 descriptors = (theirs.fileno(), log.fd, *([end.fileno()] if handoff is not None else []))
-                pid, how, popen = await self._start(spec, birth, zygote, descriptors, log, ahead)
+                pid, how, popen = await self._start(spec, birth, zygote, descriptors, log, prestarted)
             except OSError as error:
                 raise SpawnError(f"{spec.name} could not be started: {error}") from error
             self._reaper.own.add(pid)
@@ -246,7 +253,7 @@ class LocalPlacement:
             if zygote is not None and spec.standby and self._nursery is not None:
                 self._dismiss_standby(spec.name)
                 standby = self._standbys[spec.name] = Standby(spec, birth, zygote, self._reaper, log.fd)
-                self._nursery.start_soon(contained, f"the standby of {spec.name}", standby.run)
+                self._nursery.start_soon(run_isolated, f"the standby of {spec.name}", standby.run)
 
         return LocalProcess(
             pid, how, link, pidfd, log, self._reaper, self._oom, popen,
@@ -263,12 +270,12 @@ class LocalPlacement:
         zygote: Zygote | None,
         descriptors: tuple[int, ...],
         log: ServiceLog,
-        ahead: Ahead | None,
+        prestarted: Prestarted | None,
     ) -> tuple[int, str, subprocess.Popen[bytes] | None]:
-        """Pid, how it was started, and the `Popen` where there is one."""
+        """Return the pid, how the process was started, and its `Popen` if it has one."""
         await trio.lowlevel.checkpoint()
-        if ahead is not None and (process := ahead.give(msgspec.json.encode(birth))) is not None:
-            return process.pid, "ahead", process
+        if prestarted is not None and (process := prestarted.configure(msgspec.json.encode(birth))) is not None:
+            return process.pid, "prestart", process
         if birth.generation == 1:
             await self._turn_of(spec, zygote)
         standby = self._standbys.get(spec.name)
@@ -279,7 +286,7 @@ class LocalPlacement:
             try:
                 return await zygote.fork(birth, spec.env, descriptors), "zygote", None
             except ZygoteDown as error:
-                _log.warning("%s is started from nothing: %s", spec.name, error)
+                _log.warning("%s is started from scratch: %s", spec.name, error)
         process = spawn(
             SERVICE, (descriptors[0], *descriptors[2:]), msgspec.json.encode(birth),
             env=spec.env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=spec.oom_score_adj,
@@ -287,7 +294,7 @@ class LocalPlacement:
         return process.pid, "exec", process
 
     async def _turn_of(self, spec: ServiceSpec, zygote: Zygote | None) -> None:
-        """Until the first generation may start."""
+        """Wait until the first generation may start."""
         if zygote is not None:
             await zygote.until_ready(zygote.spec.wait_s)
         await self._starting.begin(spec.name)
@@ -298,13 +305,13 @@ class LocalPlacement:
         await trio.sleep(TURN_S)
         self._starting.end(service)
 
-    def hurry(self, service: str) -> None:
-        if service not in self._hurried:
-            self._hurried.add(service)
-            self._starting.hurry(service)
+    def prioritize(self, service: str) -> None:
+        if service not in self._prioritized:
+            self._prioritized.add(service)
+            self._starting.prioritize(service)
             for zygote in self.zygotes.values():
                 if service in zygote.needed_by:
-                    self._loading.hurry(zygote.spec.name)
+                    self._loading.prioritize(zygote.spec.name)
 
     def _dismiss_standby(self, service: str) -> None:
         if (standby := self._standbys.pop(service, None)) is not None:

@@ -1,6 +1,6 @@
-"""Where a generation runs: the seam between supervision and the making of processes.
+"""Where a generation runs: the interface between supervision and process creation.
 
-`local.LocalPlacement` makes processes of this machine; tests have a placement without any process.
+`local.LocalPlacement` creates processes on this machine; tests use a placement without processes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from linckia.proto.link import Link
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: by `code` or by `signal`, neither where that cannot be known."""
+    """How a process ended: by `code` or by `signal`. Both are None if that is unknown."""
 
     code: int | None = None
     signal: int | None = None
     oom: bool = False
-    """Killed for want of memory."""
+    """Whether the kernel's OOM killer ended it."""
     last_words: str = ""
-    """The end of what it wrote to its log."""
+    """End of its log output."""
 
 
 def cause_of(ended: Exit, asked: Cause | None) -> Cause:
-    """Why a generation ended: what it was `asked` to end for, or else what the operating system says."""
+    """Return why a generation ended: the reason it was `asked` to end, or what the operating system reports."""
     how = "an unknown end" if ended.code is None else f"exit code {ended.code}"
     if ended.signal is not None:
         known = ended.signal in set(signal.Signals)
@@ -48,64 +48,64 @@ def cause_of(ended: Exit, asked: Cause | None) -> Cause:
 
 
 class Running(Protocol):
-    """One process that was started."""
+    """A started process."""
 
     @property
     def pid(self) -> int: ...
 
     @property
     def how(self) -> str:
-        """`zygote`, `exec`, …: for status and logs."""
+        """How it was started (`zygote`, `exec`, …), for status and logs."""
 
     @property
     def link(self) -> Link: ...
 
     @property
     def handoff(self) -> socket.socket | None:
-        """The kernel's end of the socket that takes descriptors to it, where its spec says that it has one."""
+        """The kernel's end of the socket that passes descriptors to it, if its spec has one."""
 
     async def wait(self) -> Exit:
-        """Until it is gone, with all that it spawned in its process group; may be awaited again after cancellation."""
+        """Wait until it and its process group are gone. May be awaited again after cancellation."""
 
     def became_ready(self) -> None:
-        """It is READY: what makes the start of the next generation quick is done from now on."""
+        """Note that it is READY; preparations for a fast start of the next generation begin."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process itself; nothing where it is gone.  A stopped process is continued to get it."""
+        """Send a signal to the process itself, if it still exists. A stopped process is continued to handle it."""
 
     def kill(self) -> None:
-        """SIGKILL to the process and what it spawned; nothing where they are gone."""
+        """Send SIGKILL to the process and everything it spawned, if they still exist."""
 
     def is_stopped(self) -> bool:
-        """Whether it was stopped by a signal, and does nothing until it is let go on."""
+        """Return whether a signal has stopped it, so that it does nothing until continued."""
 
     def activity(self) -> Activity | None:
-        """What its threads are at.  None where unknown."""
+        """Return what its threads are doing; None if unknown."""
 
     def memory_bytes(self) -> int | None:
-        """Memory of its own: anonymous and shared, swapped out included, file-backed not.  None where unknown."""
+        """Return its own memory: anonymous and shared, including swap, excluding file-backed. None if unknown."""
 
     async def tend(self, used: bool) -> None:
-        """Housekeeping, with each ping (the size of its log, say); `used`: clients have called it since the last."""
+        """Do housekeeping at each ping, such as checking the log size. `used`: clients called it since the last one."""
 
     def close(self) -> None:
-        """Give back what was held for it; after `wait`."""
+        """Release its resources. Call it after `wait`."""
 
 
 class Placement(Protocol):
     """A way to start generations."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """What runs beside the generations (zygotes, say), until cancelled."""
+        """Run helper processes such as zygotes, until cancelled."""
 
     async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
-        """Start a generation.  Cancellation leaves no process behind.  Raises SpawnError."""
+        """Start a generation. Cancellation leaves no process behind. Raises SpawnError."""
 
     def dismiss(self, service: str) -> None:
-        """No generation will follow soon: what was made ready for one is given up."""
+        """Release what was prepared for the next generation, since none will start soon."""
 
-    def hurry(self, service: str) -> None:
-        """Somebody waits for its first generation."""
+    def prioritize(self, service: str) -> None:
+        """Give priority to this service's first generation, since somebody waits for it."""
 
     def standby_pid(self, service: str) -> int | None:
-        """The process that waits to be the next generation, if there is one."""
+        """Return the pid of the process waiting to become the next generation, if there is one."""

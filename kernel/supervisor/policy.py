@@ -1,15 +1,16 @@
-"""The restart policy: what becomes of the services when something happens, as a pure function.
+"""The restart policy: decides what happens to services after an event, as a pure function.
 
-`decide` takes the state, what happened, the time and one random number, and gives the new state and the decisions:
-Erlang/OTP's semantics for services that are restarted each for itself (restart types, intensity), and beyond them:
+`decide` takes the state, the event, the time and a random number, and returns the new state and decisions. It follows
+Erlang/OTP's one-for-one semantics (restart types, intensity), with these additions:
 
-- a restart after healthy time is immediate; after that come exponential delays, and healthy time resets them;
-- the system never ends because of a service: past its intensity it is FAILED, and gets one try after a stated time;
-- what a person stopped stays stopped, whatever was planned;
-- death by a signal from outside (`kill -9`) of a service that was READY is restarted at once and not counted;
-- a service that is not called may rest, without a process, and starts at the next call, also where that comes while it
-  is still ending.  A rest is neither a death nor a restart;
-- a service that keeps dying in one mode goes on in the next, and comes back to the better one after healthy time.
+- The first restart after healthy time is immediate. Further ones are delayed exponentially; healthy time resets that.
+- The system never ends because of a service. A service that exceeds its intensity is FAILED and retried once after a
+  stated time.
+- A service that a person stopped stays stopped, whatever was planned.
+- A READY service that dies from an external signal (`kill -9`) restarts at once, and the death is not counted.
+- A service that is not called may rest, without a process. The next call starts it, even while it is still ending. A
+  rest is neither a death nor a restart.
+- A service that keeps dying in one mode switches to the next, and returns to the better one after healthy time.
 """
 
 from __future__ import annotations
@@ -24,49 +25,49 @@ from linckia.kernel.ports import Cause, CauseKind, ServiceState
 from linckia.kernel.supervisor.spec import Backoff, Restart, ServiceSpec, check, shutdown_waves
 
 MAX_CLIMB_DOUBLINGS = 7
-"""A better mode that keeps failing is tried ever less often, down to once in 128 times `climb_after_s`."""
+"""The interval between tries of a better mode doubles with each failure, up to 128 times `climb_after_s`."""
 
 RESTS = "it was not called for a while, and starts at the next call"
 
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Not raised by a process in itself by mistake; the operating system's own SIGKILL is told apart as OOM before."""
+"""Signals that a process does not raise in itself by mistake. SIGKILL by the OOM killer is recognized earlier."""
 
 _GONE = (ServiceState.FAILED, ServiceState.STOPPED, ServiceState.RESTING)
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """One service.  Times are on the caller's clock, in seconds."""
+    """One service. Times are in seconds on the caller's clock."""
 
     state: ServiceState = ServiceState.STOPPED
     reason: str = "not started yet"
     retry_at: float | None = None
-    """In BACKOFF and FAILED: when it is started again."""
+    """Time of the next start, in BACKOFF and FAILED."""
     generation: int = 0
     mode: int = 0
     ready_at: float | None = None
-    """When this generation became READY."""
+    """Time at which this generation became READY."""
     waits_for: frozenset[str] = frozenset()
     crashes: tuple[float, ...] = ()
-    """Deaths that count against the intensity, within its period."""
+    """Times of deaths within the period, which count towards the intensity."""
     streak: int = 0
-    """Unhealthy deaths in a row: the exponent of the back-off."""
+    """Number of consecutive unhealthy deaths: the exponent of the back-off."""
     mode_deaths: int = 0
     on_trial: bool = False
-    """The try after FAILED: one more unhealthy death fails it again at once."""
+    """Whether this is the retry after FAILED: the next unhealthy death fails the service again at once."""
     climbing: bool = False
-    """This generation tries a better mode."""
+    """Whether this generation tries a better mode."""
     failed_climbs: int = 0
     crashed: bool = False
-    """The next start is a restart after a death."""
+    """Whether the next start is a restart after a death."""
     then: ServiceState = ServiceState.STOPPED
-    """While DRAINING: its state once it has ended; WAITING where it is started again at once."""
+    """While DRAINING, the state to enter once it has ended; WAITING means that it is restarted at once."""
     restarts: int = 0
     deaths: dict[CauseKind, int] = {}
     last_death: Cause | None = None
 
     @property
     def lives(self) -> bool:
-        """Whether there is (or is just being made) a process."""
+        """Return whether a process exists or is being created."""
         return self.state in (ServiceState.STARTING, ServiceState.READY, ServiceState.DRAINING)
 
 
@@ -82,7 +83,7 @@ class Boot(msgspec.Struct, frozen=True):
 
 
 class Close(msgspec.Struct, frozen=True):
-    """End everything in order; nothing is started any more."""
+    """End everything in order; start nothing more."""
 
 
 class OfService(msgspec.Struct, frozen=True):
@@ -90,11 +91,11 @@ class OfService(msgspec.Struct, frozen=True):
 
 
 class Due(OfService, frozen=True):
-    """It is time for a planned start."""
+    """A planned start is due."""
 
 
 class Wanted(OfService, frozen=True):
-    """A call waits for a service that rests, or is about to."""
+    """A call waits for a service that is resting or about to."""
 
 
 class StartAsked(OfService, frozen=True): ...
@@ -114,20 +115,20 @@ class BecameReady(OfGeneration, frozen=True): ...
 
 
 class Idle(OfGeneration, frozen=True):
-    """It has had nothing to do for as long as its spec says, and is to rest."""
+    """It has been idle for as long as its spec allows, and should rest."""
 
 
 class ClimbDue(OfGeneration, frozen=True):
-    """It is time to try a better mode."""
+    """A try of a better mode is due."""
 
 
 class Died(OfGeneration, frozen=True):
-    """The process is gone (or could not be made), whatever the reason."""
+    """The process is gone or could not be created, for whatever reason."""
 
     cause: Cause
 
 
-Happening: TypeAlias = (
+Event: TypeAlias = (
     Boot | BecameReady | Died | Due | Idle | Wanted | ClimbDue | StartAsked | StopAsked | RestartAsked | Close
 )  # fmt: skip
 
@@ -139,21 +140,21 @@ class Spawn(OfGeneration, frozen=True):
 
 
 class End(OfGeneration, frozen=True):
-    """End this generation in order (the kill ladder from its first rung)."""
+    """End this generation in order, with the kill ladder from its first rung."""
 
     why: str
     rests: bool = False
-    """For want of anything to do."""
+    """Whether it ends because it is idle."""
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Say that this happened, at that time."""
+    """Report this event at that time."""
 
     at: float
-    happening: Due | ClimbDue
+    event: Due | ClimbDue
 
 
-class Tell(OfService, frozen=True):
+class Notify(OfService, frozen=True):
     """The state of a service changed."""
 
     state: ServiceState
@@ -161,11 +162,11 @@ class Tell(OfService, frozen=True):
     retry_at: float | None
 
 
-Decision: TypeAlias = Spawn | End | Wake | Tell
+Decision: TypeAlias = Spawn | End | Wake | Notify
 
 
 class Plan:
-    """The specs, in start order, and waves of shutdown.  Raises ValueError as `spec.check` does."""
+    """The specs in start order, and the shutdown waves. Raises ValueError like `spec.check`."""
 
     def __init__(self, specs: tuple[ServiceSpec, ...]) -> None:
         check(specs)
@@ -173,26 +174,24 @@ class Plan:
         self.waves = shutdown_waves(specs)
 
     def first(self) -> State:
-        """Before anything was started."""
+        """Return the state before anything is started."""
         return State(children={name: Child() for name in self.specs})
 
 
-def decide(
-    plan: Plan, state: State, happening: Happening, now: float, random: float
-) -> tuple[State, tuple[Decision, ...]]:
-    """What becomes of `state`, and the decisions in the order in which they are carried out.
+def decide(plan: Plan, state: State, event: Event, now: float, random: float) -> tuple[State, tuple[Decision, ...]]:
+    """Return the new state, and the decisions in the order to carry them out.
 
     Args:
-        now: seconds, on one monotonic clock.
-        random: in [0, 1), for the jitter.
+        now: seconds on a monotonic clock.
+        random: number in [0, 1), for jitter.
     """
     step = _Step(plan, state, now, random)
-    step.take(happening)
+    step.take(event)
     return step.finish()
 
 
 def delay_s(backoff: Backoff, streak: int, random: float) -> float:
-    """The wait before a restart, after `streak` unhealthy deaths in a row before this one."""
+    """Return the delay before a restart, given the number of consecutive unhealthy deaths before this one."""
     if streak == 0:
         return 0.0
     # The exponent is bounded so that a very long streak cannot overflow.
@@ -200,12 +199,12 @@ def delay_s(backoff: Backoff, streak: int, random: float) -> float:
     return delay * (1 + backoff.jitter * random)
 
 
-def _told(children: dict[str, Child]) -> list[Tell]:
-    return [Tell(name, child.state, child.reason, child.retry_at) for name, child in children.items()]
+def _notifications(children: dict[str, Child]) -> list[Notify]:
+    return [Notify(name, child.state, child.reason, child.retry_at) for name, child in children.items()]
 
 
 class _Step:
-    """The state made mutable while one happening is worked out; `finish` gives the new state and the decisions."""
+    """A mutable copy of the state while one event is handled; `finish` returns the new state and the decisions."""
 
     def __init__(self, plan: Plan, state: State, now: float, random: float) -> None:
         self.plan = plan
@@ -216,8 +215,8 @@ class _Step:
         self.closing = state.closing
         self.decisions: list[Decision] = []
 
-    def take(self, happening: Happening) -> None:
-        match happening:
+    def take(self, event: Event) -> None:
+        match event:
             case Boot():
                 for name, spec in self.plan.specs.items():
                     self._set(name, state=ServiceState.WAITING, waits_for=frozenset(spec.depends_on))
@@ -234,11 +233,11 @@ class _Step:
             case StopAsked(name):
                 self._soon(name, ServiceState.STOPPED, "stopped on request")
             case _ if not self.closing:
-                self._take_while_open(happening)
+                self._take_while_open(event)
 
-    def _take_while_open(self, happening: Happening) -> None:
-        """What means nothing any more once the system ends."""
-        match happening:
+    def _take_while_open(self, event: Event) -> None:
+        """Handle events that are ignored during shutdown."""
+        match event:
             case Due(name):
                 retry_at = self.children[name].retry_at
                 if retry_at is not None and retry_at <= self.now:
@@ -266,9 +265,9 @@ class _Step:
             self._close_next_wave()
         else:
             self._start_released()
-        told, before = map(_told, (self.children, self.before.children))
-        news = [now for now, then in zip(told, before, strict=True) if now != then]
-        return State(children=self.children, closing=self.closing), (*news, *self.decisions)
+        current, before = map(_notifications, (self.children, self.before.children))
+        changes = [new for new, old in zip(current, before, strict=True) if new != old]
+        return State(children=self.children, closing=self.closing), (*changes, *self.decisions)
 
     def _set(self, name: str, **changes: object) -> Child:
         child = self.children[name] = replace(self.children[name], **changes)
@@ -288,7 +287,7 @@ class _Step:
         self._soon(name, ServiceState.WAITING, why)
 
     def _soon(self, name: str, state: ServiceState, why: str) -> None:
-        """Have it be STOPPED, or started (WAITING), in this step or as soon as the process that it has is gone."""
+        """Make it STOPPED, or start it (WAITING): in this step, or once its current process is gone."""
         child = self.children[name]
         if child.state is ServiceState.DRAINING:
             self._set(name, reason=why, then=state)
@@ -305,7 +304,8 @@ class _Step:
             self._start_soon(name, reason)
 
     def _start_released(self) -> None:
-        """Start those whose wait is over.  A dependency that will not come soon does not hold its dependents back."""
+        """Start services that have waited long enough. A dependency that will not start soon does not hold them
+        back."""
         for name, spec in self.plan.specs.items():
             child = self.children[name]
             if child.state is not ServiceState.WAITING:
@@ -358,7 +358,7 @@ class _Step:
             deaths = {**child.deaths, cause.kind: child.deaths.get(cause.kind, 0) + 1}
             child = self._set(name, deaths=deaths, last_death=cause)
         if child.state is ServiceState.DRAINING or self.closing:
-            # It was ended, so whatever it died of counts for nothing more.
+            # It was ended on purpose, so the cause of death no longer matters.
             self._down(name, ServiceState.STOPPED if self.closing else child.then, child.reason)
         elif spec.restart is Restart.PERMANENT or (spec.restart is Restart.TRANSIENT and cause.is_crash):
             self._crashed(spec, cause)
@@ -368,7 +368,7 @@ class _Step:
     def _crashed(self, spec: ServiceSpec, cause: Cause) -> None:
         name = spec.name
         ready_at = self.children[name].ready_at
-        # The process is gone; only its record matters from here on.
+        # Only the record matters from here on: the process is gone.
         child = self._set(name, state=ServiceState.STOPPED, crashed=True)
         if ready_at is not None and self.now - ready_at >= spec.backoff.healthy_after_s:
             climbs = 0 if child.climbing else child.failed_climbs
@@ -383,7 +383,7 @@ class _Step:
         self._set(name, crashes=crashes, streak=child.streak + 1, mode_deaths=child.mode_deaths + 1)
         lower = child.mode + 1
         if lower < len(spec.modes) and (child.climbing or given_up or child.mode_deaths + 1 >= spec.descend_after):
-            # Another mode is another hypothesis: it starts at once and with a clean record.
+            # The next mode may not have the defect: it starts at once, with a clean record.
             climbs = child.failed_climbs + child.climbing
             self._set(name, mode=lower, crashes=(), streak=0, mode_deaths=0, climbing=False, failed_climbs=climbs)
             self._start_soon(name, cause.text)

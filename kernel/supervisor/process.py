@@ -1,8 +1,9 @@
-"""One generation of one service, from its start to its death: hello, ready, pings, limits, and the kill ladder.
+"""One generation of a service, from start to death: hello, ready, pings, limits, and the kill ladder.
 
-READY is told once, after a hello that names this very generation; a death is noticed at once, and so are a hang, too
-much memory or disk, a slow start and nonsense on the link; every frame that had arrived is delivered before the death
-is told; and the ladder (drain, SIGTERM, SIGABRT, SIGKILL to all that it spawned) ends any process in bounded time.
+READY is reported once, after a hello that identifies this very generation. Deaths are noticed at once, and so are
+hangs, excessive memory or disk use, slow starts, and invalid data on the link. All frames that arrived before a death
+are delivered before it is reported. The kill ladder (drain, SIGTERM, SIGABRT, then SIGKILL to the process group) ends
+any process in bounded time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from linckia.kernel.generation import Generation, Held
+from linckia.kernel.generation import Generation, HeldBytes
 from linckia.kernel.ports import Cause, CauseKind, GenerationSink
 from linckia.kernel.supervisor import disk, processes
 from linckia.kernel.supervisor.placement import Placement, Running, cause_of
@@ -31,19 +32,20 @@ from linckia.proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hell
 from linckia.proto.link import Link, LinkClosed
 
 LAST_FRAMES_S = 0.25
-"""For what had arrived before a death to be read."""
+"""Time allowed for reading frames that arrived before a death."""
 
 UNHEARD_FRAMES_S = 0.02
-"""The same for a process whose hello has not been read; most of those never said it."""
+"""The same limit for a process that died before its hello was read; most of those never sent one."""
 
 LINK_LOST_S = 1.0
-"""Between the end of a link and of its process; a process that lives on without its link is of no use."""
+"""Time allowed between the end of a link and of its process. A process without its link is useless."""
 
 ORDERLY_END_S = 1.0
-"""For a drained service to close its databases and say bye, beyond the time its calls have."""
+"""Time for a drained service to close its databases and say bye, in addition to the time for its calls."""
 
 RUNAWAY = 1.25
-"""A process at this multiple of its memory or threads gets no time to finish: it would take the machine with it."""
+"""A process at this multiple of its memory or thread limit gets no time to finish, since it could take down the
+machine."""
 
 _OURS = (Hello, Ready, Pong, Bye)
 
@@ -51,7 +53,7 @@ _log = logging.getLogger("linckia.supervisor")
 
 
 class Rung(enum.IntEnum):
-    """Of the kill ladder."""
+    """A rung of the kill ladder."""
 
     DRAIN = 0
     TERM = 1
@@ -60,19 +62,19 @@ class Rung(enum.IntEnum):
 
 
 def channel_to(service: str, link: Link) -> Channel:
-    """The kernel's end of a link to `service`."""
+    """Return the kernel's end of a link to `service`."""
     return Channel(link, frames.from_service, max_backlog_bytes=BACKLOG_BYTES, passes_on=True)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How a generation ended, and when that was noticed (trio's clock)."""
+    """How a generation ended, and when that was noticed (on trio's clock)."""
 
     cause: Cause
     noticed_at: float
 
 
 class Liveness:
-    """Whether an event loop answers pings.  Time that the kernel itself overslept is not counted against it."""
+    """Tracks whether an event loop answers pings. Time that the kernel itself overslept does not count."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -82,7 +84,7 @@ class Liveness:
         self.round_trip_s: float | None = None
 
     def ping(self, now: float) -> int:
-        """The number of the ping to send now."""
+        """Return the number of the ping to send now."""
         self._n += 1
         self._sent[self._n] = now
         if self._unanswered_since is None:
@@ -90,7 +92,7 @@ class Liveness:
         return self._n
 
     def pong(self, n: int, now: float) -> None:
-        """Any pong shows that the loop runs."""
+        """Note a pong. Any pong shows that the loop runs."""
         if (sent := self._sent.get(n)) is not None:
             self.round_trip_s = now - sent
             self.heard()
@@ -98,20 +100,20 @@ class Liveness:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it owes a pong."""
+        """Whether a ping is unanswered."""
         return self._unanswered_since is not None
 
     def heard(self) -> None:
-        """Whatever it sends, its loop runs."""
+        """Note that a frame arrived, which shows that the loop runs."""
         self._unanswered_since = None
 
     def excuse(self, waited_s: float) -> None:
-        """Time that it could not have used."""
+        """Do not count time in which the process could not run."""
         if self._unanswered_since is not None:
             self._unanswered_since += waited_s
 
     def hung_for(self, now: float, overslept_s: float) -> float | None:
-        """Since when (seconds) pings are unanswered, if that is too long."""
+        """Return for how many seconds pings have been unanswered if that is too long, otherwise None."""
         if self._unanswered_since is None:
             return None
         self._unanswered_since += overslept_s
@@ -120,21 +122,21 @@ class Liveness:
 
 
 class Life(Generation):
-    """One generation as the supervisor knows it; `run` is its life."""
+    """One generation as the supervisor sees it; `run` covers its whole life."""
 
     def __init__(
         self, spec: ServiceSpec, number: int, mode: str, sink: GenerationSink, *,
         channel_to: Callable[[str, Link], Channel], on_ready: Callable[[Life], None],
-        on_idle: Callable[[Life], None], held: Held,
+        on_idle: Callable[[Life], None], held: HeldBytes,
     ) -> None:  # fmt: skip
-        """`on_idle` is called each time that it is found to have had no call for `rests_after_s`."""
+        """`on_idle` is called each time the generation is found to have had no call for `rests_after_s`."""
         super().__init__(spec.name, number, mode, held)
         self.spec = spec
         self.ready_at: float | None = None
         self.info: dict[str, str] = {}
         self.backlogs: dict[str, frames.Backlog] = {}
         self.in_flight = 0
-        """As its last pong said."""
+        """Number of calls in flight, from its last pong."""
         self.running: Running | None = None
         self.liveness = Liveness(spec.hang_timeout_s)
         self._sink = sink
@@ -153,12 +155,13 @@ class Life(Generation):
         self._all_read = trio.Event()
 
     def end(self, cause: Cause, rung: Rung = Rung.DRAIN) -> None:
-        """End it because of `cause`, beginning at `rung`.  The first cause stays; a harsher rung is gone to at once."""
+        """End it because of `cause`, starting at `rung`. The first cause is kept; a harsher rung takes effect at
+        once."""
         if self._cause is None:
             self._cause = cause
             self._rung = rung
             if self.ready_at is not None:
-                # Not later: a call that came in between would have only as long as draining may take.
+                # Do it now: a call that arrived later would only have the time that draining allows.
                 self._sink.draining(self)
             self._starting.cancel()
             self._asked_to_end.set()
@@ -171,11 +174,11 @@ class Life(Generation):
         self.end(Cause(CauseKind.PROTOCOL, None, text), Rung.KILL)
 
     def condemn(self, why: str) -> None:
-        """End it at once: it broke the protocol."""
+        """End it at once for breaking the protocol."""
         self.end(Cause(CauseKind.PROTOCOL, None, f"broke the protocol: {why}"), Rung.ABORT)
 
     async def run(self, placement: Placement, birth: Birth) -> Ended:
-        """Start it, and watch it until it is dead.  Cancellation: the process is killed and collected first."""
+        """Start it and watch it until it is dead. On cancellation, the process is killed and collected first."""
         try:
             with self._starting:
                 self.running = await placement.start(self.spec, birth)
@@ -231,12 +234,12 @@ class Life(Generation):
         if self._hello is None and not isinstance(frame, Hello):
             raise ProtocolViolation(f"{type(frame).__name__} before hello")
         if self._said_bye and not isinstance(frame, Unfinished):
-            # Which answers calls that crossed its bye.
+            # Unfinished replies to calls that crossed its bye.
             raise ProtocolViolation(f"{type(frame).__name__} after bye")
         self.liveness.heard()
         if not isinstance(frame, _OURS):
             if self.ready_at is None and isinstance(frame, Call):
-                # The router does not know this generation yet, so no answer could reach it.
+                # The router does not know this generation yet, so no reply could reach it.
                 text = f"service {self.spec.name} made a call before it was ready; calls can be made once it is"
                 channel.post(Fault(frame.id, Unavailable(text).failure))
             else:
@@ -253,7 +256,7 @@ class Life(Generation):
             case Bye():
                 self._said_bye = True
                 if self._cause is None and self.ready_at is not None:
-                    # It ends by its own decision, and takes no more calls.
+                    # It ends by its own decision and accepts no more calls.
                     self._sink.draining(self)
                 channel.post(ByeAck())
 
@@ -277,7 +280,7 @@ class Life(Generation):
             self._on_ready(self)
 
     async def _watch(self, channel: Channel, running: Running) -> None:
-        """Startup time, pings, memory, log: once per ping interval."""
+        """Check start-up time, pings, memory and log once per ping interval."""
         interval = self.spec.ping_interval_s
         begun = trio.current_time()
         startup_deadline = begun + self.spec.startup_timeout_s
@@ -301,7 +304,7 @@ class Life(Generation):
                 self._check_stopped(running)
                 await running.tend(self._sink.was_used(self.spec.name))
                 if self._is_idle():
-                    # Nothing is awaited between this look and the end of calls, so no call can come between.
+                    # Nothing is awaited between this check and the end of calls, so no call can arrive in between.
                     self._on_idle(self)
                 next_at = trio.current_time() + interval
 
@@ -318,13 +321,13 @@ class Life(Generation):
         if (silent_s := self.liveness.hung_for(now, overslept)) is not None:
             self._hangs(silent_s)
             return
-        # Where the link is closed, the reader sees to that.
+        # The reader handles a closed link.
         with contextlib.suppress(LinkClosed):
             channel.post(Ping(self.liveness.ping(now)))
             self._pinged.set()
 
     async def _watch_loop(self, channel: Channel, running: Running) -> None:
-        """Look at what the process does while it owes a pong."""
+        """Watch what the process does while a ping is unanswered."""
         limit_s = self.spec.stall_s
         while self._cause is None and limit_s is not None:
             await self._pinged.wait()
@@ -346,14 +349,15 @@ class Life(Generation):
                 before = now
 
     def _hangs(self, silent_s: float) -> None:
-        # It would not hear of draining either; this way its stack gets into the log.
+        # It would not react to draining either, and SIGABRT writes its stack to the log.
         self.end(Cause(CauseKind.HANG, None, f"answered no ping for {silent_s:.1f} s"), Rung.ABORT)
 
     def _check_stopped(self, running: Running) -> None:
-        """One that is stopped is as good as dead: sooner than it would be missed by its pongs, and in start-up too."""
+        """End a stopped process, which is as good as dead: sooner than its pongs are missed, and during start-up
+        too."""
         stopped = running.is_stopped()
         if stopped and self._was_stopped:
-            # It would not hear any other signal.
+            # It would not handle any other signal.
             self.end(Cause(CauseKind.HANG, signal.SIGSTOP, "was stopped by a signal (SIGSTOP)"), Rung.KILL)
         self._was_stopped = stopped
 
@@ -375,10 +379,10 @@ class Life(Generation):
             self.end(Cause(CauseKind.DISK, None, text), Rung.TERM)
 
     async def _descend(self, channel: Channel, running: Running) -> None:
-        """Once asked to end it, go from rung to rung until it is dead (and this is cancelled)."""
+        """Once asked to end the process, climb the ladder rung by rung until it is dead (which cancels this)."""
         await self._asked_to_end.wait()
         if self.ready_at is None and self._rung is Rung.DRAIN:
-            # It has nothing in hand.
+            # It has no calls in flight.
             self._rung = Rung.TERM
         while True:
             rung = self._rung
@@ -388,12 +392,12 @@ class Life(Generation):
                 await trio.sleep(wait_s)
             if self._rung is not rung:
                 continue
-            # Where a start-up that was not waited for stands is of no interest, so no stack dump.
+            # A stack dump of an unfinished start-up is of no interest.
             skips = rung is Rung.TERM and self.ready_at is None
             self._rung = Rung.KILL if skips else Rung(min(rung + 1, Rung.KILL))
 
     def _step(self, rung: Rung, channel: Channel, running: Running) -> float:
-        """Do what the rung is; how long to wait for it to work."""
+        """Carry out the rung; return how long to wait for it to work."""
         spec = self.spec
         if rung is Rung.DRAIN:
             try:
@@ -403,7 +407,7 @@ class Life(Generation):
             return spec.shutdown_timeout_s + ORDERLY_END_S
         if rung is Rung.KILL:
             running.kill()
-            # Only a process in uninterruptible sleep outlasts this, and nothing can be done about it but ask again.
+            # Only a process in uninterruptible sleep survives this. All that can be done is to try again.
             return 1.0
         number = signal.SIGTERM if rung is Rung.TERM else signal.SIGABRT
         _log.info("%s generation %d gets %s", spec.name, self.number, number.name)

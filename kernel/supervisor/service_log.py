@@ -1,4 +1,4 @@
-"""The log of a service or a zygote: what its processes write, in files that cannot fill the disk."""
+"""The log of a service or zygote: output of its processes, in files that cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 import trio
 
 PIECE_BYTES, PIECE_PAUSE_S = 65_536, 0.005
-"""What is taken of a log at once, and the time between two pieces: a service that floods its log waits for itself."""
+"""Size of one read and the pause between reads: a service that floods its log slows down only itself."""
 PIECES_AT_ONCE = 16
-"""The most that a pipe holds: a mebibyte, unless root allows more."""
+"""The most that a pipe holds: one mebibyte, unless root allows more."""
 
 LAST_WORDS_BYTES = 4096
 LAST_WORDS_CHARACTERS = 300
 
 
 class ServiceLog:
-    """What a service writes, in a file that cannot fill the disk; `fd` is its stdout and stderr, a pipe to here.
+    """A size-limited log file; `fd` is the write end of a pipe that serves as the service's stdout and stderr.
 
-    What it writes faster than `run` takes waits in the pipe, and the writer with it. The file is renamed to
-    `NAME.log.1` before it gets past its limit. It is the log of one generation after the other.
+    Output that arrives faster than `run` reads it stays in the pipe and blocks the writer. The file is renamed to
+    `NAME.log.1` before it exceeds its limit. All generations share the log.
     """
 
     def __init__(self, folder: Path, name: str, max_bytes: int, pipe: tuple[int, int] | None = None) -> None:
@@ -40,7 +40,7 @@ class ServiceLog:
         self._size = os.fstat(self._file).st_size
 
     async def run(self) -> None:
-        """Take what is written, piece by piece, until cancelled."""
+        """Read output piece by piece, until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._pipe)
             self._take()
@@ -50,21 +50,21 @@ class ServiceLog:
         try:
             data = os.read(self._pipe, PIECE_BYTES)
         except OSError:
-            # Nothing is there, or it is closed.
+            # The pipe is empty or closed.
             return False
-        # The supervisor's own lines are not the last words of a process.
+        # The supervisor's own lines do not count as last words of a process.
         self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
         self._write(data)
         return True
 
     def _take_all(self) -> None:
-        # A process that writes on and on is not waited for.
+        # Do not wait for a process that never stops writing.
         for _ in range(PIECES_AT_ONCE):
             if not self._take():
                 return
 
     def _write(self, data: bytes) -> None:
-        # A full disk must not stop the supervisor from supervising.
+        # A full disk must not keep the supervisor from supervising.
         with contextlib.suppress(OSError):
             if self._size and self._size + len(data) > self._max_bytes:
                 with contextlib.suppress(FileNotFoundError):
@@ -75,18 +75,20 @@ class ServiceLog:
             self._size += os.write(self._file, data)
 
     def note(self, text: str) -> None:
-        """A line of the supervisor's own."""
+        """Write a line of the supervisor's own."""
         self._take_all()
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._write(f"{stamp} supervisor: {text}\n".encode())
 
     def last_words(self) -> str:
-        """The last line with words in it that was written since this was last asked, shortened: asked at the death of a
-        generation, for its cause."""
+        """Return the last line with text in it written since the previous call, shortened.
+
+        Called when a generation dies, for its cause of death.
+        """
         self._take_all()
-        # From memory: on a full disk they are not in the file.
+        # Taken from memory, since on a full disk the file does not have them.
         text, self._tail = self._tail.decode("utf-8", "replace"), b""
-        # A group of exceptions is written in a frame, which ends below all that it says.
+        # An exception group is printed in a frame, whose lower edge comes after the text.
         lines = [line.strip("| \t") for line in text.splitlines() if any(map(str.isalnum, line))]
         return lines[-1][-LAST_WORDS_CHARACTERS:] if lines else ""
 

@@ -1,10 +1,10 @@
-"""Starting a Python process from nothing: its environment, its descriptors, its session.
+"""Starts a Python process from scratch: its environment, descriptors and session.
 
-Processes are started from the thread that runs trio, the main thread: their tie to the kernel's life
-(`PR_SET_PDEATHSIG`) is to the thread that started them, and a worker thread ends when it idles.
+Processes are started from the main thread, which runs trio. `PR_SET_PDEATHSIG`, which ends them with the kernel, refers
+to the thread that started them, and a worker thread ends when it is idle.
 
-A client that starts Linckia waits for the kernel and for the first front, each of which loads for a fifth of a second.
-So that front's process is started ahead, before the kernel has loaded itself: nothing is imported here that takes long.
+A client that starts Linckia waits for the kernel and the first front, each of which takes a fifth of a second to load.
+So the front's process is started before the kernel has finished loading. This module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from linckia.proto.birth import HEAPS
 from linckia.proto.front import LIBRARIES
 
 SERVICE = "linckia.services.runtime.main"
-"""What becomes a service."""
+"""Module that runs a service."""
 
-AHEAD = "linckia.services.front.main"
-"""What the first front loads ahead."""
+FRONT_MODULE = "linckia.services.front.main"
+"""Module that the first front imports in advance."""
 
 MALLOC = {
-    # glibc's defaults map and unmap each large message, which makes 1 MB messages 3 to 6 times slower.
+    # By default glibc maps and unmaps each large message, which makes 1 MB messages 3 to 6 times slower.
     "MALLOC_MMAP_THRESHOLD_": "268435456",
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MALLOC_TOP_PAD_": "67108864",
-    # One for all threads: of any other, what is free at its end never goes back, whatever is asked of it.
+    # One heap for all threads: free memory at the end of other heaps is never returned, even when asked to.
     HEAPS: "1",
 }
 
@@ -45,22 +45,22 @@ PASSED_PREFIXES = (
     "LC_", "PYTHON", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH_", "PYTORCH_", "ORT_", "CUDA_",
     "NVIDIA_",
 )  # fmt: skip
-"""What of the kernel's environment reaches every child: where things are, which language and zone, how libraries use
-processors and memory. Not the settings, and no key that stands there for another program; what only one service may
-see comes with its birth certificate."""
+"""Variables of the kernel's environment that every child gets: locations, language and time zone, and how libraries use
+processors and memory. Settings are not passed, nor keys meant for other programs. Variables for one service only are in
+its birth certificate."""
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child process."""
+    """Return the environment of a child process."""
     base = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
-    # Not resolved: in a checkout it is the folder of links by which the package has its name.
+    # Not resolved: in a checkout, the package gets its name from a folder of symlinks.
     code = str(Path(proto.__file__).parents[2])
     others = [os.path.abspath(path) for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
     return {
         **base,
         **MALLOC,
         "PYTHONPATH": os.pathsep.join([code, *others]),
-        # What was printed before a SIGKILL must be in the log, and the stack of a crash.
+        # Output before a SIGKILL, and the stack of a crash, must reach the log.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         **extra,
@@ -68,7 +68,7 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 class SpawnError(Exception):
-    """The generation could not be started; says why."""
+    """The generation could not be started; the message says why."""
 
 
 def spawn(
@@ -81,13 +81,13 @@ def spawn(
     folder: Path,
     oom_score_adj: int,
 ) -> subprocess.Popen[bytes]:
-    """Run `python -m module BIRTH_FD FD…` in a session of its own: the descriptors inherited, `birth` to be read.
+    """Run `python -m module BIRTH_FD FD…` in its own session. It inherits the descriptors and reads `birth`.
 
     Raises:
         SpawnError: the operating system refused.
     """
     try:
-        # Not as an argument: those can be read by every user of the machine.
+        # Not passed as an argument, which every user of the machine could read.
         with os.fdopen(os.memfd_create("birth"), "wb") as certificate:
             certificate.write(birth)
             certificate.seek(0)
@@ -101,9 +101,9 @@ def spawn(
 def _run(
     module: str, descriptors: Sequence[int], *load: str, env: Mapping[str, str], log_fd: int, folder: Path
 ) -> subprocess.Popen[bytes]:
-    """Raises OSError, ValueError."""
+    """Start the process. Raises OSError, ValueError."""
     return subprocess.Popen(
-        # -P: no module is ever taken from the working folder.
+        # -P: never import a module from the working folder.
         [sys.executable, "-P", "-m", module, *map(str, descriptors), *load],
         stdin=subprocess.DEVNULL,
         stdout=log_fd,
@@ -115,22 +115,22 @@ def _run(
     )
 
 
-class Ahead:
-    """A front's process that loads, and waits to be told what it is.  It ends where the kernel does before that."""
+class Prestarted:
+    """A front's process that loads in advance and waits for its configuration. It ends if the kernel ends first."""
 
     def __init__(self, folder: Path, *, resumes: bool = False) -> None:
-        """`resumes`: its first clients are in the middle of their sessions.  Raises OSError."""
+        """`resumes`: its first clients are in the middle of sessions. Raises OSError."""
         self.link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.handoff = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = os.pipe()
         birth, self._birth = os.pipe()
         descriptors = (birth, self.link[1].fileno(), self.handoff[1].fileno())
-        load = (AHEAD, *LIBRARIES) if resumes else (AHEAD,)
+        load = (FRONT_MODULE, *LIBRARIES) if resumes else (FRONT_MODULE,)
         self.process = _run(SERVICE, descriptors, *load, env={}, log_fd=self.log[1], folder=folder)
         os.close(birth)
 
-    def give(self, birth: bytes) -> subprocess.Popen[bytes] | None:
-        """Have it be what `birth` says; None where it is not there to be."""
+    def configure(self, birth: bytes) -> subprocess.Popen[bytes] | None:
+        """Give the process its configuration; returns None if the process no longer exists."""
         try:
             with os.fdopen(self._birth, "wb") as certificate:
                 certificate.write(birth)
@@ -140,10 +140,10 @@ class Ahead:
 
 
 def settle(pid: int, oom_score_adj: int) -> None:
-    """What the kernel decides about a process of its own; nothing where it is gone already."""
+    """Set what the kernel decides about a process, if it still exists."""
     try:
         Path(f"/proc/{pid}/oom_score_adj").write_text(str(oom_score_adj), encoding="ascii")
-        # Dumping the core of a process with a model in it takes seconds, during which it is neither alive nor dead.
+        # Dumping the core of a process with a loaded model takes seconds, in which it is neither alive nor dead.
         _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
     except (FileNotFoundError, ProcessLookupError, PermissionError):

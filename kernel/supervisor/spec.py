@@ -1,4 +1,4 @@
-"""Child specs, after Erlang/OTP's: what runs, how it is started, and how often it may fail before that is stated."""
+"""Child specs, as in Erlang/OTP: what runs, how it starts, and how many failures make a crash loop."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class Restart(enum.StrEnum):
-    """When a service that died is started again."""
+    """When a dead service is started again."""
 
     PERMANENT = "permanent"
-    """Always, also after an orderly end."""
+    """Always, even after an orderly end."""
     TRANSIENT = "transient"
-    """After a crash only."""
+    """Only after a crash."""
     TEMPORARY = "temporary"
     """Never."""
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait before a restart: not at all after healthy time, then `base_s * factor**n` up to `max_s`."""
+    """How long to wait before a restart: not at all after healthy time, otherwise `base_s * factor**n`, up to
+    `max_s`."""
 
     base_s: Positive = 0.1
-    """Long enough that a port, a lock or a file of the dead process is free; short enough not to be noticed."""
+    """Long enough to free the dead process's ports, locks and files; short enough to go unnoticed."""
     factor: Annotated[float, Meta(ge=1)] = 2.0
-    """Doubling, as everywhere: seven deaths in a row span a few seconds, so a real crash loop is stated quickly."""
+    """Doubling is customary: seven consecutive deaths take a few seconds, so a real crash loop is reported quickly."""
     max_s: Positive = 30.0
-    """A cause that went away must not keep a service down for longer than a person is willing to wait."""
+    """A service must not stay down, once the cause is gone, for longer than a person is willing to wait."""
     jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    """The delay is lengthened by up to this share, so that services killed together do not all start together."""
+    """Delays are lengthened by up to this fraction, so that services killed together do not all start together."""
     healthy_after_s: Seconds = 5.0
-    """READY for so long is healthy: a defect of start-up shows in its first seconds."""
+    """A service that has been READY for this long is healthy: start-up defects show within seconds."""
     retry_s: Positive = 30.0
-    """A FAILED service is tried again after so long: most causes (a full disk) are put right meanwhile."""
+    """Delay before a FAILED service is retried: most causes, such as a full disk, are fixed by then."""
 
 
 class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,68 +47,69 @@ class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Name
     module: str
-    """Where `open_service` is."""
+    """Module that defines `open_service`."""
     zygote: str | None = None
-    """The zygote that forks it; None: it is always started from nothing."""
+    """Name of the zygote that forks it; None if it always starts from scratch."""
     standby: bool = True
-    """Whether a process forked ahead waits for this one's death (`standby`).  Only where there is a zygote."""
+    """Whether a process forked in advance waits for this one's death (`standby`). Requires a zygote."""
     standby_first_s: Seconds = 1.0
-    """From the first READY to the first such process: while the system starts, clients wait for the processors."""
+    """Delay from the first READY to the first standby: during start-up, clients need the processors."""
     standby_rests_after_s: Positive | None = 300.0
-    """Time without a client's call after which that process is given up, until there is one again.  None: never."""
+    """Seconds without a client's call after which the standby is ended, until the next call. None: never."""
     rests_after_s: Positive | None = None
-    """Time without any call after which it has no process, for what does nothing unless it is called.  None: never."""
+    """Seconds without any call after which its process ends, for services that only act when called. None: never."""
     rests_while: tuple[str, str] | None = None
-    """What it must say of itself for that: a key of its `info`, and the value.  None: it rests whatever it says."""
+    """A key of its `info` and the value it must have for the service to rest. None: no condition."""
     handoff: bool = False
-    """Whether it gets a socket beside its link, over which the kernel hands it what clients come in by."""
+    """Whether it has a second socket, over which the kernel passes it sockets of clients."""
     depends_on: tuple[str, ...] = ()
-    """Services whose first READY its own first start waits for.  Later deaths of theirs leave it alone."""
+    """Services that must be READY once before it starts for the first time. Their later deaths do not affect it."""
     modes: tuple[str, ...] = ()
-    """Fall-back modes, best first (`cuda`, `cpu`)."""
+    """Fallback modes, best first (`cuda`, `cpu`)."""
     descend_after: Annotated[int, Meta(ge=1)] = 3
-    """Unhealthy deaths in a row in one mode before the next mode is tried: one may be chance, three are not."""
+    """Consecutive unhealthy deaths in one mode before the next mode is tried: one may be chance, three are not."""
     climb_after_s: Positive = 600.0
-    """Healthy time in a lower mode before the better one is tried again; a try costs a restart, so not often."""
+    """Healthy time in a lower mode before a better one is tried. Each try costs a restart, so it is rare."""
     restart: Restart = Restart.PERMANENT
-    """A back end's services are there to stay."""
+    """Permanent by default: the services of a back end should keep running."""
     intensity: Annotated[int, Meta(ge=0)] = 6
-    """More deaths than this within `period_s` are a crash loop; what dies at once gets there in about 6 s: past any
-    passing disturbance, before a caller's patience ends."""
+    """More deaths than this within `period_s` are a crash loop. A service that always dies at once gets there in about
+    6 s: longer than passing disturbances, shorter than a caller's patience."""
     period_s: Positive = 30.0
-    """The window of `intensity`: short, so that unrelated deaths hours apart are never added up."""
+    """Window for `intensity`: short, so that unrelated deaths hours apart never add up."""
     backoff: Backoff = Backoff()
     startup_timeout_s: Positive = 60.0
-    """From spawn to READY: a cold page cache makes loading a model take tens of seconds on a slow disk."""
+    """Limit from spawn to READY: with a cold page cache, loading a model from a slow disk takes tens of seconds."""
     ping_interval_s: Positive = 1.0
-    """A ping costs 0.1 ms; a second is as finely as a person perceives a stall."""
+    """A ping costs 0.1 ms, and people hardly notice stalls shorter than a second."""
     hang_timeout_s: Positive = 5.0
-    """A healthy event loop answers in milliseconds, a starved one in a second; deadlines of callers are 10 s."""
+    """A healthy event loop answers in milliseconds, a starved one within a second; callers' deadlines are 10 s."""
     stall_s: Positive | None = None
-    """The same for what never keeps its loop busy: time in which it slept or had a processor, and answered no ping,
-    without that in which it waited for one (`processes`).  None: it may compute for as long as `hang_timeout_s`."""
+    """Hang limit for services that never keep their loop busy: time without a pong in which the process slept or had a
+    processor, not counting waits for a processor (`processes`). None: it may compute for `hang_timeout_s`."""
     shutdown_timeout_s: Positive = 5.0
-    """For calls in hand to finish when it is told to end."""
+    """Time for in-flight calls to finish when it is told to end."""
     term_timeout_s: Positive = 2.0
-    """SIGTERM cancels the calls in hand, which needs no longer than closing a database does."""
+    """SIGTERM cancels in-flight calls, which takes no longer than closing a database."""
     abort_timeout_s: Positive = 1.0
-    """SIGABRT only prints stacks and dies; a millisecond is usual."""
+    """SIGABRT only prints stacks and ends the process, usually within a millisecond."""
     memory_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
-    """Of its own, not file-backed, memory (swapped out included); past it the service is replaced.  None: no limit."""
+    """Limit for its own memory, including swap, excluding file-backed pages; above it the service is replaced. None: no
+    limit."""
     disk_limit_bytes: Annotated[int, Meta(gt=0)] | None = None
-    """Of its own folder and of files that it deleted and has open; past it the service is ended.  None: no limit."""
+    """Limit for its own folder and deleted files it has open; above it the service is ended. None: no limit."""
     thread_limit: Annotated[int, Meta(gt=0)] | None = None
-    """Past it the service is ended; one that has a user of its own cannot start many more.  None: no limit."""
+    """Above this the service is ended; a service with its own user cannot start many more. None: no limit."""
     in_flight: Annotated[int, Meta(ge=1)] = 64
-    """Calls served at once; more only share the same two cores."""
+    """Calls served at once; more would only share the same two cores."""
     queue: Annotated[int, Meta(ge=0)] = 256
-    """Callers that wait for room: a burst of an agent's parallel calls, not an hour's backlog."""
+    """Calls that may wait: room for a burst of an agent's parallel calls, not for an hour's backlog."""
     env: dict[str, str] = {}
-    """Added to the environment."""
+    """Additional environment variables."""
     oom_score_adj: Annotated[int, Meta(ge=0, le=1000)] = 500
-    """Out of memory, the operating system takes a service before the kernel, which alone can start another."""
+    """When memory runs out, the system kills a service before the kernel, which alone can restart others."""
     log_max_bytes: Annotated[int, Meta(ge=4096)] = 8 * 1024 * 1024
-    """Size at which the service's log is rotated: enough to hold the story of a crash, never a filled disk."""
+    """Size at which the log is rotated: large enough to explain a crash, too small to fill a disk."""
 
 
 class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,23 +117,23 @@ class ZygoteSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Name
     preload: tuple[str, ...]
-    """Modules to import, and never to use before the fork."""
+    """Modules to import, but not use, before the fork."""
     modules: tuple[str, ...] = ()
-    """Those of its services: each is imported when it is first to be forked, or while there is nothing else to do."""
+    """Modules of its services. Each is imported at its first fork, or earlier when the zygote is idle."""
     rests_after_s: Seconds | None = None
-    """Time without any of its services after which it is ended, to load again when one is to start.  None: it stays."""
+    """Seconds without any of its services after which it ends; it loads again for the next start. None: it stays."""
     wait_s: Seconds = 2.0
-    """How long a start waits for a zygote that is still loading, before the service is started from nothing."""
+    """How long a start waits for a loading zygote before the service is started from scratch."""
     load_timeout_s: Positive = 120.0
     """Loading torch and transformers from a cold, slow disk takes a minute; longer is a hang."""
     stalled_s: Positive = 5.0
-    """Without any processor time while it loads, as one has that was stopped: then it is killed."""
+    """Time without using any processor while loading, as when it was stopped, after which it is killed."""
     fork_timeout_s: Positive = 5.0
-    """A fork takes 10 ms; 5 s leaves room for a swapping machine, then the zygote is replaced."""
+    """A fork takes 10 ms. 5 s leaves room for a swapping machine; after that, the zygote is replaced."""
 
 
 def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None = None) -> None:
-    """Raises ValueError, which names the field, where specs (and zygotes, if given) make no sense together."""
+    """Raise ValueError, naming the field, if the specs (and zygotes, if given) are inconsistent."""
     names = [spec.name for spec in specs]
     known_zygotes = [zygote.name for zygote in zygotes or ()]
     for spec in specs:
@@ -146,14 +148,14 @@ def check(specs: tuple[ServiceSpec, ...], zygotes: tuple[ZygoteSpec, ...] | None
 
 
 def shutdown_waves(specs: tuple[ServiceSpec, ...]) -> tuple[tuple[str, ...], ...]:
-    """The order of an orderly end: services without dependents first, each wave at once.  Raises ValueError."""
+    """Return the shutdown order: services without dependents first; each wave ends at once. Raises ValueError."""
     left = {spec.name: set(spec.depends_on) for spec in specs}
     waves: list[tuple[str, ...]] = []
     while left:
         needed = set().union(*left.values())
         wave = tuple(name for name in reversed(left) if name not in needed)
         if not wave:
-            raise ValueError(f"`depends_on`: {', '.join(left)} depend on each other in a circle")
+            raise ValueError(f"`depends_on`: {', '.join(left)} depend on each other in a cycle")
         waves.append(wave)
         for name in wave:
             del left[name]

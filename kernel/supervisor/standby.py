@@ -1,9 +1,10 @@
-"""Standbys: for each service that runs, a process forked ahead that takes its place within milliseconds of its death.
+"""Standbys: processes forked in advance, one for each running service, that replace it within milliseconds of its
+death.
 
-It has done what can be done before it is known when it will be wanted (see `services.runtime.main`): from a kill to
-the next answer it takes a tenth to a half of the time that it takes without (`scripts/bench kills`).  Where there is
-none that fits, the service is forked or started from nothing.  A service that is not called for a while has none until
-it is called again: it holds some 10 MB.
+A standby has done all work that does not depend on when it is needed (see `services.runtime.main`). The time from a
+kill to the next reply is a tenth to a half of what it is without one (`scripts/bench kills`). If there is no suitable
+standby, the service is forked or started from scratch. A standby takes some 10 MB, so a service that has not been
+called for a while has none until its next call.
 """
 
 from __future__ import annotations
@@ -29,26 +30,28 @@ from linckia.proto.birth import Birth, Wake
 from linckia.proto.link import rights, socket_pair
 
 AFTER_A_RESTART_S = 0.005
-"""So that the calls that waited for the restart are answered first."""
+"""Delay that lets calls that waited for the restart be answered first."""
 
 AGAIN_S = 30.0
-"""After the death of a standby: it was killed for want of memory, or cannot live."""
+"""Delay after the death of a standby, which was killed for lack of memory or cannot run at all."""
 
 OOM_SCORE_ADJ = 800
-"""Out of memory, the first to go: it serves no call."""
+"""Standbys are the first to go when memory runs out, since they serve no calls."""
 
 _log = logging.getLogger("linckia.supervisor")
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Standby:
-    """That for the generation after the one of `birth`, which is READY; `run` must be running.  Cancelling `scope` ends
-    it."""
+    """The standby for the generation after the READY one that has `birth`.
+
+    `run` must be running; cancelling `scope` ends it.
+    """
 
     def __init__(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, reaper: Reaper, log_fd: int) -> None:
         self.scope = trio.CancelScope()
         self.pid: int | None = None
-        """Of the process that waits; None while there is none."""
+        """Pid of the waiting process; None if there is none."""
         self._spec = spec
         self._birth = birth
         self._zygote = zygote
@@ -57,20 +60,22 @@ class Standby:
         self._pidfd = -1
         self._control: socket.socket
         self._waiting = self._patience = trio.CancelScope()
-        """`_patience` is at its end once the service has not been called for so long."""
+        """`_patience` expires when the service has not been called for long enough."""
         self._was_called = trio.Event()
         self.called()
 
     def called(self) -> None:
-        """The service was called since this was last said: be there."""
+        """Note that the service has been called since the last time, so a standby is worth having."""
         rests_after_s = self._spec.standby_rests_after_s
         self._deadline = trio.current_time() + (math.inf if rests_after_s is None else rests_after_s)
         self._patience.deadline = self._deadline
         self._was_called.set()
 
     def take(self, birth: Birth, descriptors: Sequence[int]) -> int | None:
-        """Have it be the generation that this certificate describes: its pid, which is the caller's to collect from
-        then on; None where there is none that can be."""
+        """Turn the standby into the generation that `birth` describes.
+
+        Returns its pid, which the caller must collect, or None if no suitable standby exists.
+        """
         dead = select.poll()
         if (pid := self.pid) is None or replace(self._birth, generation=birth.generation) != birth:
             return None
@@ -87,7 +92,7 @@ class Standby:
         return pid
 
     async def run(self) -> None:
-        """Until it is taken, or cancelled."""
+        """Keep a standby until it is taken, or until cancelled."""
         delay = self._spec.standby_first_s if self._birth.generation == 1 else AFTER_A_RESTART_S
         try:
             with self.scope:
@@ -106,7 +111,7 @@ class Standby:
             os.close(self._log_fd)
 
     async def _live(self) -> bool:
-        """One process from its birth to its turn (True), or to its death."""
+        """Run one process until it is taken (returns True) or dies."""
         ours, theirs = socket_pair()
         with ours:
             with theirs:
@@ -128,7 +133,7 @@ class Standby:
                 if not is_taken:
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-                    # Its exit status is not needed: the reaper collects it.
+                    # Nobody needs its exit status: the reaper collects it.
                     self._reaper.buried(pid)
                 os.close(self._pidfd)
         return is_taken

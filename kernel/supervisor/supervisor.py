@@ -1,7 +1,7 @@
-"""The supervisor: carries out what the restart policy decides, on processes that a placement starts.
+"""The supervisor: carries out the restart policy's decisions on processes that a placement starts.
 
-The router hears of READY, draining and death of every generation, in that order; and when the supervisor ends, in order
-or not, no service outlives it.
+The router is notified of READY, draining and death of every generation, in that order. When the supervisor ends,
+orderly or not, no service outlives it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection
 import msgspec
 import trio
 
-from linckia.kernel.edge import contained, edge
-from linckia.kernel.generation import Held
+from linckia.kernel.generation import HeldBytes
+from linckia.kernel.isolation import isolated, run_isolated
 from linckia.kernel.ports import ROUTINE, Cause, CauseKind, GenerationSink, ServiceState
 from linckia.kernel.supervisor import policy, processes
 from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.placement import Placement
-from linckia.kernel.supervisor.policy import Decision, Happening, Plan
+from linckia.kernel.supervisor.policy import Decision, Event, Plan
 from linckia.kernel.supervisor.process import Ended, Life, channel_to
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
 from linckia.kernel.supervisor.zygote import ZygoteReport
@@ -32,14 +32,16 @@ from linckia.proto.link import Link
 from linckia.proto.ops.kernel import ServiceFigures
 
 Births = Callable[[ServiceSpec, int, str], Birth]
-"""The birth certificate of a generation, from spec, number and mode."""
+"""Returns the birth certificate of a generation, from spec, number and mode."""
 
 _log = logging.getLogger("linckia.supervisor")
 
 
 class Recovery(msgspec.Struct, kw_only=True):
-    """How the latest death was got over: when it was noticed (trio's clock), and ms from then until all its callers had
-    an answer or were queued again (`answered_ms`), and until the next generation was READY (None: not yet).
+    """How long recovery from the latest death took.
+
+    `noticed_at` is on trio's clock. From then on, `answered_ms` is the time until all callers had a reply or were
+    queued again, and `ready_ms` the time until the next generation was READY (None: not yet).
     """
 
     noticed_at: float
@@ -51,18 +53,18 @@ class ServiceReport(ServiceFigures, frozen=True, kw_only=True):
     """One service as the supervisor sees it."""
 
     how: str = ""
-    """Its process was started."""
+    """How its process was started."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything, in start order."""
+    """The state of all services and zygotes, in start order."""
 
     services: tuple[ServiceReport, ...]
     zygotes: tuple[ZygoteReport, ...] = ()
 
 
 class Supervisor:
-    """All services; `run` must be running.  All other methods are called from trio's thread."""
+    """Supervises all services; `run` must be running. All other methods are called from trio's thread."""
 
     def __init__(
         self,
@@ -77,14 +79,14 @@ class Supervisor:
     ) -> None:
         """
         Args:
-            births: called for each start; what it raises is a failed start.
-            channel_to: the kernel's end of a link, by the service's name.
-            handoff: told of each generation that is READY and has such a socket, with the kernel's end of it, and a
+            births: called for each start. If it raises, the start has failed.
+            channel_to: creates the kernel's end of a link, given the service's name.
+            handoff: called for each READY generation that has a handoff socket, with the kernel's end of it and a
                 function that ends the generation for breaking the protocol.
-            placement: where services are started.
+            placement: starts the services.
 
         Raises:
-            ValueError: the specs make no sense together; names the field.
+            ValueError: the specs are inconsistent; the message names the field.
         """
         check(specs, zygotes)
         self.plan = Plan(specs)
@@ -94,19 +96,19 @@ class Supervisor:
         self._births = births
         self._channel_to = channel_to
         self._handoff = handoff
-        self._held = Held()
+        self._held = HeldBytes()
         self._generations: dict[str, Life] = {}
         self._recoveries: dict[str, Recovery] = {}
-        self._queue: collections.deque[Happening] = collections.deque()
+        self._queue: collections.deque[Event] = collections.deque()
         self._applying = False
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start all services and keep them alive until `shutdown`; `task_status` is told before any is READY.
+        """Start all services and keep them alive until `shutdown`. Reports started before any service is READY.
 
-        Cancellation: all services are killed.
+        On cancellation, all services are killed.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -122,17 +124,18 @@ class Supervisor:
             self._over.set()
 
     async def shutdown(self) -> None:
-        """End all services in order, dependents first, then the zygotes; bounded, until `run` is over.
+        """End all services in order, dependents first, then the zygotes. Returns when `run` is over; takes bounded
+        time.
 
-        Cancellation: the end goes on.
+        Cancellation does not stop the shutdown.
         """
         if self._nursery is not None:
             self._apply(policy.Close())
             await self._over.wait()
 
     def start(self, name: str) -> None:
-        """Start a service that is stopped, failed or waits; nothing where it runs.  Raises InvalidParams, as those
-        below."""
+        """Start a service that is stopped, failed or waiting; no effect if it runs. Raises InvalidParams, like `stop`,
+        `restart` and `wanted`."""
         self._apply(policy.StartAsked(self.known(name)))
 
     def stop(self, name: str) -> None:
@@ -140,39 +143,40 @@ class Supervisor:
         self._apply(policy.StopAsked(self.known(name)))
 
     def restart(self, name: str) -> None:
-        """End a service in order and start it again, now."""
+        """End a service in order and start it again now."""
         self._apply(policy.RestartAsked(self.known(name)))
 
     def wanted(self, name: str) -> None:
-        """A call waits for this service: start it where it rests, and ahead of others at the start of the system."""
-        self._placement.hurry(self.known(name))
+        """Start this service because a call waits for it: wake it if it rests, or move it ahead of others at
+        start-up."""
+        self._placement.prioritize(self.known(name))
         self._apply(policy.Wanted(name))
 
     def known(self, name: str) -> str:
-        """The name of a service.  Raises InvalidParams where there is none of that name."""
+        """Return `name` if it is a service. Raises InvalidParams if not."""
         if name not in self.plan.specs:
             known = ", ".join(self.plan.specs)
             raise InvalidParams(f"there is no service {name!r}; services: {known}", field="service")
         return name
 
     def generation(self, name: str) -> int:
-        """The number of the latest generation; 0 before the first."""
+        """Return the number of the latest generation; 0 before the first."""
         return self._state.children[name].generation
 
     def state(self, name: str) -> ServiceState:
         return self._state.children[name].state
 
     async def wait_for(self, name: str, states: Collection[ServiceState], *, after_generation: int = 0) -> ServiceState:
-        """Until the service is in one of `states` in a generation later than `after_generation`; which of them."""
+        """Wait until the service is in one of `states`, in a generation after `after_generation`; return the state."""
         while True:
             child = self._state.children[name]
             if child.state in states and child.generation > after_generation:
                 return child.state
             await self._changed.park()
 
-    def _apply(self, happening: Happening) -> None:
-        # A decision that is carried out may itself make something happen; that comes after.
-        self._queue.append(happening)
+    def _apply(self, event: Event) -> None:
+        # Carrying out a decision may cause another event, which is handled afterwards.
+        self._queue.append(event)
         if self._applying:
             return
         self._applying = True
@@ -201,32 +205,32 @@ class Supervisor:
                     held=self._held,
                 )  # fmt: skip
                 self._generations[name] = generation
-                nursery.start_soon(contained, f"the life of {name}", self._live, generation)
+                nursery.start_soon(run_isolated, f"the life of {name}", self._live, generation)
             case policy.End(name, number, why, rests):
                 if self._generations[name].number == number:
                     kind = CauseKind.RESTED if rests else CauseKind.STOPPED
                     self._generations[name].end(Cause(kind, None, why))
-            case policy.Wake(at, happening):
-                nursery.start_soon(contained, f"{happening}", self._wake, at, happening)
-            case policy.Tell(name, state, reason, retry_at):
+            case policy.Wake(at, event):
+                nursery.start_soon(run_isolated, f"{event}", self._wake, at, event)
+            case policy.Notify(name, state, reason, retry_at):
                 if state in (ServiceState.STOPPED, ServiceState.FAILED, ServiceState.RESTING):
                     self._placement.dismiss(name)
                 level = logging.ERROR if state is ServiceState.FAILED else logging.INFO
                 when = f", next try in {retry_at - trio.current_time():.1f} s" if retry_at is not None else ""
-                told = f": {reason}" if reason else ""
+                detail = f": {reason}" if reason else ""
                 extra = ROUTINE if self._routine(name, state) else {}
-                _log.log(level, "%s is %s%s%s", name, state, told, when, extra=extra)
+                _log.log(level, "%s is %s%s%s", name, state, detail, when, extra=extra)
                 self._sink.state(name, state, reason, retry_at)
 
     def _routine(self, name: str, state: ServiceState) -> bool:
-        """Whether this is as every day: the start, the end, a rest."""
+        """Return whether this is normal operation: the first start, the shutdown, a rest."""
         begins = state in (ServiceState.WAITING, ServiceState.STARTING, ServiceState.READY)
         unhurt = begins and not self._state.children[name].restarts
         return self._state.closing or unhurt or state is ServiceState.RESTING
 
-    async def _wake(self, at: float, happening: Happening) -> None:
+    async def _wake(self, at: float, event: Event) -> None:
         await trio.sleep_until(at)
-        self._apply(happening)
+        self._apply(event)
 
     async def _live(self, generation: Life) -> None:
         name, number = generation.service, generation.number
@@ -241,7 +245,7 @@ class Supervisor:
             ended = Ended(cause=cause, noticed_at=trio.current_time())
         self._generations.pop(name, None)
         cause = ended.cause
-        with edge(f"the end of {name}"):
+        with isolated(f"the end of {name}"):
             self._sink.down(generation, cause)
         if cause.kind is not CauseKind.RESTED:
             answered_ms = (trio.current_time() - ended.noticed_at) * 1000
@@ -260,7 +264,7 @@ class Supervisor:
         self._apply(policy.BecameReady(name, generation.number))
 
     def status(self) -> Report:
-        """Everything as it is now; some 0.1 ms a service."""
+        """Return the current state of everything; takes some 0.1 ms per service."""
         zygotes: tuple[ZygoteReport, ...] = ()
         if isinstance(self._placement, LocalPlacement):
             zygotes = tuple(zygote.report() for zygote in self._placement.zygotes.values())

@@ -1,7 +1,7 @@
-"""The kernel's end of a zygote: started when first wanted, asked to fork, restarted when it dies.
+"""The kernel's side of a zygote: starts it when it is first needed, asks it to fork, and restarts it when it dies.
 
-A zygote is a convenience: whatever is wrong with it (not loaded yet, dead, hung, unfit to fork), `fork` says so with
-`ZygoteDown` within its time, and the service is started from nothing.
+A zygote is an optimization. Whatever is wrong with it (still loading, dead, hung, unable to fork), `fork` raises
+`ZygoteDown` in time, and the service is started from scratch.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from linckia.kernel.supervisor.processes import STOPPED, Reaper, progress_of, re
 from linckia.kernel.supervisor.service_log import ServiceLog
 from linckia.kernel.supervisor.spawn import SpawnError, spawn
 from linckia.kernel.supervisor.spec import Backoff, ZygoteSpec
-from linckia.kernel.supervisor.turns import Turns
+from linckia.kernel.supervisor.start_queue import StartQueue
 from linckia.proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
 from linckia.proto.link import rights, socket_pair
 from linckia.proto.ops.kernel import ZygoteStatus
 
 OOM_SCORE_ADJ = 300
-"""After the services, whose memory it shares, and before the kernel."""
+"""Killed for lack of memory after the services, which share its memory, and before the kernel."""
 
 LOG_MAX_BYTES = 1024 * 1024
 
 ENV = {"OPENBLAS_NUM_THREADS": "1"}
-"""A BLAS that starts its threads when it is imported would make it unfit: only a process of one thread may fork."""
+"""A BLAS that starts threads on import would make the zygote unfit, since only a single-threaded process may fork."""
 
 _log = logging.getLogger("linckia.supervisor")
 _encoder = msgspec.msgpack.Encoder()
@@ -46,11 +46,11 @@ _decoder: msgspec.msgpack.Decoder[FromZygote] = msgspec.msgpack.Decoder(FromZygo
 
 
 class ZygoteDown(Exception):
-    """It cannot fork now; says why."""
+    """The zygote cannot fork now; the message says why."""
 
 
 class ZygoteState(enum.StrEnum):
-    """Where a zygote stands; UNFIT is for good: what it loads starts threads."""
+    """State of a zygote. UNFIT is permanent: what it loads starts threads."""
 
     IDLE = "idle"
     LOADING = "loading"
@@ -60,7 +60,7 @@ class ZygoteState(enum.StrEnum):
 
 
 class ZygoteReport(ZygoteStatus, frozen=True, kw_only=True):
-    """What clients are told of a zygote, and what metrics and tests want beside it."""
+    """What clients see of a zygote, plus fields for metrics and tests."""
 
     deaths: int
     failed_modules: dict[str, str]
@@ -69,7 +69,7 @@ class ZygoteReport(ZygoteStatus, frozen=True, kw_only=True):
 class Zygote:
     """One zygote; `run` must be running in a nursery."""
 
-    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loading: Turns) -> None:
+    def __init__(self, spec: ZygoteSpec, log_dir: Path, reaper: Reaper, loading: StartQueue) -> None:
         self.spec = spec
         self.state = ZygoteState.IDLE
         self.pid: int | None = None
@@ -89,13 +89,13 @@ class Zygote:
         self._waiting: dict[int, trio.MemorySendChannel[Forked]] = {}
 
     def no_longer_needed_by(self, service: str) -> None:
-        """That service will not be started soon."""
+        """Note that this service will not be started soon."""
         if service in self.needed_by:
             self.needed_by.discard(service)
             self._unneeded_at = trio.current_time()
 
     def rest_if_unneeded(self) -> None:
-        """End it where none of its services has needed it for as long as its spec says; the next fork loads it."""
+        """End it if none of its services has needed it for as long as its spec says. The next fork loads it again."""
         after_s = self.spec.rests_after_s
         if after_s is None or self.needed_by or trio.current_time() - self._unneeded_at < after_s:
             return
@@ -105,7 +105,7 @@ class Zygote:
             self._kill()
 
     def report(self) -> ZygoteReport:
-        """As it is now."""
+        """Return its current state."""
         loaded = self.loaded
         return ZygoteReport(
             name=self.spec.name,
@@ -121,13 +121,13 @@ class Zygote:
     async def fork(
         self, birth: Birth, env: Mapping[str, str], descriptors: Sequence[int], *, standby: bool = False
     ) -> int:
-        """Fork a service that gets the descriptors; its pid, a child of this process.
+        """Fork a service that inherits the descriptors; returns its pid, which is a child of this process.
 
         Args:
-            descriptors: its end of the link, its log, and of the handoff where it has one; of a `standby`, the socket
-                on which it waits for its turn, and the log.
+            descriptors: the service's end of the link, its log, and its end of the handoff socket if it has one. For a
+                `standby`: the socket on which it waits for its turn, and the log.
 
-        Cancellation: while waiting for the zygote to load only; a fork takes milliseconds and is seen through.
+        Cancellation takes effect only while waiting for the zygote to load. A fork takes milliseconds and is completed.
 
         Raises ZygoteDown: no service was forked.
         """
@@ -161,8 +161,8 @@ class Zygote:
         return forked.pid
 
     async def until_ready(self, wait_s: float) -> None:
-        """Until it can fork, or has been waited for that long."""
-        # What does not wait for it starts from nothing meanwhile, and a standby, which nobody waits for, wants it then.
+        """Wait until it can fork, at most `wait_s`."""
+        # A start that does not wait starts from scratch and leaves loading to the standby, which nobody waits for.
         if wait_s:
             self._wanted.set()
         with trio.move_on_after(wait_s):
@@ -170,7 +170,7 @@ class Zygote:
                 await self._changed.park()
 
     async def run(self) -> None:
-        """Keep the zygote alive from when it is first wanted, until cancelled."""
+        """Keep the zygote alive once it is needed, until cancelled."""
         backoff = Backoff()
         streak = 0
         while True:
@@ -238,7 +238,7 @@ class Zygote:
                 os.close(pidfd)
 
     def _bury(self, process: subprocess.Popen[bytes], log: ServiceLog) -> None:
-        # Its services are not in its process group: they have sessions of their own.
+        # Its services have their own sessions, so they are not in its process group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
@@ -253,7 +253,7 @@ class Zygote:
             answers.close()
 
     async def _converse(self, control: trio.socket.SocketType) -> None:
-        """Read its answers until it is dead."""
+        """Read its replies until it is dead."""
         with trio.move_on_after(self.spec.load_timeout_s) as loading:
             try:
                 while packet := await control.recv(MAX_PACKET_BYTES):
@@ -261,17 +261,17 @@ class Zygote:
                     loading.deadline = math.inf
             except (OSError, msgspec.DecodeError) as error:
                 _log.error("zygote %s: %s", self.spec.name, error)
-        # It has closed its end, does not load, or talks nonsense.
+        # It closed its end, does not load, or sent invalid data.
         self._kill()
 
     async def _see_it_load(self, pid: int) -> None:
-        """Kill it where it has stopped to load: services wait for it, and other zygotes for their turn."""
+        """Kill it if it stops making progress while loading, since services and other zygotes wait for it."""
         patience_s = self.spec.stalled_s
         seen, moved_at = 0, trio.current_time()
         while self.state is ZygoteState.LOADING:
             await trio.sleep(patience_s / 5)
             state, ticks = progress_of(pid)
-            # What waits for a core or for the disk will go on.
+            # A process that waits for a core or the disk will continue.
             if ticks != seen or state in "RD":
                 seen, moved_at = ticks, trio.current_time()
             elif trio.current_time() - moved_at >= patience_s and self.state is ZygoteState.LOADING:
@@ -284,7 +284,7 @@ class Zygote:
             if message.id in self._waiting:
                 self._waiting[message.id].send_nowait(message)
             elif message.pid is not None:
-                # The caller has given up: its link is closed by now, and it would end by itself a little later.
+                # The caller gave up. Its link is closed by now, so the process would end by itself a little later.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(message.pid, signal.SIGKILL)
             return
@@ -294,7 +294,7 @@ class Zygote:
             _log.error("zygote %s: module %s could not be loaded: %s", self.spec.name, module, error)
         if message.threads != 1:
             why = f"what it loads starts threads (it has {message.threads}), so it cannot fork"
-            _log.error("zygote %s: %s; services start from nothing", self.spec.name, why)
+            _log.error("zygote %s: %s; services start from scratch", self.spec.name, why)
             self._set(ZygoteState.UNFIT)
             self._kill()
         elif before is None:
@@ -303,5 +303,5 @@ class Zygote:
 
     def _kill(self) -> None:
         if self.pid is not None:
-            # Not collected yet, so the number is still its own.
+            # It has not been collected yet, so the pid cannot have been reused.
             os.kill(self.pid, signal.SIGKILL)

@@ -225,7 +225,7 @@ async def test_manual_stop_is_not_followed_by_a_resurrection(tmp_path: Path) -> 
             rig.supervisor.stop("trial")
             await rig.supervisor.wait_for("trial", {ServiceState.STOPPED})
             assert not is_alive(pid)
-            assert rig.sink.told == [("up", "trial", 1), ("draining", "trial", 1), ("down", "trial", 1)]
+            assert rig.sink.notifications == [("up", "trial", 1), ("draining", "trial", 1), ("down", "trial", 1)]
             assert not rig.sink.causes["trial", 1].is_crash
             with trio.move_on_after(0.5) as quiet:
                 await rig.supervisor.wait_for("trial", {ServiceState.STARTING, ServiceState.READY})

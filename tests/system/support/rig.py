@@ -1,4 +1,4 @@
-"""A supervisor over real processes, with a sink that records what the router would be told."""
+"""A supervisor over real processes, with a sink that records what the router would receive."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ OPERATIONS = tuple(sorted(operation_of(params).name for params in (Echo, Misbeha
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 LIGHT = ZygoteSpec(name="light", preload=("tests.system.support.service",), wait_s=20)
-"""On a loaded machine it loads for longer than a start would wait by default."""
+"""Waits longer than by default, since loading is slow on a busy machine."""
 
 
 def trial(name: str = "trial", **changes: Any) -> ServiceSpec:
-    """The test service, with quick pings, and without a standby: so that a restart asks its zygote."""
+    """The test service, with quick pings and without a standby, so that restarts use its zygote."""
     spec = ServiceSpec(
         name=name, module="tests.system.support.service", zygote="light", ping_interval_s=0.05, standby=False
     )
@@ -41,11 +41,11 @@ def trial(name: str = "trial", **changes: Any) -> ServiceSpec:
 
 
 class Sink:
-    """`kernel.ports.GenerationSink`: keeps what it is told, and makes calls."""
+    """`kernel.ports.GenerationSink`: records notifications, and makes calls."""
 
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}
-        self.told: list[tuple[str, str, int]] = []
+        self.notifications: list[tuple[str, str, int]] = []
         self.causes: dict[tuple[str, int], Cause] = {}
         self.states: list[tuple[float, str, ServiceState]] = []
         self.frames: list[AnyFrame] = []
@@ -84,11 +84,11 @@ class Sink:
         self.states.append((trio.current_time(), service, state))
 
     def _note(self, what: str, generation: Generation) -> None:
-        self.told.append((what, generation.service, generation.number))
+        self.notifications.append((what, generation.service, generation.number))
         self.changed.unpark_all()
 
     async def until(self, what: str, service: str, generation: int) -> None:
-        while (what, service, generation) not in self.told:
+        while (what, service, generation) not in self.notifications:
             await self.changed.park()
 
     def post(self, params: Params[Any], service: str = "trial") -> int:
@@ -123,7 +123,7 @@ class Sink:
 
 
 class Rig:
-    """A supervisor that runs, and its sink."""
+    """A running supervisor and its sink."""
 
     def __init__(self, supervisor: Supervisor, sink: Sink, folder: Path) -> None:
         self.supervisor = supervisor
@@ -134,12 +134,12 @@ class Rig:
         return next(report for report in self.supervisor.status().services if report.name == name)
 
     async def ready(self, name: str = "trial", after: int = 0) -> ServiceReport:
-        """Once a generation later than `after` is READY."""
+        """Wait until a generation after `after` is READY."""
         await self.supervisor.wait_for(name, {ServiceState.READY}, after_generation=after)
         return self.report(name)
 
     def starts(self, name: str = "trial") -> list[float]:
-        """When each generation was started."""
+        """Return the start time of each generation."""
         return [at for at, service, state in self.sink.states if (service, state) == (name, ServiceState.STARTING)]
 
     def log(self, name: str = "trial") -> str:
@@ -176,7 +176,7 @@ async def supervised(
     zygotes: tuple[ZygoteSpec, ...] = (LIGHT,),
     settings: dict[str, Any] | None = None,
 ) -> AsyncIterator[Rig]:
-    """A running supervisor; ended in order at the end."""
+    """A running supervisor, shut down in order on exit."""
     sink = Sink()
     logs = folder / "logs"
     placement = LocalPlacement(zygotes, logs)
@@ -192,7 +192,7 @@ async def supervised(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process that is not a zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -201,12 +201,12 @@ def is_alive(pid: int) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Until the world outside this process is so: nobody tells of that, so it is looked at again and again."""
+    """Wait until `condition` holds. Nothing signals changes outside this process, so it polls."""
     await trio.lowlevel.checkpoint()
     while not condition():  # noqa: ASYNC110  # there is no event to wait for
         await trio.sleep(0.01)
 
 
 def exists(pid: int) -> bool:
-    """Whether there is such a process, be it a zombie."""
+    """Return whether the process exists, even as a zombie."""
     return Path(f"/proc/{pid}").exists()

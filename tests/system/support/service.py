@@ -1,4 +1,4 @@
-"""A service that misbehaves as told, at start-up (settings) and on demand."""
+"""A service that misbehaves on request, at start-up (settings) or on demand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 def _hold_the_interpreter() -> None:
-    # Waits in C for itself, and never gives the interpreter's lock back: no Python signal handler runs any more.
+    # Deadlocks in C while holding the interpreter lock, so that no Python signal handler runs.
     sys.stderr.write("holds the interpreter\n")
     sys.stderr.flush()
     mutex = ctypes.create_string_buffer(64)

@@ -49,7 +49,7 @@ class Rig:
             self.table, {"speaker": limits, "relay": Limits(8, 8)}, {"speaker": speakers}, fronts=fronts, audit=audit
         )
         self.outgoing: dict[str, Outgoing] = {}
-        """What each service makes its calls by."""
+        """How each service makes its calls."""
         self.nursery = nursery
         self.hold = trio.Event()
         self.hold.set()
@@ -59,7 +59,7 @@ class Rig:
         self.by: list[str] = []
         self.of_its_own: Callable[[Say], Awaitable[Said]] | None = None
         self.generations: dict[str, Generation] = {}
-        """The latest of each service."""
+        """The latest generation of each service."""
         self._scopes: dict[str, trio.CancelScope] = {}
 
     async def up(self, service: str = "speaker") -> None:
@@ -110,7 +110,7 @@ class Rig:
         self.router.state(service, ServiceState.STARTING, "restarting", None)
 
     def drain(self, service: str = "speaker") -> None:
-        """As a signal from outside does: the router is not told."""
+        """Drain as on an external signal: the router is not notified."""
         channel = self.generations[service].channel
         assert channel is not None
         channel.post(frames.Drain(0))
@@ -209,6 +209,6 @@ async def rig(
 
 
 async def call(r: Rig, params: Params[Any], **options: Any) -> Any:
-    """Call as a client does; `options` are `Router.call`'s."""
+    """Call as a client; `options` are passed to `Router.call`."""
     answer = await r.router.call(operation_of(params), params, **options)
     return frames.read_body(answer.body) if isinstance(answer, Undecoded) else answer

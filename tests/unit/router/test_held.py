@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from linckia.kernel import generation
-from linckia.kernel.generation import Generation, Held, RoutedCall
+from linckia.kernel.generation import Generation, HeldBytes, RoutedCall
 from linckia.proto import frames
 from linckia.proto.channel import Channel
 from linckia.proto.errors import Overloaded
@@ -27,7 +27,7 @@ class Observed(Generation):
         self.is_ended = True
 
 
-def observed(held: Held, name: str) -> tuple[Observed, Link]:
+def observed(held: HeldBytes, name: str) -> tuple[Observed, Link]:
     ours, theirs = memory_link()
     made = Observed(name, 1, held=held)
     made.channel = Channel(ours)
@@ -50,7 +50,7 @@ async def receive(made: Generation, theirs: Link, *parts: Part) -> None:
 
 
 async def test_service_for_which_most_is_held_is_ended() -> None:
-    held = Held(280_000)
+    held = HeldBytes(280_000)
     (large, to_large), (small, to_small) = observed(held, "large"), observed(held, "small")
     piece = Part(1, False, bytes(frames.PART_BYTES))
     await receive(small, to_small, Part(1, False, HEAD), piece)
@@ -61,7 +61,7 @@ async def test_service_for_which_most_is_held_is_ended() -> None:
 
 
 async def test_calls_count_until_they_are_answered() -> None:
-    held = Held(200_000)
+    held = HeldBytes(200_000)
     (one, _), (other, _) = observed(held, "one"), observed(held, "other")
     one.admit(called(1, 150_000))
     with pytest.raises(Overloaded):
@@ -74,7 +74,7 @@ async def test_calls_count_until_they_are_answered() -> None:
 
 
 async def test_large_result_is_dropped_if_there_is_no_room_for_it() -> None:
-    held = Held(200_000)
+    held = HeldBytes(200_000)
     (one, _), (other, to_other) = observed(held, "one"), observed(held, "other")
     one.admit(called(1, 150_000))
     other.admit(called(1, 10))
@@ -89,7 +89,7 @@ async def test_large_result_is_dropped_if_there_is_no_room_for_it() -> None:
 
 async def test_one_service_waits_for_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "MAX_ASKED_BYTES", 100_000)
-    one, _ = observed(Held(), "one")
+    one, _ = observed(HeldBytes(), "one")
     one.admit(called(1, 60_000))
     with pytest.raises(Overloaded, match="too large"):
         one.admit(called(2, 60_000))

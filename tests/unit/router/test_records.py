@@ -20,7 +20,7 @@ from tests.unit.router.rig import CRASHED, Rig, rig
 
 
 class Log:
-    """Keeps what it is told."""
+    """Records entries in memory."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

@@ -28,7 +28,7 @@ MIB = 2**20
 
 
 class Actor:
-    """What an acted service knows and can do."""
+    """State and actions of a simulated service."""
 
     def __init__(self, birth: Birth, pid: int, link: Link) -> None:
         self.birth = birth
@@ -61,14 +61,14 @@ Act = Callable[[Actor], Awaitable[None]]
 
 
 async def behave(actor: Actor) -> None:
-    """A service as it should be."""
+    """A well-behaved service."""
     actor.channel.post(actor.hello())
     actor.channel.post(Ready(actor.info))
     await serve(actor)
 
 
 async def serve(actor: Actor) -> None:
-    """Answer pings and drain, as told."""
+    """Answer pings and drain on request."""
     while True:
         frame = await actor.channel.receive()
         actor.got.append(frame)
@@ -162,8 +162,8 @@ class Stage:
     def dismiss(self, service: str) -> None:
         self.dismissed.append(service)
 
-    def hurry(self, service: str) -> None:
-        """Nothing here is slow to start."""
+    def prioritize(self, service: str) -> None:
+        """No-op: nothing here is slow to start."""
 
     def standby_pid(self, service: str) -> int | None:
         return None
@@ -179,15 +179,15 @@ class Stage:
             nursery.cancel_scope.cancel()
 
     def actor(self, service: str = "a") -> Actor:
-        """The latest generation's."""
+        """Return the latest generation's actor."""
         return next(actor for actor in reversed(self.actors) if actor.birth.service == service)
 
 
 class Record:
-    """`kernel.ports.GenerationSink`: a list of what was told."""
+    """`kernel.ports.GenerationSink`: a list of notifications."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.notifications: list[str] = []
         self.frames: list[AnyFrame] = []
         self.causes: list[Cause] = []
         self.retry_at: dict[str, float | None] = {}
@@ -196,10 +196,10 @@ class Record:
         self.at: dict[str, float] = {}
 
     def up(self, generation: Generation) -> None:
-        self.told.append(f"up {generation.service}{generation.number}")
+        self.notifications.append(f"up {generation.service}{generation.number}")
 
     def frame(self, generation: Generation, frame: AnyFrame) -> None:
-        self.told.append(f"frame {generation.service}{generation.number}")
+        self.notifications.append(f"frame {generation.service}{generation.number}")
         self.frames.append(frame)
 
     def was_used(self, service: str) -> bool:
@@ -209,20 +209,20 @@ class Record:
         return None if service in self.busy else self.idle_at.get(service, -math.inf)
 
     def draining(self, generation: Generation) -> None:
-        self.told.append(f"draining {generation.service}{generation.number}")
+        self.notifications.append(f"draining {generation.service}{generation.number}")
 
     def down(self, generation: Generation, cause: Cause) -> None:
-        self.told.append(f"down {generation.service}{generation.number}")
+        self.notifications.append(f"down {generation.service}{generation.number}")
         self.causes.append(cause)
 
     def state(self, service: str, state: ServiceState, reason: str, retry_at: float | None) -> None:
-        self.told.append(f"{state} {service}")
-        self.at[self.told[-1]] = trio.current_time()
+        self.notifications.append(f"{state} {service}")
+        self.at[self.notifications[-1]] = trio.current_time()
         self.retry_at[service] = retry_at
 
 
 class Troupe:
-    """A running supervisor over a stage."""
+    """A running supervisor on a stage."""
 
     def __init__(self, supervisor: Supervisor, stage: Stage, record: Record) -> None:
         self.supervisor = supervisor

@@ -364,7 +364,7 @@ def test_end_of_the_system_withdraws_restarts_under_way() -> None:
     [
         ((service("a"), service("a")), "`name`: 'a' is used twice"),
         ((service("a", depends_on=("z",)),), "a: `depends_on` names 'z'"),
-        ((service("a", depends_on=("b",)), service("b", depends_on=("a",))), "depend on each other in a circle"),
+        ((service("a", depends_on=("b",)), service("b", depends_on=("a",))), "depend on each other in a cycle"),
     ],
 )
 def test_tree_that_makes_no_sense_is_refused_with_the_field(specs: tuple[ServiceSpec, ...], says: str) -> None:

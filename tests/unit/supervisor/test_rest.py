@@ -160,7 +160,7 @@ async def test_one_that_rests_only_while_it_has_nothing_says_so_itself(
 
 async def test_no_call_is_sent_between_the_decision_and_the_drain(autojump_clock: MockClock) -> None:
     async with staged(service("a", rests_after_s=AFTER_S)) as troupe:
-        told = troupe.record.told
+        told = troupe.record.notifications
         asked: list[int] = []
         answered: list[list[str]] = []
 
@@ -187,7 +187,7 @@ async def test_called_while_it_drains_it_is_back_once_it_has_ended(autojump_cloc
         assert troupe.stage.actors[0].ended.is_set()
         assert [number for _, number in troupe.stage.actors[0].signals] == [signal.SIGTERM]
         assert troupe.report().deaths == {}
-        assert "resting a" not in troupe.record.told
+        assert "resting a" not in troupe.record.notifications
 
 
 async def test_killed_in_the_start_after_a_rest_it_starts_again(autojump_clock: MockClock) -> None:

@@ -28,7 +28,15 @@ async def test_router_hears_ready_once_and_only_after_the_hello(autojump_clock: 
     async with staged(service("a")) as troupe:
         await troupe.ready()
         await trio.sleep(5)
-    assert troupe.record.told == ["starting a", "up a1", "ready a", "draining a", "draining a1", "down a1", "stopped a"]
+    assert troupe.record.notifications == [
+        "starting a",
+        "up a1",
+        "ready a",
+        "draining a",
+        "draining a1",
+        "down a1",
+        "stopped a",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,7 @@ async def test_hello_of_another_is_a_broken_protocol(
     async with staged(service("a", intensity=0), act=act) as troupe:
         await troupe.supervisor.wait_for("a", {ServiceState.FAILED})
         assert troupe.report().deaths == {"protocol": 1}
-        assert "up a1" not in troupe.record.told
+        assert "up a1" not in troupe.record.notifications
         # Its stack is of interest.
         assert [number for _, number in troupe.stage.actors[0].signals] == [signal.SIGABRT]
 
@@ -65,7 +73,7 @@ async def test_frames_that_arrived_are_delivered_before_the_death(autojump_clock
 
     async with staged(service("a"), act=act) as troupe:
         await troupe.ready(after=1)
-        told = troupe.record.told
+        told = troupe.record.notifications
         assert told.count("frame a1") == 200
         assert told.index("down a1") > max(at for at, what in enumerate(told) if what == "frame a1")
         assert told.index("down a1") < told.index("up a2")
@@ -287,7 +295,7 @@ async def test_service_that_says_bye_by_itself_is_drained_and_started_again(
         # Of a call that crossed it.
         channel.post(Unfinished(1, begun=False, failure=Unavailable("it ends").failure))
         await troupe.ready(after=1)
-        told = troupe.record.told
+        told = troupe.record.notifications
         assert told.index("draining a1") < told.index("down a1")
         assert (troupe.record.causes[0].kind, troupe.record.causes[0].code) == (CauseKind.EXIT, 0)
 
@@ -353,7 +361,7 @@ async def test_end_waits_for_services_and_cancellation_kills_them(autojump_clock
     async with staged(service("a"), service("b", depends_on=("a",))) as troupe:
         await troupe.ready("b")
         await troupe.supervisor.shutdown()
-        assert [what for what in troupe.record.told if what.startswith("down")] == ["down b1", "down a1"]
+        assert [what for what in troupe.record.notifications if what.startswith("down")] == ["down b1", "down a1"]
         assert all(actor.exit.code == 0 for actor in troupe.stage.actors)
 
 

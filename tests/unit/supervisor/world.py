@@ -1,11 +1,11 @@
-"""A world for the policy to act in: time, and processes that do as they are told."""
+"""A simulated world for the policy: a clock and obedient processes."""
 
 from __future__ import annotations
 
 import heapq
 
 from linckia.kernel.ports import Cause, CauseKind, ServiceState
-from linckia.kernel.supervisor.policy import BecameReady, Boot, Child, Died, End, Happening, Plan, Spawn, Wake, decide
+from linckia.kernel.supervisor.policy import BecameReady, Boot, Child, Died, End, Event, Plan, Spawn, Wake, decide
 from linckia.kernel.supervisor.spec import ServiceSpec
 
 CRASH = Cause(CauseKind.EXIT, 1, "exit code 1")
@@ -34,15 +34,15 @@ class World:
         self.starts_ready = starts_ready
         self.ends_at_once = ends_at_once
         self.random = 0.0
-        self._timers: list[tuple[float, int, Happening]] = []
+        self._timers: list[tuple[float, int, Event]] = []
         self._n = 0
 
     def boot(self) -> World:
         self.happen(Boot())
         return self
 
-    def happen(self, *happenings: Happening) -> None:
-        queue = list(happenings)
+    def happen(self, *events: Event) -> None:
+        queue = list(events)
         while queue:
             self.policy, decisions = decide(self.plan, self.policy, queue.pop(0), self.now, self.random)
             for decision in decisions:
@@ -65,9 +65,9 @@ class World:
                     case Wake(at, later):
                         self._plan_timer(at, later)
 
-    def _plan_timer(self, at: float, happening: Happening) -> None:
+    def _plan_timer(self, at: float, event: Event) -> None:
         self._n += 1
-        heapq.heappush(self._timers, (at, self._n, happening))
+        heapq.heappush(self._timers, (at, self._n, event))
 
     def die(self, name: str, cause: Cause = CRASH) -> None:
         generation = self.alive.pop(name)
@@ -78,12 +78,12 @@ class World:
         self.happen(BecameReady(name, self.alive[name]))
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, timers going off on the way."""
+        """Advance the clock and fire due timers."""
         until = self.now + seconds
         while self._timers and self._timers[0][0] <= until:
-            at, _, happening = heapq.heappop(self._timers)
+            at, _, event = heapq.heappop(self._timers)
             self.now = max(self.now, at)
-            self.happen(happening)
+            self.happen(event)
         self.now = until
 
     @property
@@ -97,7 +97,7 @@ class World:
         return self.child(name).state
 
     def said(self) -> str:
-        """What was decided since the last time."""
+        """Return the decisions since the last call."""
         text = " ".join(self.log)
         self.log.clear()
         return text

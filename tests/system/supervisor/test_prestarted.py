@@ -1,4 +1,4 @@
-"""The first front loads beside the kernel: its process is started before there is anything to tell it."""
+"""The first front loads in parallel with the kernel: its process starts before its configuration exists."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from linckia.kernel.supervisor.spawn import Ahead
+from linckia.kernel.supervisor.spawn import Prestarted
 from linckia.services.runtime.main import EXIT_KERNEL_GONE
 from tests.system.running import REPOSITORY, running
 
 
 @pytest.fixture
-def ahead(tmp_path: Path) -> Iterator[Ahead]:
-    started = Ahead(tmp_path)
+def prestarted(tmp_path: Path) -> Iterator[Prestarted]:
+    started = Prestarted(tmp_path)
     yield started
     for end in (*started.link, *started.handoff):
         end.close()
@@ -28,19 +28,19 @@ def ahead(tmp_path: Path) -> Iterator[Ahead]:
     started.process.wait()
 
 
-def test_first_front_is_the_process_that_was_started_ahead_and_the_next_is_not(tmp_path: Path) -> None:
+def test_first_front_is_the_process_that_was_prestarted_and_the_next_is_not(tmp_path: Path) -> None:
     with running(tmp_path, services=["echo"]) as kernel:
-        assert kernel.log("front").count("started by ahead") == 1
+        assert kernel.log("front").count("started by prestart ") == 1
         kernel.kill("front")
         kernel.wait_ready("front")
-        assert kernel.log("front").count("started by ahead") == 1
+        assert kernel.log("front").count("started by prestart ") == 1
         assert kernel.call("mcp.echo", {"message": "again"})
 
 
-def test_process_that_was_never_told_what_it_is_ends_with_its_kernel(tmp_path: Path) -> None:
+def test_process_that_was_never_configured_ends_with_its_kernel(tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys; from linckia.kernel.supervisor.spawn import Ahead\n"
-        "ahead = Ahead(pathlib.Path(sys.argv[1])); print(ahead.process.pid, ahead.log[0], flush=True)\n"
+        "import pathlib, sys; from linckia.kernel.supervisor.spawn import Prestarted\n"
+        "started = Prestarted(pathlib.Path(sys.argv[1])); print(started.process.pid, started.log[0], flush=True)\n"
         "sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -55,15 +55,15 @@ def test_process_that_was_never_told_what_it_is_ends_with_its_kernel(tmp_path: P
         os.close(pidfd)
 
 
-def test_certificate_that_is_cut_off_makes_no_service(ahead: Ahead) -> None:
-    assert ahead.give(b'{"service": "fr') is ahead.process
-    assert ahead.process.wait(60) == EXIT_KERNEL_GONE
+def test_truncated_configuration_starts_no_service(prestarted: Prestarted) -> None:
+    assert prestarted.configure(b'{"service": "fr') is prestarted.process
+    assert prestarted.process.wait(60) == EXIT_KERNEL_GONE
 
 
-def test_one_that_has_died_is_not_there_to_be_anything(ahead: Ahead) -> None:
-    ahead.process.kill()
-    ahead.process.wait()
-    assert ahead.give(b"{}") is None
+def test_dead_process_cannot_be_configured(prestarted: Prestarted) -> None:
+    prestarted.process.kill()
+    prestarted.process.wait()
+    assert prestarted.configure(b"{}") is None
 
 
 def test_kernel_holds_its_directory_before_it_loads_what_takes_long() -> None:

@@ -1,4 +1,4 @@
-"""The order in which services and zygotes begin where processors are few."""
+"""The order in which services and zygotes start when processors are few."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 import trio
 import trio.testing
 
-from linckia.kernel.supervisor.turns import Turns
+from linckia.kernel.supervisor.start_queue import StartQueue
 
 NAMES = ("first", "second", "third")
 
 
 @asynccontextmanager
-async def all_wanted(turns: Turns) -> AsyncIterator[list[str]]:
-    """What has begun, of all that were wanted in one moment, the last first."""
+async def all_wanted(queue: StartQueue) -> AsyncIterator[list[str]]:
+    """Yield the list of started names. All are requested at once, in reverse order."""
     begun: list[str] = []
 
     async def start(name: str) -> None:
-        await turns.begin(name)
+        await queue.begin(name)
         begun.append(name)
 
     async with trio.open_nursery() as nursery:
@@ -32,32 +32,32 @@ async def all_wanted(turns: Turns) -> AsyncIterator[list[str]]:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_they_begin_in_order_each_when_another_has_ended(at_once: int) -> None:
-    turns = Turns(NAMES, at_once)
-    async with all_wanted(turns) as begun:
+async def test_they_start_in_order_one_for_each_that_ends(at_once: int) -> None:
+    queue = StartQueue(NAMES, at_once)
+    async with all_wanted(queue) as begun:
         assert begun == list(NAMES[:at_once])
-        turns.end("first")
+        queue.end("first")
         await trio.testing.wait_all_tasks_blocked()
         assert begun == list(NAMES[: at_once + 1])
 
 
-async def test_what_somebody_waits_for_begins_at_once() -> None:
-    turns = Turns(NAMES, 1)
-    async with all_wanted(turns) as begun:
-        turns.hurry("third")
+async def test_prioritized_name_starts_at_once() -> None:
+    queue = StartQueue(NAMES, 1)
+    async with all_wanted(queue) as begun:
+        queue.prioritize("third")
         await trio.testing.wait_all_tasks_blocked()
         assert begun == ["first", "third"]
-        turns.end("first")
-        turns.end("third")
+        queue.end("first")
+        queue.end("third")
         await trio.testing.wait_all_tasks_blocked()
         assert begun == ["first", "third", "second"]
 
 
-async def test_one_that_gave_up_waiting_holds_up_no_other() -> None:
-    turns = Turns(NAMES, 1)
-    await turns.begin("first")
+async def test_cancelled_wait_does_not_block_others() -> None:
+    queue = StartQueue(NAMES, 1)
+    await queue.begin("first")
     with trio.move_on_after(0):
-        await turns.begin("second")
-    turns.end("first")
+        await queue.begin("second")
+    queue.end("first")
     with trio.fail_after(5):
-        await turns.begin("third")
+        await queue.begin("third")

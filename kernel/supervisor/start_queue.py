@@ -1,4 +1,4 @@
-"""Who begins next where many are to start and processors are few: what somebody waits for, then the rest in order."""
+"""Decides which process starts next when many wait for few processors: those somebody waits for, then in order."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Sequence
 import trio
 
 
-class Turns:
-    """Lets `at_once` begin at a time, in the order of `names`, however many are wanted in one moment."""
+class StartQueue:
+    """Lets `at_once` processes start at a time, in the order of `names`, even if all are requested at the same
+    moment."""
 
     def __init__(self, names: Sequence[str], at_once: int) -> None:
         self._order = {name: index for index, name in enumerate(names)}
         self._at_once = at_once
         self._waiting: set[str] = set()
         self._active: set[str] = set()
-        self._hurried: set[str] = set()
+        self._prioritized: set[str] = set()
         self._changed = trio.lowlevel.ParkingLot()
 
     async def begin(self, name: str) -> None:
-        """Until it is this one's turn; `end` gives the turn on."""
+        """Wait until it is this one's turn; `end` passes the turn on."""
         self._waiting.add(name)
         try:
-            # Others that were wanted in the same moment come forward first.
+            # Let others requested at the same moment queue up first.
             await trio.lowlevel.checkpoint()
-            while name not in self._hurried and (
+            while name not in self._prioritized and (
                 len(self._active) >= self._at_once or name != min(self._waiting, key=self._place)
             ):
                 await self._changed.park()
@@ -36,13 +37,13 @@ class Turns:
     def _place(self, name: str) -> tuple[int, str]:
         return self._order.get(name, len(self._order)), name
 
-    def hurry(self, name: str) -> None:
-        """Somebody waits for it: its turn is now."""
-        if name not in self._hurried:
-            self._hurried.add(name)
+    def prioritize(self, name: str) -> None:
+        """Start it now, since somebody waits for it."""
+        if name not in self._prioritized:
+            self._prioritized.add(name)
             self._changed.unpark_all()
 
     def end(self, name: str) -> None:
-        """What took long is over, or has failed; idempotent."""
+        """Note that the slow part is over or has failed. Idempotent."""
         self._active.discard(name)
         self._changed.unpark_all()

@@ -1,0 +1,46 @@
+"""Isolation of defects: a failure in a call, connection or process task ends that task only, not the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import ParamSpec
+
+import trio
+
+P = ParamSpec("P")
+
+AGAIN_S = 1.0
+"""Delay before a failed task is run again, so that its log lines do not fill the disk."""
+
+_log = logging.getLogger("linckia.kernel")
+
+
+@contextlib.contextmanager
+def isolated(what: str) -> Iterator[None]:
+    """Log and suppress every `Exception` from the block, including those in a group; `what` names the block.
+
+    Cancellation and other exceptions that are not `Exception` propagate.
+    """
+    try:
+        yield
+    except* Exception as defects:  # noqa: BLE001  # any defect is logged
+        _log.error("%s failed because of a defect", what, exc_info=defects)
+
+
+async def run_isolated(what: str, task: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Run a task in a long-lived nursery so that its failure does not affect other tasks."""
+    with isolated(what):
+        await task(*args, **kwargs)
+
+
+async def keep_running(what: str, task: Callable[P, Awaitable[None]], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Like `run_isolated`, but run the task again after a defect."""
+    is_over = False
+    while not is_over:
+        with isolated(what):
+            await task(*args, **kwargs)
+            is_over = True
+        if not is_over:
+            await trio.sleep(AGAIN_S)
