@@ -1,4 +1,7 @@
-"""The supervisor process: it restarts services, routes calls to them, serves MCP.  It never imports `services`."""
+"""The supervisor process: restarts services, routes calls to them, and holds client connections.
+
+It never imports `services`.
+"""
 
 VERSION = "0.1.0"
-"""In the one place that packaging, `--version`, `status` and the MCP front read it from."""
+"""The only definition of the version, for packaging, `--version`, `status` and the MCP front."""

@@ -1,7 +1,7 @@
-"""The kernel put together: supervisor, router, handoff and control socket, from start to orderly end.
+"""The assembled kernel: supervisor, router, handoff and control socket, from start to orderly end.
 
-Fronts come first, since a client waits for them: calls wait for their service.  At the end it is the other way round:
-services finish what they have in hand while the fronts can still deliver their answers.
+Fronts start first, since clients wait for them, while calls wait for their service. They end last, so that they can
+still deliver the replies to calls that services finish.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from msgspec import structs
 
 from linckia.kernel import catalog, tokens
 from linckia.kernel.audit import Audit
-from linckia.kernel.births import Births, RootFolders, secret
 from linckia.kernel.catalog import Entry
 from linckia.kernel.config import Config
 from linckia.kernel.control.server import ControlServer
 from linckia.kernel.handoff import Handoff
 from linckia.kernel.isolation import keep_running, run_isolated
+from linckia.kernel.launch import LaunchConfigs, RootFolders, secret
 from linckia.kernel.mandates import KEY_FILE, Mandates
 from linckia.kernel.operations import KernelOperations
 from linckia.kernel.ports import ROUTINE, Injector, ServiceState
@@ -47,10 +47,10 @@ from linckia.proto.front import Http
 from linckia.proto.machine import give_back_at_rest
 
 LINGER_S = 2.0
-"""After its last client, a kernel that was started for one: an MCP client that restarts finds it warm."""
+"""How long a kernel started for its clients outlives the last one, so that a restarted MCP client finds it running."""
 
 RESTS_S = 0.25
-"""Processor time in five seconds that is no work of the kernel's: it pings every service each second."""
+"""Processor time per five seconds below which the kernel counts as idle; it pings every service each second."""
 
 _log = logging.getLogger("linckia.kernel")
 
@@ -63,16 +63,16 @@ async def run(
     prestarted: Prestarted | None = None,
     on_ready: Callable[[str | None, str | None], None] = lambda http_url, page_url: None,
 ) -> None:
-    """Run the system until a signal, `kernel_shutdown`, or the last client of an ephemeral kernel ends it.
+    """Run the system until a signal, `kernel_shutdown`, or the departure of an ephemeral kernel's last client ends it.
 
     Args:
-        listener: the control socket, bound and listening; it stays the caller's.
-        ephemeral: end a while after the last attached client has left.
+        listener: the control socket, bound and listening; the caller closes it.
+        ephemeral: end shortly after the last attached client has left.
         prestarted: becomes the first front.
-        on_ready: told the URLs of MCP over HTTP and of the operator's page (None without HTTP).
+        on_ready: called with the URLs of MCP over HTTP and of the operator's page (None without HTTP).
 
-    Raises ConfigError: a package cannot be served, a setting names no service, no module or a pool of no possible size,
-    HTTP cannot listen there, or a file of tokens cannot be read.
+    Raises ConfigError: a package cannot be served; a setting names an unknown service or module, or an impossible pool
+    size; HTTP cannot listen; or a file of tokens cannot be read.
     """
     entries = catalog.served(config.flags.packages)
     kernel = _Kernel(config, listener, entries, LINGER_S if ephemeral else None, prestarted)
@@ -83,7 +83,7 @@ async def run(
 
 
 class _Kernel:
-    """The parts of one kernel, wired."""
+    """The connected parts of one kernel."""
 
     def __init__(
         self,
@@ -130,7 +130,9 @@ class _Kernel:
             tuple(entry.spec for entry in self.entries),
             zygotes,
             self.router,
-            Births(config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved),
+            LaunchConfigs(
+                config, {entry.spec.name: entry for entry in self.entries}, self.table, self.folders, self.unserved
+            ),
             LocalPlacement(zygotes, log_dir(config.data_dir), prestarted, [entry.spec.name for entry in self.entries]),
             handoff=self.handoff.ready,
             channel_to=channel_to if self.injector is None else self.injector.channel_to,
@@ -154,7 +156,7 @@ class _Kernel:
         )
 
     async def serve(self, nursery: trio.Nursery, on_ready: Callable[[str | None, str | None], None]) -> None:
-        """Until `stop`, and then to the orderly end; what serves runs in `nursery`."""
+        """Serve until `stop`, then shut down in order. Background tasks run in `nursery`."""
         if self.audit is not None:
             await nursery.start(self.audit.run)
         await nursery.start(self.router.run)
@@ -170,36 +172,36 @@ class _Kernel:
         await nursery.start(self._control)
         await nursery.start(self.supervisor.run)
         self.control.started.set()
-        nursery.start_soon(keep_running, "the look at roots", self.folders.run, self._restart_for_other_folders)
+        nursery.start_soon(keep_running, "the check of the roots", self.folders.run, self._restart_for_other_folders)
         _log.info("serving %d operations of %d services", len(self.table), len(self.entries), extra=ROUTINE)
         nursery.start_soon(
             run_isolated,
-            "what follows the start",
+            "announcing the kernel",
             self._announce,
             partial(on_ready, operations.http_url, operations.page_url),
         )
         nursery.start_soon(self.manager.keep_alive)
-        nursery.start_soon(keep_running, "the schedule of backups", self.schedule.run)
-        nursery.start_soon(keep_running, "the record of trends", self.trends.run)
+        nursery.start_soon(keep_running, "the backup schedule", self.schedule.run)
+        nursery.start_soon(keep_running, "recording trends", self.trends.run)
         await self.stop.wait()
         self.manager.tell("STOPPING=1")
-        _log.info("ending in order")
+        _log.info("shutting down in order")
         await self.supervisor.shutdown()
         self.handoff.close()
 
     def signalled(self) -> None:
-        """End in order.  A service manager that restarts its unit sends a signal, too: local clients' sessions go on in
-        the next kernel, or in one of their own where none comes."""
+        """End in order. A service manager that restarts its unit sends a signal as well, so local clients' sessions
+        continue in the next kernel, or in one that they start if none comes."""
         if self.manager.is_there:
             self.control.is_replaced = True
         self.stop.set()
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
-        """Once clients can be served."""
+        """Announce that clients can be served."""
         await self.supervisor.wait_for(FRONT, (ServiceState.READY,))
         on_ready()
         self.manager.tell("READY=1")
-        # What is there now stays: the collector need not look at it ever again.
+        # These objects live as long as the kernel, so the collector need not visit them again.
         gc.freeze()
         gc.enable()
         await give_back_at_rest(_collect, rests_s=RESTS_S)
@@ -210,14 +212,14 @@ class _Kernel:
         except OSError as error:
             raise ConfigError(
                 f"HTTP cannot listen on {settings.host}:{settings.port}: {error}; "
-                "name another with --http HOST:PORT, or do without (--no-http)"
+                "name another address with --http HOST:PORT, or disable HTTP (--no-http)"
             ) from None
 
     def _deaths(self) -> dict[str, int]:
         return {each.name: sum(each.deaths.values()) for each in self.supervisor.status().services}
 
     def _restart_for_other_folders(self) -> None:
-        # One that is stopped, or waits for its next generation, will be born to the folders that are there then.
+        # Services that are stopped or waiting will get the current folders when they start.
         living = (ServiceState.STARTING, ServiceState.READY)
         for entry in self.entries:
             if entry.uses_roots and self.supervisor.state(entry.spec.name) in living:
@@ -229,10 +231,10 @@ class _Kernel:
 
 
 class Manager:
-    """The service manager, if there is one, is told of this kernel as sd_notify(3) has it: ready, still alive, ending.
+    """Notifies the service manager, if there is one, as in sd_notify(3): ready, still alive, ending.
 
-    systemd sets `NOTIFY_SOCKET` for a unit of `Type=notify`, and `WATCHDOG_USEC` for one with `WatchdogSec=`.  A kernel
-    whose event loop stands still sends no sign of life, and is started again.
+    systemd sets `NOTIFY_SOCKET` for units with `Type=notify`, and `WATCHDOG_USEC` for those with `WatchdogSec=`. If the
+    kernel's event loop hangs, it stops sending keep-alives and systemd restarts it.
     """
 
     def __init__(self) -> None:
@@ -246,10 +248,10 @@ class Manager:
         return bool(self._address)
 
     def tell(self, state: str) -> None:
-        """One message, such as `READY=1`; lost where nobody takes it."""
+        """Send a message such as `READY=1`; it is lost if nobody receives it."""
         if not self._address:
             return
-        # An abstract address begins with a zero byte, which no variable can hold.
+        # An abstract address starts with a zero byte, which an environment variable cannot contain.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as line,
@@ -259,14 +261,14 @@ class Manager:
             line.sendto(state.encode(), address)
 
     async def keep_alive(self) -> None:
-        """Signs of life, twice as often as they are wanted; returns at once where none are."""
+        """Send keep-alives twice as often as required; return at once if none are."""
         while self._address and self._watchdog_s:
             self.tell("WATCHDOG=1")
             await trio.sleep(self._watchdog_s / 2)
 
 
 def _injector(module: str) -> Injector:
-    """Raises ConfigError: there is no such module, or it has no injector."""
+    """Load the injector. Raises ConfigError: there is no such module, or it has no injector."""
     try:
         injector: Injector = importlib.import_module(module).Injector()
     except (ImportError, AttributeError) as error:
@@ -275,17 +277,17 @@ def _injector(module: str) -> Injector:
 
 
 async def _collect() -> None:
-    """What has come since the start and hangs together; some milliseconds, while the kernel rests."""
+    """Collect cyclic garbage created since the start; takes some milliseconds while the kernel is idle."""
     gc.collect()
     await trio.lowlevel.checkpoint()
 
 
 async def _stop_on_signal(kernel: _Kernel, everything: trio.CancelScope) -> None:
-    """The first signal ends the system in order, a second one at once."""
+    """Shut down in order on the first signal, and at once on the second."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         async for number in signals:
             if kernel.stop.is_set():
-                _log.warning("a second signal (%s): ending at once", signal.Signals(number).name)
+                _log.warning("second signal (%s): ending at once", signal.Signals(number).name)
                 everything.cancel()
                 return
             _log.info("%s received", signal.Signals(number).name)
@@ -293,7 +295,7 @@ async def _stop_on_signal(kernel: _Kernel, everything: trio.CancelScope) -> None
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors themselves: each nursery that one passes through wraps it in a group."""
+    """Yield the individual errors inside nested exception groups, which nurseries create."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

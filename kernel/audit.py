@@ -1,12 +1,12 @@
-"""The audit log: a line of JSON for each change and each refusal, in a file that no service can reach.
+"""The audit log: one JSON line for each change and each refusal, in a file that no service can access.
 
-The router says what became of each call, and a front what it refused before there was a call.  Lines are appended in a
-thread, those of 50 ms at once: a kernel that is killed loses these, and what was in hand then has no line.
-A disk that takes no more stops no call: lines wait in memory, up to a bound beyond which they are counted as lost, and
-`linckia status` and `linckia doctor` say so.
+The router reports the outcome of each call; a front reports what it refused before a call was made. A thread appends
+lines every 50 ms: a kernel that is killed loses the lines of the last 50 ms and those of calls in flight. A disk that
+cannot be written to blocks no call: lines wait in memory up to a limit, beyond which they are counted as lost.
+`linckia status` and `linckia doctor` report that.
 
-Of repeated refusals there is one line and then a count for each minute.  Files are rotated by size; with the bound on
-how many are kept, a client that may write can push old lines out only by so many writes.
+Repeated refusals get one line, and then one count per minute. Files are rotated by size. Since the number of files is
+limited, a client that may write can push old lines out, but only with very many writes.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from linckia.proto.ops.kernel import AuditStatus
 from linckia.proto.repeats import INTERVAL_S, Repeats
 
 FOLDER: Final = "audit"
-"""In the data directory."""
+"""Folder in the data directory."""
 
 STEM: Final = "audit"
 
 GATHER_S = 0.05
-"""Between writes: a thread for each line would cost a tenth of a call."""
+"""Interval between writes: a thread for each line would add a tenth to the cost of a call."""
 
 AGAIN_S = 1.0
-"""Between a write that failed and the next."""
+"""Delay after a failed write."""
 
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-"""Kept while the disk takes nothing; some ten thousand lines."""
+"""Maximum size of lines waiting for the disk: some ten thousand lines."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line.
+    """A line of the log.
 
-    `at` is when the call came; `who` the token's name, `stdio`, `http`, `operator`, or a service that acted by itself.
-    `outcome` is `ok` or the kind of the failure, `executed` whether its work may have been done, where that is not what
-    the outcome says.  `count` calls were like it in one minute.  `source` names the plan that a call is part of; `who`
-    made that plan.
+    `at` is when the call arrived. `who` is the token's name, `stdio`, `http`, `operator`, or a service that acted by
+    itself. `outcome` is `ok` or the kind of failure; `executed` says whether the work may have been done, if the
+    outcome does not. `count` calls of this kind were made in one minute. `source` names the plan that a call is part
+    of, which `who` created.
     """
 
     at: datetime.datetime
@@ -66,11 +66,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _encode = msgspec.json.Encoder().encode
 _Refusal = tuple[str, str, str, str]
-"""Who, from where, what, and how it was refused."""
+"""Who was refused, from where, which operation, and the outcome."""
 
 
 class Audit:
-    """The writer; `run` must be running."""
+    """Writes the audit log; `run` must be running."""
 
     def __init__(self, data_dir: Path, *, max_bytes: int, files: int) -> None:
         self._max_bytes, self._files = max_bytes, files
@@ -93,7 +93,7 @@ class Audit:
         return AuditStatus(path=str(self.path), problem=self._problem, waiting=waiting, lost=self._lost)
 
     def record(self, entry: Entry) -> None:
-        """Have a line written; never blocks."""
+        """Queue a line to be written. Never blocks."""
         line = _encode(entry) + b"\n"
         if self._waiting_bytes + len(line) > MAX_WAITING_BYTES:
             self._lost += 1
@@ -103,8 +103,8 @@ class Audit:
             self._news.set()
 
     def refused(self, entry: Entry) -> None:
-        """The same for what was refused, which may be said many times."""
-        # The minute that is over is told of first, however late the writer is: its thread waits for the disk.
+        """Record a refusal; equal ones that follow are counted instead."""
+        # Report the past minute first, however late the writer is: its thread may be waiting for the disk.
         self._count_refusals()
         key = (entry.who, entry.peer, entry.operation, entry.outcome)
         if self._refusals.is_first(key, trio.current_time()):
@@ -112,7 +112,7 @@ class Audit:
         self._news.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what is recorded, until cancelled; what is there then is written too."""
+        """Write recorded lines until cancelled, then write the rest."""
         task_status.started()
         try:
             while True:
@@ -133,7 +133,7 @@ class Audit:
 
     def _count_refusals(self, *, at_once: bool = False) -> None:
         for (who, peer, operation, outcome), count in self._refusals.take(trio.current_time(), at_once=at_once):
-            text = "the same again" if operation else "further refusals, of many kinds"
+            text = "repeated" if operation else "further refusals, of various kinds"
             self.record(
                 Entry(
                     at=now(), who=who, operation=operation, outcome=outcome or "refused", message=text, peer=peer,
@@ -144,7 +144,7 @@ class Audit:
     def _gather(self) -> None:
         if self._lost > self._said_lost and not self._problem:
             lost, self._said_lost = self._lost - self._said_lost, self._lost
-            text = "lines were lost while the disk took none"
+            text = "lines were lost while the disk could not be written to"
             entry = Entry(at=now(), who="kernel", operation="audit", outcome="lost", message=text, count=lost)
             self._waiting.append(_encode(entry) + b"\n")
         self._rest += b"".join(self._waiting)
@@ -152,26 +152,26 @@ class Audit:
         self._waiting_bytes = 0
 
     def _write(self) -> None:
-        """Blocks, as all below: it runs in a thread."""
+        """Write waiting lines. Blocks, as do the methods below; runs in a thread."""
         data, done = self._rest, 0
         try:
             while done < len(data):
                 line = data.index(b"\n", done) + 1
                 fd, room = self._open(line - done)
                 done += os.write(fd, data[done : max(line, data.rfind(b"\n", done, done + room) + 1)])
-                # Half a line on the disk is continued where it ends.
+                # If the disk has half a line, the next write continues it.
                 self._halved = data[done - 1 : done] != b"\n"
             self._problem = ""
         except OSError as error:
             self._problem = f"{self.path}: {error.strerror}"
         self._rest = data[done:]
         if len(self._rest) > MAX_WAITING_BYTES:
-            kept = self._rest[: self._rest.rindex(b"\n", 0, MAX_WAITING_BYTES) + 1]
-            self._lost += self._rest.count(b"\n") - kept.count(b"\n")
-            self._rest = kept
+            retained = self._rest[: self._rest.rindex(b"\n", 0, MAX_WAITING_BYTES) + 1]
+            self._lost += self._rest.count(b"\n") - retained.count(b"\n")
+            self._rest = retained
 
     def _open(self, size: int) -> tuple[int, int]:
-        """The file, and the room in it, which is enough for a line of this size unless the file is new."""
+        """Return the file and the room left in it: enough for a line of this size, unless the file is new."""
         if self._fd is not None and not os.fstat(self._fd).st_nlink:
             self._close()
         if self._fd is None:
@@ -188,7 +188,7 @@ class Audit:
         return self._open(size)
 
     def _end_line(self, fd: int) -> None:
-        """That of an earlier kernel, which its death cut."""
+        """End a line that was cut when an earlier kernel was killed."""
         size = os.fstat(fd).st_size
         if not self._halved and size and os.pread(fd, 1, size - 1) != b"\n":
             os.write(fd, b"\n")
@@ -210,12 +210,12 @@ def now() -> datetime.datetime:
 
 
 def path_of(data_dir: Path) -> Path:
-    """The file that is written to."""
+    """Return the file that is currently written to."""
     return _file(data_dir / FOLDER, 0)
 
 
 def files_of(data_dir: Path) -> list[Path]:
-    """Those that are there, the oldest first."""
+    """Return the existing files, oldest first."""
     numbered = ((path.name.split(".")[1:-1], path) for path in (data_dir / FOLDER).glob(f"{STEM}*.jsonl"))
     found = [(int(number[0]) if number else 0, path) for number, path in numbered if not number or number[0].isdigit()]
     return [path for _, path in sorted(found, reverse=True)]
@@ -226,7 +226,7 @@ def _file(folder: Path, number: int) -> Path:
 
 
 def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
-    """Those that can be read: the last one of a kernel that was killed may be cut."""
+    """Yield the readable entries. The last line of a killed kernel may be incomplete."""
     for line in lines:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             yield msgspec.json.decode(line, type=Entry)

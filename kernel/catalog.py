@@ -1,4 +1,4 @@
-"""The services as the kernel starts them: manifests (`proto.manifest`) and settings become child specs."""
+"""The services as the kernel starts them: turns manifests (`proto.manifest`) and settings into child specs."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from msgspec import structs
 from linckia.kernel import manifests
 from linckia.kernel.settings import ConfigError
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
-from linckia.proto.birth import HEAPS
 from linckia.proto.front import SERVICE as FRONT
+from linckia.proto.launch import HEAPS
 from linckia.proto.machine import usable_cores
 from linckia.proto.manifest import MAX_WORKERS, THREADS_A_CORE, TORCH, Manifest, Roots, Zygote
 from linckia.proto.near import nearest
 
 DISK_LIMIT = "disk_limit_bytes"
-"""The setting of every service that is another limit; 0: none."""
+"""Setting that every service has: overrides its disk limit; 0 means no limit."""
 
 _RUNTIME = "linckia.services.runtime.main"
-"""What every zygote loads."""
+"""Module that every zygote loads."""
 
 _LONG_PAUSE = 5
-"""Times `rest_after_s` that a costly zygote stays after its services: half an hour by default until all are gone."""
+"""A costly zygote rests after this many times `rest_after_s` without its services: by default half an hour in total."""
 
 _SAME = (set(ServiceSpec.__struct_fields__) & set(Manifest.__struct_fields__)) - {"module", "zygote", "modes"}
-"""Fields of a manifest that are those of a child spec."""
+"""Fields that manifests and child specs share."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A process of a service, and its part of the walls."""
+    """A process of a service, with its manifest."""
 
     spec: ServiceSpec
     manifest: Manifest
     preload: tuple[str, ...] = ()
-    """Modules that the zygote with torch loads for it."""
+    """Modules that the torch zygote loads for it."""
     ops_modules: tuple[str, ...] = ()
-    """Modules of operations from outside `proto.ops`."""
+    """Modules with operations outside `proto.ops`."""
     folders: tuple[Path, ...] = ()
-    """Folders of its package, if that is from outside.  It may read them; no zygote loads it, since that may fail."""
+    """Folders of an external package, which it may read. No zygote loads it, since that may fail."""
     follows: tuple[str, ...] = ()
-    """Real paths of folders outside the roots that it follows: it may read them, as the watcher may, and does not
+    """Real paths of folders outside the roots that it follows. It may read them, as may the watcher, and it does not
     rest."""
 
     @property
     def service(self) -> str:
-        """The service whose operations it answers and whose settings it has: also those of a pool's other processes."""
+        """Name of the service whose operations and settings it has, for all processes of a pool."""
         return self.manifest.name
 
     @property
@@ -60,17 +60,17 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def uses_roots(self) -> bool:
-        """Whether it may look at any of the folders that others write."""
+        """Whether it may access any folder that others write."""
         return self.manifest.roots is not Roots.NONE or bool(self.follows)
 
 
 def gpu_present() -> bool:
-    """Whether the NVIDIA driver has made its devices; asking CUDA itself would cost the kernel seconds."""
+    """Return whether the NVIDIA driver has created its devices. Asking CUDA itself would take the kernel seconds."""
     return Path("/dev/nvidiactl").exists() and Path("/dev/nvidia0").exists()
 
 
 def entry(found: manifests.Found) -> Entry:
-    """A service as its manifest has it, before any settings."""
+    """Return a service as described by its manifest, before settings are applied."""
     manifest = found.manifest
     (module,) = found.modules([manifest.module])
     modes = tuple(mode for mode in manifest.modes if mode != "cuda" or gpu_present())
@@ -87,11 +87,11 @@ def entry(found: manifests.Found) -> Entry:
 
 
 ENTRIES = tuple(map(entry, manifests.of_system()))
-"""The services of every system, in start order."""
+"""The built-in services, in start order."""
 
 
 def served(packages: Iterable[str]) -> tuple[Entry, ...]:
-    """Those, and the services of packages from outside.  Raises ConfigError."""
+    """Return the built-in services and those of external packages. Raises ConfigError."""
     return (*ENTRIES, *map(entry, manifests.served(packages)[len(manifests.of_system()) :]))
 
 
@@ -103,7 +103,7 @@ def pools(
     standbys: bool,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, tuple[Entry, ...]]:
-    """The processes of each service that is served, by its name; `settings` are their tables.  Raises ConfigError."""
+    """Return the processes of each served service, by its name; `settings` holds their tables. Raises ConfigError."""
     known = [entry.service for entry in entries]
     for name in settings:
         if name not in known:
@@ -128,14 +128,16 @@ def configured(
     standbys: bool = True,
     follows: tuple[str, ...] = (),
 ) -> Entry:
-    """As the settings have it, `own` those of its service: it gives up its standby, and its process where it may rest,
-    once not called for `rest_after_s` (0: never).  Raises ConfigError.
+    """Apply settings to an entry; `own` is the table of its service.
+
+    The service gives up its standby, and its process if it may rest, when it has not been called for `rest_after_s`
+    (0: never). Raises ConfigError.
     """
     spec, manifest = entry.spec, entry.manifest
     limit = own.get(DISK_LIMIT, spec.disk_limit_bytes or 0)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         what = f"services.{entry.service}.{DISK_LIMIT} is {limit!r}"
-        raise ConfigError(f"settings: {what}; it is a number of bytes, or 0 for no limit")
+        raise ConfigError(f"settings: {what}; it must be a number of bytes, or 0 for no limit")
     given = own.get(manifest.rests_by)
     stated = max(0.0, given) if isinstance(given, int | float) else None
     by_torch = manifest.torch is not None and manifest.torch.is_needed(own, gpu_present())
@@ -143,14 +145,14 @@ def configured(
         spec,
         zygote=TORCH.name if by_torch else spec.zygote,
         disk_limit_bytes=limit or None,
-        # Started once clients can be answered, and ended while they still can.
+        # Started once clients can be answered, and ended while replies can still be delivered.
         depends_on=() if entry.service == FRONT else (FRONT,),
         standby=standbys,
         standby_rests_after_s=(rest_after_s or None) if spec.standby_rests_after_s else None,
         rests_after_s=((rest_after_s if stated is None else stated) or None)
         if manifest.rests and not follows
         else None,
-        # A time that its own setting states counts whatever its process holds.
+        # A time set for this very service applies whatever its process holds.
         rests_while=None if stated else spec.rests_while,
     )
     return structs.replace(entry, spec=spec, follows=follows)
@@ -159,13 +161,13 @@ def configured(
 def _followed(
     manifest: Manifest, settings: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[str, ...]:  # fmt: skip
-    """The real paths of the folders that a service's settings have it follow.  Raises ConfigError."""
+    """Return the real paths of the folders that a service is set to follow. Raises ConfigError."""
     if manifest.follows is None:
         return ()
     given, agents = settings.get(manifest.follows.setting, []), manifest.follows.agents
     what = f"settings: services.{manifest.name}.{manifest.follows.setting}"
     if not isinstance(given, list):
-        raise ConfigError(f"{what} is {given!r}; it is a list of names and folders")
+        raise ConfigError(f"{what} is {given!r}; it must be a list of names and folders")
     found = []
     for each in given:
         path = str(each)
@@ -180,7 +182,7 @@ def _followed(
 
 
 def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpec, ...]:
-    """Those that fork these services; a costly one rests long after its services (`_LONG_PAUSE`)."""
+    """Return the zygotes that fork these services; a costly one rests long after its services (`_LONG_PAUSE`)."""
     chosen = tuple(chosen)
     needed = {each.zygote.name: each.zygote for each in chosen if each.zygote is not None}
     return tuple(
@@ -204,7 +206,7 @@ def zygotes(chosen: Iterable[Entry], rest_after_s: float = 0) -> tuple[ZygoteSpe
 
 
 def workers(entry: Entry, settings: Mapping[str, object]) -> int:
-    """How many processes the settings of a service ask for; 1 where they do not say.  Raises ConfigError."""
+    """Return the number of processes that a service's settings ask for, by default 1. Raises ConfigError."""
     pool = entry.manifest.pool
     asked = settings.get("workers", 1) if pool is not None else 1
     if asked == "auto" and pool is not None:
@@ -213,12 +215,12 @@ def workers(entry: Entry, settings: Mapping[str, object]) -> int:
         return min(pool.most, max(1, usable_cores() // pool.cores_each))
     if not isinstance(asked, int) or isinstance(asked, bool) or not 1 <= asked <= MAX_WORKERS:
         what = f"services.{entry.spec.name}.workers is {asked!r}"
-        raise ConfigError(f"settings: {what}; it is 1 to {MAX_WORKERS}, or auto")
+        raise ConfigError(f"settings: {what}; it must be 1 to {MAX_WORKERS}, or auto")
     return asked
 
 
 def pool(entry: Entry, count: int) -> tuple[Entry, ...]:
-    """The entry as so many processes, `embed`, `embed-2`, …, each supervised for itself."""
+    """Return the entry as `count` processes, `embed`, `embed-2`, …, each supervised separately."""
     others = (
         structs.replace(entry, spec=structs.replace(entry.spec, name=f"{entry.spec.name}-{n}"))
         for n in range(2, count + 1)

@@ -1,4 +1,4 @@
-"""The settings in force: the files, then the environment, then flags (`kernel.settings`), each over the one before.
+"""The settings in force: files, then the environment, then flags (`kernel.settings`), each overriding the one before.
 
 Everything is checked before anything starts.
 """
@@ -50,20 +50,20 @@ from linckia.proto.near import nearest
 from linckia.proto.operation import ALL, SURFACES
 
 FILE_NAMES = ("config.yaml", "linckia.toml")
-"""In the data directory, the stronger one last."""
+"""Names of settings files in the data directory; the last one takes precedence."""
 
 MIN_BACKUP_S = 60
 
 PLAIN = ("read_only", "log_level", "own_users", "standbys", "rest_after_s")
-"""Settings that are taken as they are written."""
+"""Settings that are used as they are written."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `roots` and `data_dir` are real paths; `http` is None where HTTP is switched off.
+    """All settings. `roots` and `data_dir` are real paths; `http` is None if HTTP is disabled.
 
-    `services` holds each service's own table, which that service checks itself. `prompts_dir` is None where the
-    folders of prompts are those in the data directory and in the roots. `read_only_roots` are some of the roots, all
-    of them in a `read_only` system; `denied` (real paths) and `denied_patterns` are out of reach below them.
+    `services` holds each service's table, which the service checks itself. `prompts_dir` is None if prompts come from
+    the folders in the data directory and the roots. `read_only_roots` are some of the roots; in a `read_only` system,
+    all of them. `denied` (real paths) and `denied_patterns` cannot be accessed even below a root.
     """
 
     data_dir: Path
@@ -83,13 +83,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     own_users: bool = True
     standbys: bool = True
     flags: Flags = Flags()
-    """What the command line said, so that the same can be loaded again."""
+    """The command line's settings, so that the same settings can be loaded again."""
     rest_after_s: float = REST_AFTER_S
 
 
 def model_folders(settings: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The folders that may hold model weights: the hub's cache (beside it lies the key that the hub was used with),
-    and the folder that the settings name."""
+    """Return the folders that may hold model weights: the one that the settings name, and the hub's cache.
+
+    The cache's parent folder is not included, since it holds the user's key for the hub.
+    """
     model = settings.get("model")
     named = isinstance(model, str) and model.startswith(("/", "~", "."))
     return (str(hub(environment)), *([str(Path(str(model)).expanduser().resolve())] if named else []))
@@ -100,12 +102,12 @@ def _models(services: Mapping[str, Layer], of: Manifest, environment: Mapping[st
 
 
 def load(flags: Flags, environment: Mapping[str, str]) -> Config:
-    """The settings in force.  Raises ConfigError: names the setting and where it was made."""
+    """Return the settings in force. Raises ConfigError, which names the setting and its origin."""
     data_dir = find_data_dir(flags.data_dir, environment)
     roots: dict[Path, str] = {}
     prompts: Layer = {}
     denied: list[str | Path] = [data_dir, given_data_dir(flags.data_dir, environment), *reach.installation()]
-    # Backups hold all that is stored, and its tokens.
+    # Backups contain everything that is stored, including tokens.
     denied += [each.to for each in backups.known(data_dir).values() if each.succeeded is not None]
     patterns: list[str] = []
     http: Layer = {}
@@ -116,7 +118,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
     services: dict[str, Layer] = {}
     packages = manifests.served(flags.packages)
     found = tuple(each.manifest for each in packages)
-    # A client that could write there would have its code run by the kernel.
+    # If a client could write there, the kernel would run its code.
     denied += [folder for each in packages for folder in each.folders]
     for origin, folder, raw in _layers(data_dir, flags, environment, found):
         settings = check(raw, origin)
@@ -127,18 +129,18 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
         audit |= raw.get("audit", {})
         if settings.backup is not None:
             backup = _backup(settings.backup, folder, data_dir, origin)
-            # All that is stored lies there.
+            # It contains everything that is stored.
             denied.append(backup.to)
         chaos |= raw.get("chaos", {})
         http |= _with_token(raw.get("http", {}), folder, origin)
         paths, more = reach.denials(settings.deny, origin)
-        # A layer from a file has its path as origin.
+        # The origin of a layer from a file is its path.
         denied += [*paths, *filter(os.path.isabs, (origin, http.get("token_file", "")))]
         patterns += more
         for name, table in _with_real_paths(settings.services, folder, found).items():
             services[name] = services.get(name, {}) | table
     denied += [path for each in found for path in files_of(each, services.get(each.name, {}))]
-    # What a client could put there, services would load; below a root that lies there itself, that is meant.
+    # Services would load models that a client put there. A root inside such a folder is deliberate.
     loaded = {place for each in found if each.models_of for place in _models(services, each, environment)}
     denied += [place for place in loaded if not any(root.is_relative_to(os.path.realpath(place)) for root in roots)]
     served = _served(http)
@@ -168,7 +170,7 @@ def load(flags: Flags, environment: Mapping[str, str]) -> Config:
 
 
 def _injector(chaos: ChaosSettings) -> str | None:
-    """The module that injects faults, if any.  Raises ConfigError."""
+    """Return the module that injects faults, if any. Raises ConfigError."""
     if chaos.module is not None and not chaos.allowed:
         raise ConfigError(f"settings: chaos.module is {chaos.module!r}, which needs chaos.allowed = true")
     return chaos.module
@@ -177,7 +179,7 @@ def _injector(chaos: ChaosSettings) -> str | None:
 def _layers(
     data_dir: Path, flags: Flags, environment: Mapping[str, str], found: Iterable[Manifest]
 ) -> Iterator[tuple[str, Path, Layer]]:
-    """Where each layer is from, the folder that its relative paths start from, and the layer; the strongest last."""
+    """Yield each layer with its origin and the folder for its relative paths; the last takes precedence."""
     tables = {each.name: each.table for each in found if each.table is not None}
     files = [path for name in FILE_NAMES if (path := data_dir / name).exists()]
     if named := flags.config_file or environment.get("LINCKIA_CONFIG"):
@@ -191,7 +193,7 @@ def _layers(
 
 
 def _with_real_paths(tables: Mapping[str, Layer], folder: Path, found: Iterable[Manifest]) -> dict[str, Layer]:
-    """The tables of services, in which settings that name files are relative to `folder`."""
+    """Return the services' tables, with settings that name files resolved against `folder`."""
     given = dict(tables)
     for each in found:
         own = given.get(each.name, {})
@@ -202,13 +204,13 @@ def _with_real_paths(tables: Mapping[str, Layer], folder: Path, found: Iterable[
 
 
 def files_of(manifest: Manifest, settings: Mapping[str, object]) -> list[str]:
-    """The files that its settings name for a service to read."""
+    """Return the files that a service's settings tell it to read."""
     given = (settings.get(name) for name in manifest.reads_files)
     return [path for path in given if isinstance(path, str) and path]
 
 
 def _roots(given: Iterable[str | Root], folder: Path, origin: str) -> dict[Path, str]:
-    """The roots with their modes; one that is named twice may be written if both say so."""
+    """Return the roots with their modes. A root that is named twice is writable only if both say so."""
     roots: dict[Path, str] = {}
     for each in given:
         named = each if isinstance(each, Root) else Root(each)
@@ -218,14 +220,14 @@ def _roots(given: Iterable[str | Root], folder: Path, origin: str) -> dict[Path,
 
 
 def _prompts(settings: Settings, raw: Layer, folder: Path, origin: str) -> Layer:
-    """What a layer says of prompts, as fields of `Config`."""
+    """Return a layer's settings for prompts as fields of `Config`."""
     said: Layer = {}
     if "from_roots" in raw.get("prompts", {}):
         said["prompts_from_roots"] = settings.prompts.from_roots
     if settings.prompts.dir is not None:
         path = (folder / Path(settings.prompts.dir).expanduser()).resolve()
         if not path.is_dir():
-            missing = f"there is no folder {path}; create it, or name another"
+            missing = f"there is no folder {path}; create it, or name another one"
             raise ConfigError(f"{origin}: prompts.dir: {missing}")
         said["prompts_dir"] = path
     return said
@@ -242,20 +244,20 @@ def _root(given: str, folder: Path, origin: str) -> Path:
     if not real.is_dir():
         raise ConfigError(f"{origin}: the root {given!r} is a file; name the folder that holds it")
     if not os.access(real, os.R_OK | os.X_OK):
-        raise ConfigError(f"{origin}: the root {given!r} may not be read by this user")
+        raise ConfigError(f"{origin}: this user may not read the root {given!r}")
     return real
 
 
 def _with_token(http: Layer, folder: Path, origin: str) -> Layer:
-    """A layer of `[http]` with the token that its file holds."""
+    """Return the `[http]` table of a layer with the token read from its file."""
     if (token_file := http.get("token_file")) is None:
         token = http.get("token", OFF)
         if token != OFF and len(token) < MIN_TOKEN_CHARACTERS:
             short = f"it has fewer than {MIN_TOKEN_CHARACTERS} characters"
-            raise ConfigError(f"{origin}: http.token: {short}; leave it out for a token of Linckia's own, or say off")
+            raise ConfigError(f"{origin}: http.token: {short}; leave it out for a generated token, or say off")
         return http
     if "token" in http:
-        raise ConfigError(f"{origin}: http.token and http.token_file are both set; leave one of them")
+        raise ConfigError(f"{origin}: http.token and http.token_file are both set; remove one of them")
     path = folder / Path(token_file).expanduser()
     try:
         token = path.read_text(encoding="utf-8").strip()
@@ -269,9 +271,9 @@ def _with_token(http: Layer, folder: Path, origin: str) -> Layer:
 def _backup(backup: BackupSettings, folder: Path, data_dir: Path, origin: str) -> BackupSettings:
     to = (folder / Path(backup.to).expanduser()).resolve()
     if backup.every_s < MIN_BACKUP_S:
-        raise ConfigError(f"{origin}: backup.every is {backup.every!r}; write 30min, 6h, 1d or 1w, and 1min at least")
+        raise ConfigError(f"{origin}: backup.every is {backup.every!r}; write 30min, 6h, 1d or 1w, at least 1min")
     if to.is_relative_to(data_dir) or to.suffix == ".tar":
-        raise ConfigError(f"{origin}: backup.to is {to}; name a folder outside of the data directory {data_dir}")
+        raise ConfigError(f"{origin}: backup.to is {to}; name a folder outside the data directory {data_dir}")
     return structs.replace(backup, to=str(to))
 
 
@@ -285,7 +287,7 @@ def _served(layer: Layer) -> Http | None:
         except ValueError as error:
             raise ConfigError(f"http.rate: {error}") from None
     if http.oauth is not None and http.token == OFF:
-        raise ConfigError("http.oauth is set, and http.token is off: without a token everything is open; leave one out")
+        raise ConfigError("http.oauth is set but http.token is off, so everything is open; remove one of them")
     if not http.is_loopback and http.token in (None, OFF):
         raise ConfigError(
             f"HTTP on {http.host} can be reached from other machines, and no token is set: set LINCKIA_TOKEN or "
@@ -295,16 +297,17 @@ def _served(layer: Layer) -> Http | None:
 
 
 def _oauth(oauth: OAuth, roots: Collection[Path]) -> OAuth:
-    """`[http.oauth]` with real paths: an issuer that can be trusted, and scopes that give what there is to give."""
+    """Return `[http.oauth]` with real paths, after checking that issuer and scopes are usable. Raises ConfigError."""
     for name, url in (("issuer", oauth.issuer), ("jwks_url", oauth.jwks_url), ("resource", oauth.resource)):
         if url is not None:
             _check_url(name, url)
     for algorithm in oauth.algorithms:
         if algorithm not in ASYMMETRIC:
-            raise ConfigError(f"http.oauth.algorithms: {algorithm!r} is none to trust{nearest(algorithm, ASYMMETRIC)}")
+            problem = f"{algorithm!r} is not an asymmetric signature algorithm{nearest(algorithm, ASYMMETRIC)}"
+            raise ConfigError(f"http.oauth.algorithms: {problem}")
     if not oauth.algorithms or not oauth.scopes:
         missing = "scopes" if oauth.algorithms else "algorithms"
-        raise ConfigError(f"http.oauth.{missing} is empty: no token of the issuer would be taken")
+        raise ConfigError(f"http.oauth.{missing} is empty, so no token of the issuer would be accepted")
     scopes = {name: _scope(f"http.oauth.scopes.{name}", scope, roots) for name, scope in oauth.scopes.items()}
     return structs.replace(oauth, scopes=scopes)
 
@@ -330,8 +333,8 @@ def _check_url(name: str, text: str) -> None:
         url, host = urllib.parse.urlsplit(""), ""
     is_safe = url.scheme == "https" or (url.scheme == "http" and is_loopback(host))
     if not host or not is_safe or url.query or url.fragment or url.username:
-        plain = "an URL of https (http on this machine alone), without query, fragment and user"
-        raise ConfigError(f"http.oauth.{name} is {text!r}; it is {plain}")
+        plain = "an https URL (http only for this machine) without query, fragment and user"
+        raise ConfigError(f"http.oauth.{name} is {text!r}; it must be {plain}")
 
 
 __all__ = ["Config", "ConfigError", "Flags", "Http", "load"]

@@ -1,6 +1,6 @@
-"""The data directory: which version of Linckia it is of, and what its files are to a backup.
+"""The data directory: the version of Linckia that it belongs to, and what a backup does with its files.
 
-An older version refuses a newer one's data before any service touches a store.
+An older version refuses the data of a newer one before any service opens a store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linckia.proto.manifest import Keep, Manifest
 from linckia.proto.stores import Stores
 
 FORMAT: Final = sum(store.schema for each in manifests.of_system() for store in each.manifest.stores)
-"""The versions of all stores' schemas, added up: it rises with each of them."""
+"""Sum of the schema versions of all stores, so that it grows with each of them."""
 
 OWN: Final = (
     ("token", Keep.SOURCE),
@@ -29,7 +29,7 @@ OWN: Final = (
     ("config.yaml", Keep.SOURCE),
     ("prompts", Keep.SOURCE),
     ("audit", Keep.SOURCE),
-    # Turns that the recording proxy has not handed over yet.
+    # Turns that the recording proxy has not delivered yet.
     ("proxy/spool/*.json", Keep.SOURCE),
     ("proxy/spool/*.part", Keep.PASSING),
     ("format.json", Keep.SOURCE),
@@ -42,21 +42,21 @@ OWN: Final = (
     ("token*.new", Keep.PASSING),
     ("logs", Keep.PASSING),
     ("services/*/tmp", Keep.PASSING),
-    # Put aside, to be examined; what could be read of it is in its successor.
+    # Damaged stores set aside for inspection; their successors have everything that could be read.
     ("services/*.damaged-*", Keep.PASSING),
     ("services/*.before-v*", Keep.PASSING),
 )
-"""Files of the kernel, and of every service."""
+"""Files that belong to the kernel, or that every service may have."""
 
 
 def program(packages: Iterable[str] = ()) -> Program:
-    """This Linckia, with the services of `packages`, to a backup.  Raises ConfigError."""
+    """Describe this version of Linckia, with the services of `packages`, to the backup. Raises ConfigError."""
     patterns = (pattern for each in manifests.served(packages) for pattern in _patterns(each.manifest))
     return Program(VERSION, FORMAT, Stores([*OWN, *patterns]))
 
 
 def _patterns(manifest: Manifest) -> Iterator[tuple[str, Keep]]:
-    """Each process of a pool has a folder."""
+    """Yield the patterns of a service's stores; each process of a pool has its own folder."""
     folders = [manifest.name] if manifest.pool is None else [manifest.name, f"{manifest.name}-*"]
     for store in manifest.stores:
         for folder in folders:
@@ -64,9 +64,9 @@ def _patterns(manifest: Manifest) -> Iterator[tuple[str, Keep]]:
 
 
 def claim(data_dir: Path) -> None:
-    """Note that this version's stores are in `data_dir`. The caller holds it.
+    """Record that `data_dir` has this version's stores. The caller must hold it.
 
-    Raises CannotHold: a newer version's are, or the note cannot be read or written.
+    Raises CannotHold: it has a newer version's stores, or the record cannot be read or written.
     """
     note = data_dir / "format.json"
     own = {"format": FORMAT, "linckia": VERSION}
@@ -77,7 +77,7 @@ def claim(data_dir: Path) -> None:
             replace_file(note, json.dumps(own).encode() + b"\n")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotHold(
-            f"cannot read or write {note} ({error}); make room, see to its permissions, or put it back from a backup"
+            f"cannot read or write {note} ({error}); free disk space, fix its permissions, or restore it from a backup"
         ) from None
     if number > FORMAT:
         raise CannotHold(

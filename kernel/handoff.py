@@ -1,10 +1,10 @@
-"""What clients come in by, held by the kernel and served by fronts: listening sockets, and local clients' descriptors.
+"""The kernel's store of client connections that fronts serve: listening sockets, and local clients' descriptors.
 
-A front may die like any service: the next generation is handed the same sockets, whose queues kept who came meanwhile,
-and the same local clients, whose sessions go on from the memory that each brought along.  One that ends in order leaves
-the connections over HTTP that wait for their next request: they are handed on, too.  A socket that a front has shut
-down is replaced, and the front ended.  What fronts have noted of sessions
-over HTTP is kept here as texts that the kernel never reads.
+A front may die like any service. The next generation gets the same sockets, whose queues hold clients that connected
+meanwhile, and the same local clients, whose sessions continue from the memory file that each brought along. A front
+that ends in order hands back HTTP connections that wait for their next request, and they are passed on too. If a front
+shuts down its listening socket, the socket is replaced and the front ended. State that fronts record for HTTP sessions
+is kept here as text that the kernel never reads.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from linckia.proto.front import (
 from linckia.proto.link import passed, rights
 
 LOOK_S = 1.0
-"""Between two looks at the listening sockets, which take a microsecond each."""
+"""Interval between checks of the listening sockets; each check takes a microsecond."""
 
 _SO_LOCK_FILTER = 44
-"""socket(7); Python has no name for it."""
+"""Constant from socket(7) that Python does not define."""
 
 BACKLOG = 1024
-"""Connections that wait to be accepted, while a front starts, say."""
+"""Maximum number of connections waiting to be accepted, for example while a front starts."""
 
 SESSION_BYTES = 4 * 1024 * 1024
-"""Kept of all sessions over HTTP; what was used least recently goes first, and such a session goes on with the
-defaults."""
+"""Total size of the states of HTTP sessions. The least recently used is dropped first; that session continues with
+default settings."""
 
 EACH_BYTES = 128
-"""Beside the text."""
+"""Overhead counted for each session in addition to its text."""
 
 _ONE = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -63,7 +63,7 @@ _decode: Callable[[bytes], FromFront] = frames.reader(FromFront)
 
 @dataclass(eq=False)
 class _Client:
-    """A local client; `front` is the process that serves it, if one does."""
+    """A local client; `front` is the process that serves it, if any."""
 
     id: int
     surface: str
@@ -74,7 +74,7 @@ class _Client:
 
 @dataclass(eq=False)
 class _Front:
-    """One generation of a front, and the socket to it."""
+    """One generation of a front, and the kernel's socket to it."""
 
     name: str
     end: trio.socket.SocketType
@@ -83,16 +83,16 @@ class _Front:
     sending: trio.Lock = field(default_factory=trio.Lock)
 
     async def send(self, message: ToFront, descriptors: Sequence[int] = ()) -> None:
-        """Where it is dead, that is seen elsewhere, and the next one is told."""
+        """Send a message. If the front is dead, that is handled elsewhere, and its successor gets the clients."""
         async with self.sending:
             try:
                 await self.end.sendmsg([_encode(message)], rights(descriptors))
             except OSError as error:
-                _log.debug("%s could not be told: %s", self.name, error)
+                _log.debug("%s could not be notified: %s", self.name, error)
 
 
 class SessionStates:
-    """States by the names of sessions."""
+    """States of HTTP sessions, by session name."""
 
     def __init__(self, max_bytes: int = SESSION_BYTES) -> None:
         self._states: collections.OrderedDict[str, str] = collections.OrderedDict()
@@ -116,10 +116,10 @@ class SessionStates:
 
 
 class Handoff:
-    """The kernel's end; `run` must be running in a nursery.
+    """Passes client connections to the fronts; `run` must be running in a nursery.
 
     Args:
-        names: of the fronts, the processes that share the work.
+        names: names of the fronts, which share the work.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -136,25 +136,25 @@ class Handoff:
 
     @property
     def clients(self) -> int:
-        """Local clients that are attached now."""
+        """Number of local clients that are attached now."""
         return len(self._clients)
 
     def listen(self, http: Http) -> str:
-        """Listen for HTTP, with a socket for each front; answers the URL.  Raises OSError."""
+        """Listen for HTTP, with a socket for each front; return the URL. Raises OSError."""
         self._address = http.host, http.port
         for name in self._names:
             self._listening[name] = self._listen()
-            # The others take the port that the first one was given.
+            # The others use the port that the first one was given.
             self._address = http.host, self._listening[name].getsockname()[1]
         host = f"[{http.host}]" if ":" in http.host else http.host
         return f"http://{host}:{self._address[1]}"
 
     def _listen(self) -> socket.socket:
-        """Listen at the address.  Raises OSError."""
+        """Return a socket that listens at the address. Raises OSError."""
         listening = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # A front that was taken over could have the system drop what comes, for later fronts as well.
+            # A compromised front could install a filter that drops connections, even those of later fronts.
             listening.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
             if len(self._names) > 1:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -166,12 +166,12 @@ class Handoff:
         return listening
 
     def _listens(self, listening: socket.socket) -> bool:
-        """Whether nobody has shut it down, after which it may listen at another port."""
+        """Return whether the socket still listens on our port: after a shutdown, it may listen on another one."""
         accepts = listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         return bool(accepts) and listening.getsockname()[1] == self._address[1]
 
     def _replace_shut(self) -> None:
-        """Listen anew for fronts that have shut down their sockets, and end them."""
+        """Replace sockets that fronts have shut down, and end these fronts."""
         for name, listening in self._listening.items():
             if self._listens(listening):
                 continue
@@ -180,14 +180,14 @@ class Handoff:
             try:
                 self._listening[name] = self._listen()
             except OSError as error:
-                # The next look tries again.
+                # The next check tries again.
                 _log.error("HTTP cannot listen again for %s: %s", name, error)
             else:
                 _log.warning("%s had shut down its socket: HTTP listens on a new one", name)
                 listening.close()
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         while self._listening:
             self._listening.popitem()[1].close()
         for waiting in self._between.values():
@@ -197,7 +197,7 @@ class Handoff:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(keep_running, "the look at listening sockets", self._look)
+            nursery.start_soon(keep_running, "the check of listening sockets", self._look)
             task_status.started()
             await trio.sleep_forever()
 
@@ -207,22 +207,22 @@ class Handoff:
             self._replace_shut()
 
     def ready(self, name: str, end: socket.socket, condemn: Callable[[str], None]) -> None:
-        """A generation of a front is READY, and `end` is the socket to it, which stays the caller's.
+        """Note that a generation of a front is READY. `end` is the socket to it, which the caller closes.
 
         Args:
-            condemn: ends the generation for what it did.
+            condemn: ends the generation, for the given reason.
         """
         if self._nursery is not None:
             front = _Front(name, trio.socket.from_stdlib_socket(end.dup()), condemn)
             self._nursery.start_soon(run_isolated, f"the clients of {name}", self._serve, front)
 
     async def attach(self, fd_in: int, fd_out: int, surface: str, memory: int | None = None) -> None:
-        """Have a local client served until it has gone and what it had asked is answered.
+        """Have a front serve a local client until it has left and its requests are answered.
 
-        The descriptors stay the caller's to close.  Cancellation ends it at once.
+        The caller closes the descriptors. Cancellation ends the session at once.
 
         Args:
-            memory: of the session, which outlives the front, and this kernel as well.
+            memory: memory file of the session, which outlives the front and this kernel.
         """
         descriptors = (fd_in, fd_out) if memory is None else (fd_in, fd_out, memory)
         client = _Client(next(self._ids), surface, descriptors)
@@ -241,14 +241,14 @@ class Handoff:
                         await front.send(Detach(client.id))
 
     async def _hand_over(self, client: _Client) -> None:
-        """To the front that serves the fewest."""
+        """Pass the client to the front that serves the fewest."""
         front = client.front = min(self._fronts.values(), key=lambda each: each.clients)
         front.clients += 1
         await front.send(Attach(client.id, client.surface), client.descriptors)
 
     async def _serve(self, front: _Front) -> None:
-        """One generation of a front, until it is dead."""
-        # What the one before has done is not this one's fault.
+        """Serve clients with one generation of a front, until it is dead."""
+        # This front is not to blame for what its predecessor did.
         self._fronts.pop(front.name, None)
         self._replace_shut()
         self._fronts[front.name] = front
@@ -256,7 +256,7 @@ class Handoff:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, front, nursery.cancel_scope)
                 if (listening := self._listening.get(front.name)) is not None:
-                    # The one before may have changed its length.
+                    # The previous front may have changed the length of the queue.
                     listening.listen(BACKLOG)
                     await front.send(Listen(), (listening.fileno(),))
                 for client in list(self._clients.values()):
@@ -270,13 +270,13 @@ class Handoff:
         orphans = [client for client in self._clients.values() if client.front is front]
         for client in orphans:
             client.front = None
-        # Without another front they wait for the next generation.
+        # If there is no other front, they wait for the next generation.
         for client in orphans:
             if self._fronts and client.front is None:
                 await self._hand_over(client)
 
     async def _hand_on(self, front: _Front) -> None:
-        """What the front before has left."""
+        """Pass on the connections that the previous front left."""
         waiting = self._between[front.name]
         while waiting:
             connection = waiting.popleft()
@@ -303,5 +303,5 @@ class Handoff:
                 if (following := self._fronts.get(front.name, front)) is not front:
                     await self._hand_on(following)
         except (OSError, msgspec.DecodeError) as error:
-            front.condemn(f"what it said of its clients cannot be read: {error}")
+            front.condemn(f"its message about clients cannot be read: {error}")
         scope.cancel()

@@ -1,8 +1,8 @@
 """Mandates: calls that clients asked to have made later, sealed together with the clients' grants.
 
-A plan's outcomes run when no client waits for them.  The service that keeps the plan keeps a mandate for each call as
-well, and the kernel makes only the call that it sealed, as the client who asked for it: the key stays in the kernel, so
-a service that was taken over can neither make a mandate up nor widen one, and a mandate outlives both processes.
+The outcomes of a plan run when no client is waiting. The service that stores the plan also stores a mandate for each
+call. The kernel makes only calls that it sealed, as the client that asked for them. Since the key stays in the kernel,
+a compromised service can neither forge a mandate nor widen one. A mandate outlives both processes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from linckia.proto.later import LaterCall
 from linckia.proto.operation import Params
 
 KEY_FILE = "mandates.key"
-"""In the data directory, for the kernel's user alone."""
+"""File in the data directory, accessible only to the kernel's user."""
 
 _MAC_BYTES = hashlib.sha256().digest_size
 
 
 class Mandate(msgspec.Struct, frozen=True, array_like=True):
-    """One call, what it is part of (`source`, "plan NAME"), and the client it is made for.
+    """One call, what it is part of (`source`, "plan NAME"), and the client on whose behalf it is made.
 
-    `token` is the hash of the operator's token that the client had; empty where it had none.
+    `token` is the hash of the operator-made token that the client used; empty if it had none.
     """
 
     source: str
@@ -45,11 +45,11 @@ _read: Callable[[bytes], Mandate] = frames.reader(Mandate)
 
 
 class Mandates:
-    """Seals mandates and opens them.
+    """Seals and opens mandates.
 
     Args:
-        key: secret, and the same after a restart.
-        token_of: the operator's token of that name, if there is one.
+        key: secret key, which stays the same across restarts.
+        token_of: returns the operator-made token with the given name, if there is one.
     """
 
     def __init__(self, key: bytes, token_of: Callable[[str], Token | None]) -> None:
@@ -57,14 +57,14 @@ class Mandates:
         self._token_of = token_of
 
     def seal(self, asked: Params[Any], wanted: Iterable[LaterCall], who: str, grant: Grant | None) -> list[str]:
-        """A mandate for each of the `wanted` calls, which the client `who` asks for with `asked`.
+        """Return a mandate for each of the `wanted` calls, which client `who` requests with `asked`.
 
         Raises:
-            Forbidden: the client does not ask for one of them.
+            Forbidden: the client did not request one of them.
         """
         token = None if grant is None else self._token_of(grant.name)
         digest = "" if token is None else token.sha256
-        # What the client sent is sealed, not what the service says it was.
+        # The client's own parameters are sealed, not what the service says they were.
         calls = {frames.encode(call): call for call in asked.later_calls()}
         sealed = []
         for each in wanted:
@@ -75,10 +75,10 @@ class Mandates:
         return sealed
 
     def opened(self, sealed: str) -> Mandate:
-        """A mandate that this kernel, or one before it, has sealed.
+        """Return a mandate that this kernel, or a previous one, has sealed.
 
         Raises:
-            Forbidden: it is no such mandate, or its client's token is no longer valid.
+            Forbidden: the seal is wrong, or the client's token is no longer valid.
         """
         try:
             found = base64.b64decode(sealed, validate=True)
@@ -86,7 +86,7 @@ class Mandates:
             found = b""
         mac, body = found[:_MAC_BYTES], found[_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(body)):
-            raise Forbidden("the call is not one that a client asked for here; have the client ask for it again")
+            raise Forbidden("no client asked for this call here; have the client ask for it again")
         mandate = _read(body)
         if mandate.token and mandate.grant is not None:
             token = self._token_of(mandate.grant.name)

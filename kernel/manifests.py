@@ -1,6 +1,6 @@
-"""The manifests of services: of each folder below `services`, and of packages from outside (`--with PACKAGE`).
+"""The manifests of services: one per folder below `services`, and those of external packages (`--with PACKAGE`).
 
-They are imported by name, and import only `proto` (`proto.manifest`), so that no code of a service runs here.
+They are imported by name, and import only `proto` (`proto.manifest`), so that no service code runs here.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ SERVICES = "linckia.services"
 
 
 class Found(NamedTuple):
-    """A manifest, and the package that it lies in."""
+    """A manifest, and the package that contains it."""
 
     package: str
     manifest: Manifest
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where a package from outside lies; none for one of the system's, which lies in the installation."""
+        """Folders of an external package; empty for built-in services, which are part of the installation."""
         spec = None if self.package.startswith(f"{SERVICES}.") else importlib.util.find_spec(self.package)
         return () if spec is None else tuple(Path(each).resolve() for each in spec.submodule_search_locations or ())
 
     def modules(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Full names of modules that the manifest names."""
+        """Return the full names of modules that the manifest names."""
         return tuple(f"{self.package}.{name}" for name in names)
 
 
 @functools.cache
 def of_system() -> tuple[Found, ...]:
-    """The services of every system, in start order."""
+    """Return the built-in services, in start order."""
     places = importlib.import_module(SERVICES).__path__
     folders = sorted(file.parent.name for place in places for file in Path(place).glob("*/manifest.py"))
     found = [each for folder in folders for each in _in_package(f"{SERVICES}.{folder}")]
@@ -45,20 +45,21 @@ def of_system() -> tuple[Found, ...]:
 
 
 def served(packages: Iterable[str] = ()) -> tuple[Found, ...]:
-    """The same, and then those of packages from outside, in the order given.  Raises ConfigError."""
+    """Return the built-in services, then those of external packages in the order given. Raises ConfigError."""
     found = list(of_system())
     for package in packages:
         for each in _of_package(package):
             if any(each.manifest.name == other.manifest.name for other in found):
-                raise ConfigError(f"--with {package}: there is a service {each.manifest.name!r} already; rename it")
+                raise ConfigError(f"--with {package}: there already is a service {each.manifest.name!r}; rename it")
             found.append(each)
     return tuple(found)
 
 
 def _of_package(package: str) -> list[Found]:
-    """Without a manifest, a package is one service of its own name, which may touch nothing but its folder.
+    """Return the services of a package.
 
-    `PACKAGE.operations` declares its operations then, and `PACKAGE.main` has `open_service`.
+    A package without a manifest is one service with the package's name, which may access only its own folder.
+    `PACKAGE.operations` then declares its operations, and `PACKAGE.main` defines `open_service`.
     """
     try:
         if importlib.util.find_spec(f"{package}.manifest") is not None:

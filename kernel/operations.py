@@ -1,4 +1,4 @@
-"""The operations that the kernel itself answers: status, and a person's hand on the services."""
+"""The operations that the kernel itself handles: status, and control of the services."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _TOOLS = (Role.TOOL, Role.STEP)
 SHARES_FRESH_S = 1.0
 
 SHARES_COST = 0.02
-"""Of a processor: the walk over all processes takes a tenth of a second, and some clients ask all the time."""
+"""Share of a processor for measuring PSS: one pass over all processes takes 0.1 s, and some clients ask constantly."""
 
 KEY_BYTES = 24
-"""Of the operator's page; beyond guessing."""
+"""Length of the key of the operator's page; too long to guess."""
 
 LATE_S = 0.02
-"""Beyond it a turn is counted: clients would notice a few of them in a row."""
+"""Turns longer than this are counted: clients would notice a few of them in a row."""
 
 SAMPLE_S = 0.005
 MINUTE_S = 60.0
@@ -63,17 +63,17 @@ _SETTLED = (ServiceState.READY, ServiceState.FAILED, ServiceState.STOPPED)
 
 
 class Lateness(trio.abc.Instrument):
-    """How late the kernel's event loop is: the longest of its turns, since what comes during one is heard after it.
+    """Measures how late the kernel's event loop is: its longest turn, since events that arrive during one have to wait.
 
-    A turn is what trio runs between two looks for what has come.  Its wall time holds what the system gave to other
-    processes meanwhile; its processor time is the kernel's own work.  That clock costs as much as a short turn: it is
-    read before a turn every `SAMPLE_S`, and after one that was long, whose processor time is so much too long at most.
-    `worst_s` and `worst_cpu_s` are of the last minute that is whole and of this one.
+    A turn is what trio runs between two waits for I/O. Its wall time includes time that the system gave to other
+    processes; its processor time is the kernel's own work. Reading that clock costs as much as a short turn, so it is
+    read before a turn only every `SAMPLE_S`, and after each long turn, whose processor time is overestimated by that
+    much at most. `worst_s` and `worst_cpu_s` cover the last full minute and the current one.
     """
 
     def __init__(self) -> None:
         self.late = 0
-        """Turns so far whose processor time was beyond `LATE_S`."""
+        """Number of turns so far whose processor time exceeded `LATE_S`."""
         self._began = self._sampled = self._minute = time.monotonic()
         self._cpu = time.thread_time()
         self._worst = self._worst_cpu = 0.0
@@ -107,7 +107,7 @@ class Lateness(trio.abc.Instrument):
 
 @dataclass(kw_only=True, eq=False)
 class KernelOperations:
-    """Handlers of the operations in `proto.ops.kernel`; the URLs are None until HTTP is served."""
+    """Handlers for the operations in `proto.ops.kernel`; the URLs are None until HTTP is served."""
 
     config: Config
     router: Router
@@ -172,7 +172,7 @@ class KernelOperations:
             read_only=self.config.read_only,
             packages=list(self.config.flags.packages),
             http_url=self.http_url,
-            # With it one may restart services.
+            # Its address lets the bearer restart services.
             page_url=self.page_url if caller == OPERATOR else None,
             token=self._token if caller == OPERATOR else None,
             open=self._is_open,
@@ -190,13 +190,13 @@ class KernelOperations:
         )
 
     async def _shares_of(self, pids: set[int]) -> Mapping[int, int | None]:
-        """Memory of processes with shared pages divided, some seconds old: clients ask for the status often."""
+        """Return the PSS of processes, possibly some seconds old, since clients ask for the status often."""
         if (now := trio.current_time()) >= self._shares_until:
             self._shares, self._shares_until = {}, now + SHARES_FRESH_S
         shares = self._shares
         if missing := pids - shares.keys():
             began = trio.current_time()
-            # Walks the page tables of every process: milliseconds that the event loop has not.
+            # Takes milliseconds for every process, so it runs outside the event loop.
             shares |= await trio.to_thread.run_sync(lambda: {pid: processes.proportional_bytes(pid) for pid in missing})
             ended = trio.current_time()
             self._shares_until = max(self._shares_until, ended + (ended - began) / SHARES_COST)
@@ -204,7 +204,7 @@ class KernelOperations:
 
     @property
     def page_url(self) -> str | None:
-        """The operator's page, with its key and the token, behind the #: a browser sends neither anywhere."""
+        """URL of the operator's page, with its key and the token after the #: browsers do not send that part."""
         if self.http_url is None:
             return None
         token = "" if self._token is None else f".{urllib.parse.quote(self._token, safe='').replace('.', '%2E')}"
@@ -230,7 +230,7 @@ class KernelOperations:
             taken_up = await self.tokens.read_again()
         except CannotRead as error:
             raise OperationError(str(error)) from None
-        return ops.Done(message="in force" if taken_up else "in force, once a front that does not answer is replaced")
+        return ops.Done(message="in force" if taken_up else "in force once an unresponsive front has been replaced")
 
     async def _keep_session(self, params: ops.KernelKeepSession, caller: str) -> None:
         self.handoff.session_states.keep(params.name, params.state)
@@ -267,7 +267,7 @@ class KernelOperations:
 
     async def _page_restart(self, params: ops.KernelPageRestart, caller: str) -> ops.Done:
         if not hmac.compare_digest(params.key.encode(), self._page_key.encode()):
-            raise Forbidden("the key is not this kernel's: open the address that `linckia status` gives")
+            raise Forbidden("the key is not this kernel's: open the address shown by `linckia status`")
         return await self._restart(ops.KernelRestart(service=params.service), caller)
 
     async def _refused(self, params: ops.KernelRefused, caller: str) -> None:
@@ -281,7 +281,7 @@ class KernelOperations:
     async def _backup(self, params: ops.KernelBackup, caller: str) -> ops.BackupStatus:
         if self.config.backup is None:
             raise OperationError(
-                "the settings name no place for backups: set `to` in [backup], or `linckia backup DIR`"
+                "the settings name no destination for backups: set `to` in [backup], or use `linckia backup DIR`"
             )
         await self.schedule.now()
         status = await self.schedule.status()
@@ -292,11 +292,11 @@ class KernelOperations:
 
     def _waiting(self, name: str) -> dict[str, int]:
         lane = self.router.lane(name)
-        # Those who wait are waiting for whichever of a pool comes first.
+        # Queued calls wait for whichever process of a pool is free first.
         return {"in_flight": lane.instances[name].in_flight, "queued": lane.queued if name == lane.service else 0}
 
     async def _restart(self, params: ops.KernelRestart, caller: str) -> ops.Done:
-        # Its own table in the settings may be another by now.
+        # The service's table in the settings may have changed.
         try:
             tables = load(self.config.flags, os.environ).services
         except ConfigError as error:
@@ -304,7 +304,7 @@ class KernelOperations:
         for table in (self.config.services, tables):
             table.setdefault(params.service, {})
         self.config.services[params.service] = tables[params.service]
-        # One after the other: those of a pool that are not its turn go on answering.
+        # One after the other, so that the other processes of a pool keep serving.
         done = [await self._begun(name, self.supervisor.restart) for name in self._processes_of(params.service)]
         return ops.Done(message="; ".join(done))
 
@@ -313,15 +313,15 @@ class KernelOperations:
         return ops.Done(message="; ".join(done))
 
     async def _begun(self, name: str, begin: Callable[[str], None]) -> str:
-        """Begin the next generation, and wait until it is READY; says so.  Raises Unavailable."""
+        """Start the next generation and wait until it is READY; return a message. Raises Unavailable."""
         before = self.supervisor.generation(name)
         if begin == self.supervisor.start and self.supervisor.state(name) is ServiceState.READY:
-            return f"{name} was running already"
+            return f"{name} was already running"
         begin(name)
         state = await self.supervisor.wait_for(name, _SETTLED, after_generation=before)
         if state is not ServiceState.READY:
             reason = next(report.reason for report in self.supervisor.status().services if report.name == name)
-            raise Unavailable(f"{name} is {state}: {reason}; its log says more (linckia logs {name})")
+            raise Unavailable(f"{name} is {state}: {reason}; see its log (linckia logs {name})")
         return f"{name} is ready, generation {self.supervisor.generation(name)}"
 
     async def _stop(self, params: ops.KernelStop, caller: str) -> ops.Done:
@@ -330,7 +330,7 @@ class KernelOperations:
             self.supervisor.stop(name)
         for name in names:
             await self.supervisor.wait_for(name, (ServiceState.STOPPED,), after_generation=-1)
-        return ops.Done(message=f"{params.service} is stopped, until `linckia start {params.service}`")
+        return ops.Done(message=f"{params.service} is stopped until `linckia start {params.service}`")
 
     async def _logs(self, params: ops.KernelLogs, caller: str) -> ops.LogLines:
         if params.service != "kernel":
@@ -362,19 +362,19 @@ class KernelOperations:
     async def _call(self, params: ops.KernelCall, caller: str) -> None:
         mandate = self.mandates.opened(params.mandate)
         operation = self.router.table.find(mandate.call.operation)
-        # The kernel's own are a person's hand on the services; the front's need the client's connection.
+        # The kernel's own operations control services; the front's need the client's connection.
         if not operation.admits(CLIENT) or operation.service in (ops.SERVICE, FRONT) or operation.role not in _TOOLS:
             raise Forbidden(f"{operation.name} may not be called on behalf of a client")
         arguments = filled(mandate.call.arguments, params.entry, "arguments")
         await self.router.call(operation, operation.parse(arguments), caller=CLIENT, mandate=mandate)
 
     def _processes_of(self, name: str) -> list[str]:
-        """The processes of a service, or the one that is named.  Raises InvalidParams."""
+        """Return the names of a service's processes, or `name` itself if it is a process. Raises InvalidParams."""
         lane = self.router.lane(self.supervisor.known(name))
         return list(lane.instances) if name == lane.service else [name]
 
 
 def _as(tp: type[S], report: msgspec.Struct, **known: int | None) -> S:
-    """What clients are told of a report: the fields of `tp`, with those that are `known` here."""
+    """Convert a report to `tp`, the form for clients, with additional `known` fields."""
     told = {name: getattr(report, name) for name in tp.__struct_fields__}
     return tp(**{**told, **known})

@@ -1,4 +1,4 @@
-"""Backups on a schedule, each by a process of its own, and what became of the latest, in `backup.json`."""
+"""Scheduled backups, each made by its own process, and the outcome of the latest one, from `backup.json`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from linckia.proto.backup import Outcome, known
 from linckia.proto.ops.kernel import BackupStatus
 
 AGAIN_S = 600.0
-"""After a failure, where it is not due earlier."""
+"""Delay after a failure, unless the next backup is due earlier."""
 
 LOOK_S = 60.0
-"""Between looks at the clock, which may be set."""
+"""Maximum sleep before the clock, which may have been set, is read again."""
 
 _log = logging.getLogger("linckia.kernel")
 
 
 class Schedule:
-    """Makes backups as the settings say."""
+    """Makes backups according to the settings."""
 
     def __init__(self, data_dir: Path, settings: BackupSettings | None) -> None:
         self._data_dir = data_dir
         self._settings = settings
         self._turn = trio.Lock()
         self._unnoted: Outcome | None = None
-        """Of a backup that could not write it down itself."""
+        """Outcome of a backup that could not record it itself."""
 
     async def run(self) -> None:
-        """Until cancelled; returns at once where the settings name no place."""
+        """Make backups until cancelled; return at once if the settings name no destination."""
         if self._settings is None:
             return
         while True:
@@ -46,13 +46,13 @@ class Schedule:
 
     def _due(self, found: Outcome | None) -> float:
         assert self._settings is not None
-        # A clock that was set back makes none late.
+        # If the clock was set back, the backup is due now.
         if found is None or found.at > time.time():
             return 0
         return found.at + (min(AGAIN_S, self._settings.every_s) if found.error else self._settings.every_s)
 
     async def status(self) -> BackupStatus | None:
-        """The latest one as clients are told of it; None where there is none, and is to be none."""
+        """Return the latest backup's status for clients; None if there is no backup and none is scheduled."""
         settings, found = self._settings, await self.latest()
         every_s = None if settings is None else settings.every_s
         if found is None:
@@ -64,7 +64,7 @@ class Schedule:
         )  # fmt: skip
 
     async def now(self) -> Outcome | None:
-        """Make one, once no other is under way, and answer what became of it; None where the settings name no place."""
+        """Make a backup once no other is running, and return its outcome; None if the settings name no destination."""
         if self._settings is None:
             return None
         async with self._turn:
@@ -74,7 +74,7 @@ class Schedule:
             ended = await trio.run_process(command, capture_stderr=True, stdout=subprocess.DEVNULL, check=False)
             found = await self.latest() or Outcome(to=self._settings.to, at=0)
             if found.at < began:
-                # It was killed, or could not even note why it failed.
+                # It was killed, or could not even record why it failed.
                 said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
                 why = said.removeprefix("linckia: ") or f"its process ended with {ended.returncode}"
                 found = self._unnoted = msgspec.structs.replace(found, at=began, error=why)
@@ -85,9 +85,9 @@ class Schedule:
             return found
 
     async def latest(self) -> Outcome | None:
-        """What became of the latest one to where the settings say, or else of any."""
+        """Return the outcome of the latest backup to the destination in the settings, or to any if none is set."""
         found = await trio.to_thread.run_sync(known, self._data_dir)
-        # A place where none was ever made is a mistyped one, unless there is no other.
+        # A destination without any successful backup is probably a typo, unless there is no other.
         places = sorted(found.values(), key=lambda each: each.succeeded is not None)
         latest = found.get(self._settings.to) if self._settings else places[-1] if places else None
         unnoted = self._unnoted

@@ -1,8 +1,8 @@
-"""The settings as they may be written: `linckia.toml` or `config.yaml`, the environment (`LINCKIA_…`), flags.
+"""Settings as they may be written: in `linckia.toml` or `config.yaml`, the environment (`LINCKIA_…`), or flags.
 
-Each amounts to one layer, checked by itself; `kernel.config` lays them over each other. An unknown setting is an error:
-one that is passed over is found out weeks later. The set-ups of disk browsers for agents (`[server]`, `config.yaml`,
-`SERVER_PORT`) mean the same as the settings of `[http]`, and give way to LINCKIA_ variables.
+Each source is one layer, which is checked separately; `kernel.config` merges the layers. An unknown setting is an
+error, since an ignored one would be noticed only weeks later. Settings of disk browsers for agents (`[server]`,
+`config.yaml`, `SERVER_PORT`) are equivalent to those of `[http]`, and LINCKIA_ variables override them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from linckia.proto.near import nearest
 PREFIX = "LINCKIA_"
 
 NOT_SETTINGS = frozenset({"LINCKIA_TORCH", "LINCKIA_PYTHON", "LINCKIA_EXTRA", "LINCKIA_DATA", "LINCKIA_CONFIG"})
-"""What the set-up script reads, and where settings are."""
+"""Variables that the set-up script reads, and those that say where the settings are."""
 
 SERVER = {"host": "host", "port": "port", "cors_origins": "allowed_origins"}
-"""Keys of `[server]`, by the keys of `[http]` that they mean."""
+"""Keys of `[server]`, with the equivalent keys of `[http]`."""
 
 REST_AFTER_S: Final = 300.0
 
@@ -40,24 +40,25 @@ _SECONDS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def seconds(span: str) -> float | None:
-    """Of `90s`, `10min`, `1h`, `2d` or `4w`; None where it is none of these."""
+    """Return the seconds in `90s`, `10min`, `1h`, `2d` or `4w`; None for any other text."""
     written = _SPAN.fullmatch(span.strip())
     return float(written[1]) * _SECONDS[written[2]] if written else None
 
 
 class ConfigError(Exception):
-    """A setting is wrong; the message names it, where it came from, and what would be right."""
+    """A setting is wrong; the message names it, its origin, and what would be right."""
 
 
 class Prompts(msgspec.Struct, frozen=True):
-    """`[prompts]`: the folder of prompts (PROMPT-*.md), instead of the usual ones; whether those of roots are shown."""
+    """`[prompts]`: a folder of prompts (PROMPT-*.md) that replaces the usual ones, and whether those in roots are
+    shown."""
 
     dir: str | None = None
     from_roots: bool = True
 
 
 class AuditSettings(msgspec.Struct, frozen=True):
-    """`[audit]`: whether it is kept, the size at which a file is rotated, and how many files there are."""
+    """`[audit]`: whether there is an audit log, the size at which its file is rotated, and the number of files."""
 
     enabled: bool = True
     max_bytes: Annotated[int, Meta(ge=4096)] = 16 * 1024 * 1024
@@ -65,14 +66,14 @@ class AuditSettings(msgspec.Struct, frozen=True):
 
 
 class ChaosSettings(msgspec.Struct, frozen=True):
-    """`[chaos]`: whether faults may be injected, as tests of the system do, and the module that injects them."""
+    """`[chaos]`: whether faults may be injected, as system tests do, and the module that does it."""
 
     allowed: bool = False
     module: str | None = None
 
 
 class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[backup]`: a folder for backups, outside of the data directory; how often, and how many of them are kept."""
+    """`[backup]`: a folder outside the data directory, the interval between backups, and how many to keep."""
 
     to: str
     every: str = "24h"
@@ -84,28 +85,28 @@ class BackupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Root(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An item of `roots` that says more than where it is."""
+    """An item of `roots` that also has a mode."""
 
     path: str
     mode: Literal["read", "write"] = "write"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """One layer."""
+    """The settings of one layer."""
 
     roots: list[str | Root] = []
-    """Folders that operations on files may use."""
+    """Folders that operations on files may access."""
     read_only: bool = False
-    """Whether clients may change nothing at all."""
+    """Whether clients may make no changes at all."""
     deny: list[str] = []
-    """Paths, and patterns of a .gitignore file, that are never reached though they lie below a root."""
+    """Paths, and .gitignore patterns, that clients cannot access even below a root."""
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
     own_users: bool = True
-    """Whether services run as users of their own under root."""
+    """Whether services have their own users if the kernel runs as root."""
     standbys: bool = True
-    """Whether a process waits to take the place of each service in use."""
+    """Whether each service in use has a standby process that replaces it when it dies."""
     rest_after_s: Annotated[float, Meta(ge=0)] = REST_AFTER_S
-    """Time without a call after which a service that only answers calls has no process; 0: it always has one."""
+    """Seconds without a call after which a service that only answers calls has no process; 0: it always has one."""
     audit: AuditSettings = AuditSettings()
     backup: BackupSettings | None = None
     chaos: ChaosSettings = ChaosSettings()
@@ -115,7 +116,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line said; None where it said nothing. `http` is `HOST:PORT`, `:PORT`, `PORT` or `off`."""
+    """Settings from the command line; None if not given. `http` is `HOST:PORT`, `:PORT`, `PORT` or `off`."""
 
     roots: tuple[str, ...] = ()
     read_only: bool = False
@@ -125,7 +126,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str | None = None
     log_level: str | None = None
     packages: tuple[str, ...] = ()
-    """Python packages whose services are served too."""
+    """Python packages whose services are served as well."""
 
 
 def _address(text: str) -> Layer:
@@ -137,7 +138,7 @@ def _address(text: str) -> Layer:
     elif text.isdecimal():
         host, port = "", text
     elif text.count(":") > 1:
-        # A bare IPv6 address: no port can follow it.
+        # A bare IPv6 address cannot be followed by a port.
         host, port = text, str(DEFAULT_PORT)
     else:
         host, colon, port = text.partition(":")
@@ -149,7 +150,7 @@ def _address(text: str) -> Layer:
 
 def _number(text: str, what: str = "a port, 0 to 65535", most: float = 65535) -> int:
     if not text.isdecimal() or int(text) > most:
-        raise ValueError(f"it is {what}")
+        raise ValueError(f"it must be {what}")
     return int(text)
 
 
@@ -158,7 +159,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _toml(text: str) -> object:
-    """A number, a truth value or a list as TOML writes them; else the text itself."""
+    """Parse a number, boolean or list in TOML syntax; return any other text unchanged."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -166,7 +167,7 @@ def _toml(text: str) -> object:
 
 
 Variables: TypeAlias = Mapping[str, tuple[tuple[str, ...], Callable[[str], object]]]
-"""By a variable's name: what it sets, and how its text is read (ValueError: what would be right)."""
+"""For each variable, the setting and a parser for its text, which raises ValueError saying what would be right."""
 
 ENVIRONMENT: Variables = {
     "LINCKIA_ROOTS": (("roots",), lambda text: [part for part in text.split(os.pathsep) if part]),
@@ -197,7 +198,7 @@ OTHER_NAMES: Variables = {
 
 
 def from_other_names(environment: Mapping[str, str]) -> Layer:
-    """The layer of the variables of disk browsers.  Raises ConfigError."""
+    """Return the layer of disk browsers' variables. Raises ConfigError."""
     layer: Layer = {}
     for name, (where, read) in OTHER_NAMES.items():
         if value := environment.get(name, "").strip():
@@ -206,11 +207,11 @@ def from_other_names(environment: Mapping[str, str]) -> Layer:
 
 
 ShortTables: TypeAlias = Mapping[str, ShortTable]
-"""By service: its table beside `[services.NAME]`."""
+"""For each service, its short table, an alternative to `[services.NAME]`."""
 
 
 def with_short_tables(raw: Layer, tables: ShortTables, origin: str) -> Layer:
-    """The layer with everything that short tables say in `services`.  Raises ConfigError."""
+    """Return the layer with its short tables moved to `services`. Raises ConfigError."""
     services = raw.get("services", {})
     for service, table in tables.items():
         if table.name not in raw or not isinstance(services, dict):
@@ -220,7 +221,7 @@ def with_short_tables(raw: Layer, tables: ShortTables, origin: str) -> Layer:
             raise ConfigError(f"{origin}: {table.name}: expected a table, such as [{table.name}], got {given!r}")
         for name, value in given.items():
             if table.lists and name not in table.lists:
-                raise ConfigError(f"{origin}: {table.name}.{name} is no setting{nearest(name, table.lists)}")
+                raise ConfigError(f"{origin}: {table.name}.{name} is not a setting{nearest(name, table.lists)}")
             if table.lists and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
                 raise ConfigError(f"{origin}: {table.name}.{name}: expected a list of strings, got {value!r}")
         own = services.get(service, {})
@@ -231,7 +232,7 @@ def with_short_tables(raw: Layer, tables: ShortTables, origin: str) -> Layer:
 
 
 def from_environment(environment: Mapping[str, str], tables: ShortTables) -> Layer:
-    """The layer of our variables.  Raises ConfigError: a variable that starts with LINCKIA_ and sets nothing."""
+    """Return the layer of LINCKIA_ variables. Raises ConfigError for one that is not a setting."""
     layer: Layer = {}
     lists = {f"{PREFIX}{t.name}_{each}".upper(): (t.name, each) for t in tables.values() for each in t.lists}
     open_tables = {f"{PREFIX}{t.name}__".upper(): t.name for t in tables.values() if not t.lists}
@@ -256,12 +257,12 @@ def from_environment(environment: Mapping[str, str], tables: ShortTables) -> Lay
                 *ENVIRONMENT, *NOT_SETTINGS, *lists, *(f"{each}KEY" for each in open_tables),
                 "LINCKIA_SERVICES__NAME__KEY",
             }  # fmt: skip
-            raise ConfigError(f"the environment: {name} is no setting{nearest(name, known)}")
+            raise ConfigError(f"the environment: {name} is not a setting{nearest(name, known)}")
     return layer
 
 
 def from_flags(flags: Flags) -> Layer:
-    """The layer of the command line.  Raises ConfigError."""
+    """Return the layer of the command line. Raises ConfigError."""
     layer: Layer = {}
     if flags.roots:
         layer["roots"] = list(flags.roots)
@@ -290,7 +291,7 @@ def _put(layer: Layer, where: tuple[str, ...], origin: str, read: Callable[[str]
 
 
 def from_file(path: Path) -> Layer:
-    """The layer in a file.  Raises ConfigError."""
+    """Return the layer in a file. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
         raw = _yaml(path, text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
@@ -302,7 +303,7 @@ def from_file(path: Path) -> Layer:
 
 
 def _yaml(path: Path, text: str) -> Layer:
-    import yaml  # Only where there is such a file: every start would wait for the import.
+    import yaml  # Imported only if there is such a file, since the import would slow down every start.
 
     try:
         raw = yaml.safe_load(text)
@@ -311,7 +312,7 @@ def _yaml(path: Path, text: str) -> Layer:
     if raw is None:
         return {}
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
-        raise ConfigError(f"{path} must hold keys and their values, such as `server:` with `port: 3000`")
+        raise ConfigError(f"{path} must contain keys and values, such as `server:` with `port: 3000`")
     return raw
 
 
@@ -323,23 +324,23 @@ def _with_server_as_http(layer: Layer, path: Path) -> Layer:
         return layer
     for key, value in server.items():
         if key not in SERVER:
-            raise ConfigError(f"{path}: server.{key} is no setting; there are: {', '.join(SERVER)}")
+            raise ConfigError(f"{path}: server.{key} is not a setting; known: {', '.join(SERVER)}")
         if SERVER[key] in http:
             both = f"server.{key} and http.{SERVER[key]}"
-            raise ConfigError(f"{path}: {both} mean the same and are both set; leave one of them")
+            raise ConfigError(f"{path}: {both} mean the same and are both set; remove one of them")
         http = {**http, SERVER[key]: _listed(value) if key == "cors_origins" and isinstance(value, str) else value}
     return {**layer, "http": http}
 
 
 def check(raw: Layer, origin: str) -> Settings:
-    """A layer with its types.  Raises ConfigError, which names the setting and `origin`."""
+    """Convert a layer to typed settings. Raises ConfigError, which names the setting and `origin`."""
     _check_names(raw, Settings, "", origin)
     try:
         return msgspec.convert(raw, Settings)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         name = where.rstrip("`") or "the settings"
-        hint = "; it may be debug, info, warning or error" if name == "log_level" else ""
+        hint = "; it must be debug, info, warning or error" if name == "log_level" else ""
         raise ConfigError(f"{origin}: {name}: {what[0].lower()}{what[1:]}{hint}") from None
 
 
@@ -347,7 +348,7 @@ def _check_names(raw: Mapping[str, object], tp: type[msgspec.Struct], prefix: st
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(tp)}
     for name, value in raw.items():
         if name not in fields:
-            raise ConfigError(f"{origin}: {prefix}{name} is no setting{nearest(name, fields)}")
+            raise ConfigError(f"{origin}: {prefix}{name} is not a setting{nearest(name, fields)}")
         of = fields[name]
         if isinstance(of, type) and issubclass(of, msgspec.Struct) and isinstance(value, dict):
             _check_names(value, of, f"{name}.", origin)

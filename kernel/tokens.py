@@ -1,9 +1,9 @@
 """Tokens for HTTP: the kernel's own, and those that the operator makes, in the data directory.
 
-The kernel's own is made at the first start and kept as it is: the command line reads it, and shows it to the operator
-alone.  Of the others only SHA-256 hashes are kept: a token is 256 random bits, which no guesses at a hash find, so a
-slow hash, as passwords need one, would only make each request slow.  Both files are for their owner alone (0600), and
-are replaced whole.
+The kernel's own token is made at the first start and stored in clear text: the command line reads it and shows it only
+to the operator. Other tokens are stored only as SHA-256 hashes. A token has 256 random bits, so its hash cannot be
+reversed by guessing; a slow hash, as for passwords, would only slow down each request. Both files are accessible only
+to their owner (0600), and are replaced atomically.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ TOKEN_BYTES = 32
 
 PREFIX = "linckia_"
 """What a scanner for secrets in files can look for."""
-
+"""Prefix by which secret scanners can recognize tokens."""
 POLL_S = 25.0
 """How long a front waits for news before it asks again."""
-
+"""How long a front waits for changes before it asks again."""
 TAKE_UP_S = 5.0
 """For the fronts to take up a change; one that is killed meanwhile starts with it."""
+"""Time allowed for fronts to apply a change. A front that is killed meanwhile starts with it."""
 
 
 class CannotRead(Exception):
-    """A file of tokens is not as it should be; the message names it and the remedy."""
+    """A token file is damaged or unreadable; the message names it and the remedy."""
 
 
 def own_path(data_dir: Path) -> Path:
@@ -44,7 +45,7 @@ def own_path(data_dir: Path) -> Path:
 
 
 def path(data_dir: Path) -> Path:
-    """Of the tokens that the operator has made."""
+    """Return the file with the operator's tokens."""
     return data_dir / "tokens.json"
 
 
@@ -53,12 +54,13 @@ def new() -> str:
 
 
 def hash_of(token: str) -> str:
-    """As it is kept: SHA-256, in hexadecimal."""
+    """Return the token as it is stored: SHA-256, in hexadecimal."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def own(data_dir: Path) -> str:
-    """The kernel's own token, made if there is none.  The caller holds the data directory.  Raises CannotRead."""
+    """Return the kernel's own token, making it if needed. The caller must hold the data directory. Raises
+    CannotRead."""
     file = own_path(data_dir)
     try:
         if not file.exists():
@@ -66,14 +68,14 @@ def own(data_dir: Path) -> str:
         file.chmod(0o600)
         token = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CannotRead(f"cannot read the token in {file}: {error}; remove it, and another is made") from error
+        raise CannotRead(f"cannot read the token in {file}: {error}; remove it, and a new one is made") from error
     if len(token) < MIN_TOKEN_CHARACTERS:
-        raise CannotRead(f"{file} holds fewer than {MIN_TOKEN_CHARACTERS} characters; remove it, and another is made")
+        raise CannotRead(f"{file} has fewer than {MIN_TOKEN_CHARACTERS} characters; remove it, and a new one is made")
     return token
 
 
 def listed(data_dir: Path) -> list[Token]:
-    """The operator's tokens.  Raises CannotRead."""
+    """Return the operator's tokens. Raises CannotRead."""
     file = path(data_dir)
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[Token])
@@ -85,7 +87,7 @@ def listed(data_dir: Path) -> list[Token]:
 
 @contextlib.contextmanager
 def editing(data_dir: Path) -> Iterator[None]:
-    """Keep other commands from editing the tokens.  Raises OSError."""
+    """Keep other commands from editing the tokens meanwhile. Raises OSError."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -96,14 +98,14 @@ def editing(data_dir: Path) -> Iterator[None]:
 
 
 def store(data_dir: Path, tokens: Iterable[Token]) -> None:
-    """Replace the operator's tokens; the caller is `editing`.  Raises OSError."""
+    """Replace the operator's tokens. The caller must hold `editing`. Raises OSError."""
     encoded = msgspec.json.format(msgspec.json.encode(sorted(tokens, key=lambda token: token.name)))
-    # A revocation that is told must not be undone by a power cut.
+    # A power failure must not undo a revocation that was reported as done.
     replace_file(path(data_dir), encoded + b"\n")
 
 
 class Announced:
-    """The operator's tokens as the fronts know them: each waits here for news, so a change is in force at once.
+    """The operator's tokens as the fronts know them. Each front waits here for changes, so they take effect at once.
 
     Raises CannotRead.
     """
@@ -115,11 +117,11 @@ class Announced:
         self._changed, self._taken_up = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
 
     def named(self, name: str) -> Token | None:
-        """The token of that name, if there is one."""
+        """Return the token with that name, if there is one."""
         return next((token for token in self._now.tokens if token.name == name), None)
 
     async def after(self, version: int, front: str) -> TokenTable:
-        """The tokens once they are others than those of `version`, which this front knows; after a while anyway."""
+        """Return the tokens once they differ from `version`, which this front knows, or after a while anyway."""
         self._known[front] = version
         self._taken_up.unpark_all()
         if version == self._now.version:
@@ -128,12 +130,12 @@ class Announced:
         return self._now
 
     async def read_again(self) -> bool:
-        """Take up what the file holds by now; whether every front has done so, too.  Raises CannotRead."""
+        """Reload the file; return whether every front has applied it. Raises CannotRead."""
         tokens = await trio.to_thread.run_sync(listed, self._data_dir)
         now = self._now = TokenTable(self._now.version + 1, tuple(tokens))
         self._changed.unpark_all()
         with trio.move_on_after(TAKE_UP_S):
-            # One that was killed says so with its next generation.
+            # A front that was killed reports with its next generation.
             while any(known < now.version for known in self._known.values()):
                 await self._taken_up.park()
             return True

@@ -1,8 +1,8 @@
-"""How the system has fared by day: deaths of each service and the size of its store, in `trends.jsonl`.
+"""Daily trends: deaths of each service and the size of its store, in `trends.jsonl`.
 
-Each line has what was since the one before and how large the stores are; one is appended at the start of a kernel, each
-hour, and at its end if there were deaths: one that is killed loses those of an hour at most. A
-long file is shortened to a line a day.
+Each line has the deaths since the previous line and the current sizes. A line is appended when the kernel starts, every
+hour, and when it ends if there were deaths. A killed kernel loses the deaths of an hour at most. A long file is reduced
+to one line per day.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from linckia.proto.ops.kernel import Trend
 
 INTERVAL_S = 3600.0
 WINDOW_S = 7 * 86_400
-"""That trends are told of."""
+"""Period that reported trends cover."""
 
 KEPT_DAYS = 400
 MAX_BYTES = 512 * 1024
 
 Deaths = Callable[[], Mapping[str, int]]
-"""Of each service, since the kernel began."""
+"""Returns the number of deaths of each service since the kernel started."""
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Figures at a time (Unix seconds)."""
+    """Figures at one time (Unix seconds)."""
 
     at: float
     deaths: dict[str, int] = {}
@@ -42,18 +42,18 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trends:
-    """The record of one data directory, for as long as its kernel runs."""
+    """The record for one data directory, while its kernel runs."""
 
     def __init__(self, data_dir: Path, deaths: Deaths) -> None:
         self._file = data_dir / "trends.jsonl"
         self._services = data_dir / "services"
         self._deaths = deaths
         self._told: Mapping[str, int] = {}
-        """The deaths that are in the record."""
+        """Deaths that are already recorded."""
         self._lines: list[Line] = []
 
     async def run(self) -> None:
-        """Until cancelled; then deaths are written, and no store is looked at any more."""
+        """Record until cancelled; then write the deaths, without measuring stores again."""
         self._lines = await trio.to_thread.run_sync(self._read)
         try:
             while True:
@@ -65,7 +65,7 @@ class Trends:
                     await self._note({})
 
     def trends(self, now: float | None = None) -> list[Trend]:
-        """Of each service, in the days that are on record of the last week."""
+        """Return the trend of each service over the last week, or the part of it that is on record."""
         at = time.time() if now is None else now
         new = Line(at, self._since())
         return trends([line for line in self._lines if at - WINDOW_S <= line.at <= at] + [new])
@@ -74,14 +74,14 @@ class Trends:
         return {name: count - self._told.get(name, 0) for name, count in self._deaths().items()}
 
     def _held(self) -> dict[str, int]:
-        """Bytes of each service's folder, of those that are open to the kernel; blocks, perhaps for long."""
+        """Return the size of each service's folder that the kernel can read. Blocks, possibly for long."""
         with contextlib.suppress(OSError):
             held = {entry.name: folder_bytes(Path(entry.path)) for entry in os.scandir(self._services)}
             return {name: int(size) for name, size in held.items() if size != math.inf}
         return {}
 
     async def _note(self, held: dict[str, int]) -> None:
-        """Append a line. Where the disk takes none, the next one has these deaths too."""
+        """Append a line. If the disk cannot be written to, the next line includes these deaths."""
         total = dict(self._deaths())
         since = {name: count for name, count in self._since().items() if count > 0}
         line = Line(time.time(), since, held)
@@ -101,7 +101,7 @@ class Trends:
         found: list[Line] = []
         with contextlib.suppress(OSError):
             for text in self._file.read_bytes().splitlines():
-                # The last line of a kernel that was killed may be cut.
+                # The last line of a killed kernel may be incomplete.
                 with contextlib.suppress(msgspec.DecodeError):
                     found.append(msgspec.json.decode(text, type=Line))
         return found
@@ -112,7 +112,7 @@ def _encoded(line: Line) -> bytes:
 
 
 def daily(lines: Iterable[Line], since: float) -> list[Line]:
-    """A line for each day (UTC) since then, with its deaths added up and the sizes at its end."""
+    """Return one line for each day (UTC) since then, with the day's deaths and the sizes at its end."""
     days: dict[int, Line] = {}
     for line in lines:
         if line.at >= since:
@@ -123,8 +123,10 @@ def daily(lines: Iterable[Line], since: float) -> list[Line]:
 
 
 def trends(lines: list[Line]) -> list[Trend]:
-    """What a day brings by these lines, of less than a day as if it were one. Growth is between the first and the last
-    size, None where they are less than an hour apart."""
+    """Return daily averages over these lines; a period shorter than a day counts as one day.
+
+    Growth is the difference between the first and last size, or None if they are less than an hour apart.
+    """
     names = sorted({name for line in lines for name in (*line.deaths, *line.bytes)})
     days = max(1.0, (lines[-1].at - lines[0].at) / 86_400) if lines else 1.0
     return [_trend(name, lines, days) for name in names]

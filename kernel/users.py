@@ -1,11 +1,11 @@
-"""Who services run as where the kernel runs as root: each that writes only to its own folder, as a user of its own.
+"""Users for services when the kernel runs as root: each service that writes only to its own folder has its own user.
 
-The users are numbers that no account has, derived from the data directory and the service's name.  Those of a data
-directory share a group, which may enter it, and can do nothing to other services, the kernel or anybody's files.
+The users are uids without accounts, derived from the data directory and the service's name. Users of one data directory
+share a group that may enter it. They cannot access other services, the kernel, or anyone's files.
 
-Services that read the roots, which may be anybody's, keep the privilege to read, which landlock bounds; so do all where
-other users cannot reach the interpreter or the data directory (often below /root).  Services that write to the roots
-stay root, for what they write keeps its owner, and have its access to files and no other privilege.
+Services that read the roots, which may belong to anyone, keep the privilege to read files, which landlock limits. All
+services keep it if other users cannot reach the interpreter or the data directory (often below /root). Services that
+write to the roots stay root, so that files keep their owners, with access to files and no other privilege.
 
 Sources: credentials(7), capabilities(7), user_namespaces(7), systemd's list of unused user numbers.
 """
@@ -21,16 +21,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from linckia import proto
-from linckia.proto.birth import User
+from linckia.proto.launch import User
 
 FIRST_ID = 1_879_048_192
-"""From here to 2^31 no distribution, container or directory service hands out numbers."""
+"""No distribution, container or directory service assigns numbers from here to 2^31."""
 
 IDS = 1 << 24
 
 
 def user_of(data_dir: Path, service: str) -> User:
-    """The user that a service of this data directory has; all of its users share a group."""
+    """Return the user of a service in this data directory; all of its users share a group."""
     return User(uid=_number(f"{data_dir}\0{service}"), gid=_number(str(data_dir)))
 
 
@@ -39,25 +39,25 @@ def _number(text: str) -> int:
 
 
 def obstacle() -> str | None:
-    """Why services cannot have users of their own; None where they can."""
+    """Return why services cannot have their own users, or None if they can."""
     if os.geteuid() != 0:
-        return "only root can give them others"
+        return "only root can assign other users"
     if not _is_mapped(FIRST_ID) or not _is_mapped(FIRST_ID + IDS - 1):
-        return "this user namespace has no numbers to spare"
+        return "this user namespace has too few user numbers"
     return None
 
 
 def enclosed(data_dir: Path) -> str | None:
-    """What keeps other users from the installation or the data directory, in words; None: nothing does."""
+    """Describe what keeps other users from the installation or the data directory; None if nothing does."""
     paths = sysconfig.get_paths()
     libraries = (Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    # What a service imports from while it runs.
+    # Everything that a service imports from while it runs.
     code = (Path(sys.executable), *libraries, Path(proto.__file__).resolve().parent)
     return unreachable((*code, data_dir.parent))
 
 
 def unreachable(folders: Iterable[Path]) -> str | None:
-    """The first folder on the way to one of these that other users cannot enter, in words; None where there is none."""
+    """Describe the first folder on the way to these that other users cannot enter; None if there is none."""
     for folder in folders:
         real = folder.resolve()
         for step in (real, *real.parents):
@@ -66,12 +66,12 @@ def unreachable(folders: Iterable[Path]) -> str | None:
             except OSError as error:
                 return f"{step}: {error.strerror}"
             if stat.S_ISDIR(mode) and not mode & stat.S_IXOTH:
-                return f"{step} can be entered by its owner only"
+                return f"only its owner can enter {step}"
     return None
 
 
 def admit(data_dir: Path) -> None:
-    """Let the services' group pass to their own folders.  Raises OSError: the file system keeps no owners."""
+    """Let the services' group through to their folders. Raises OSError: the file system does not support owners."""
     group = _number(str(data_dir))
     services = data_dir / "services"
     services.mkdir(mode=0o700, parents=True, exist_ok=True)

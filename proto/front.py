@@ -1,4 +1,4 @@
-"""What a front is told: its settings at its birth, and the descriptors that the kernel hands it.
+"""What a front is told: its settings at its launch, and the descriptors that the kernel hands it.
 
 A front speaks to clients, and holds nothing that may not be lost: listening sockets, the descriptors of local clients
 and the memory of their sessions stay with the kernel, which hands them to the next front when one dies.  The messages

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import trio
 
 from linckia.proto import frames, ops, results
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
 from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.proto.frames import Bye, ByeAck, Call, Drain, Fault, Progress, Ready, Return, Unfinished
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Params, operation_of
 from linckia.services.runtime.calls import Outgoing
@@ -62,14 +62,14 @@ class Bench:
     async def start(self, name: str, *, mode: str = "") -> None:
         """Start the next generation and wait until it is ready."""
         self._generations[name] = self._generations.get(name, 0) + 1
-        birth = Birth(
+        launch = LaunchConfig(
             service=name, module="", generation=self._generations[name], parent_pid=0, mode=mode,
             operations=tuple(op.name for op in self._table.of_service(name)),
             data_dir=str(self._folder / name), settings=self._settings.get(name, {}),
             roots=tuple(self._roots), read_only=tuple(self._roots.read_only), denied=self._roots.denied,
             denied_patterns=self._roots.patterns,
         )  # fmt: skip
-        await trio.Path(birth.data_dir).mkdir(parents=True, exist_ok=True)
+        await trio.Path(launch.data_dir).mkdir(parents=True, exist_ok=True)
         ours, theirs = memory_link()
         channel = Channel(ours)
         running = self.running[name] = _Running(channel)
@@ -77,7 +77,7 @@ class Bench:
         async def serve() -> None:
             with running.scope:
                 try:
-                    await ServiceLoop(birth, theirs).run(self._services[name])
+                    await ServiceLoop(launch, theirs).run(self._services[name])
                 except* LinkClosed:
                     pass
                 except* Exception as group:  # noqa: BLE001  # `failures` is what tests look at

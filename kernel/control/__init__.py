@@ -1,1 +1,1 @@
-"""The kernel's end of the control socket, whose protocol `proto.control` describes."""
+"""The kernel's end of the control socket; `proto.control` describes the protocol."""

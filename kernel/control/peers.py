@@ -1,8 +1,8 @@
-"""Who is at the other end of a connection to the control socket, and whether they may give orders.
+"""Checks who is at the other end of a control connection, and whether they may give orders.
 
-The user who runs the kernel, and root, may; the kernel's own descendants may not, whoever they run as: a service that
-got hold of such a connection would be the operator. That holds for all that descends from the kernel, since as their
-subreaper it adopts those whose parent has died, and no process of ours starts a shell.
+The user who runs the kernel may, and so may root. The kernel's own descendants may not, whatever user they run as: a
+service with such a connection would have the operator's rights. This covers all descendants, since the kernel, as
+their subreaper, adopts those whose parent has died; and none of our processes starts a shell.
 
 Sources: unix(7), proc(5), pidfd_open(2).
 """
@@ -27,23 +27,23 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def is_admitted(connection: trio.socket.SocketType) -> bool:
-    """Whether the process that connected may give orders; a refusal is logged."""
+    """Return whether the connecting process may give orders. A refusal is logged."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _gid = _CREDENTIALS.unpack(credentials)
     if uid not in (os.geteuid(), 0):
         log.warning("process %d of user %d was refused on the control socket", pid, uid)
         return False
-    # 0: of another namespace of processes, one that ours lies in.
+    # 0 means a process in another PID namespace, one that contains ours.
     if pid in (0, os.getpid()):
         return True
-    why = "it is gone, and may have given its connection away"
+    why = "it is gone, and may have passed its connection on"
     with contextlib.suppress(OSError):
         peer = _pidfd(connection, pid)
         try:
             ancestors = ancestry(pid)
             gone = select.poll()
             gone.register(peer, select.POLLIN)
-            # While it lives, the number is its own.
+            # While it lives, its pid is not reused.
             if not gone.poll(0):
                 if os.getpid() not in ancestors:
                     return True
@@ -55,7 +55,7 @@ def is_admitted(connection: trio.socket.SocketType) -> bool:
 
 
 def _pidfd(connection: trio.socket.SocketType, pid: int) -> int:
-    """A pidfd of the process that connected.  Raises OSError: it is gone."""
+    """Return a pidfd of the connecting process. Raises OSError if it is gone."""
     try:
         return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:
@@ -64,9 +64,10 @@ def _pidfd(connection: trio.socket.SocketType, pid: int) -> int:
 
 
 def ancestry(pid: int) -> tuple[int | None, ...]:
-    """The parent of a process, the parent's parent and so on, as they were in one moment; None where none is seen."""
+    """Return a process's parent, grandparent and so on, at one moment; None for one that cannot be seen."""
     seen: tuple[int | None, ...] = ()
-    # A parent that dies meanwhile may leave its number to another process, but no child: read twice alike, it lived.
+    # If a parent dies meanwhile, its pid may be reused, but its children change parents. Two equal walks are
+    # consistent.
     while (now := _walk(pid)) != seen:
         seen = now
     return now

@@ -1,7 +1,7 @@
-"""The kernel's end of the control socket: calls for the command line, and MCP clients' descriptors for the fronts.
+"""The kernel's end of the control socket: calls from the command line, and descriptors of MCP clients for the fronts.
 
-Only the user who runs the kernel, and root, may connect, and no process of the kernel's own. A connection that closes
-cancels what it asked for.
+Only the user who runs the kernel and root may connect, but not the kernel's own descendants. Closing a connection
+cancels its requests.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from linckia.proto.ops import Table
 log = logging.getLogger("linckia.control")
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""The longest request; the same as the limit on a message of MCP."""
+"""Maximum length of a request; equal to the limit on an MCP message."""
 
 SEND_BYTES = 1024 * 1024
-"""Sent before others get their turn."""
+"""Number of bytes sent before other connections get a turn."""
 
 MAX_WAITING = 16
-"""Requests that one connection may send ahead."""
+"""Maximum number of requests that one connection may have waiting."""
 
 PROGRESS_INTERVAL_S = 0.05
-"""Progress is for eyes: no more than 20 lines a second, always the latest."""
+"""Minimum interval between progress lines, which only people read; the latest one is always sent."""
 
 FIRST_CLIENT_S = 60.0
 """How long an ephemeral kernel waits for the client that started it."""
 
 GOODBYE_S = 0.5
-"""For telling a client that the kernel ends."""
+"""Time allowed for telling a client that the kernel ends."""
 
 ACCEPT_RETRY_S = 0.1
 """Pause after running out of descriptors, as in trio's own `serve_listeners`."""
 
 
 Attach = Callable[[int, int, str, int | None], Awaitable[None]]
-"""The way to a front: serve MCP on the client's input and output, with the tools of a surface, until it leaves.  The
-last is the memory in which the session is noted, if any.  The descriptors stay the caller's."""
+"""Serves MCP on the client's input and output, with the tools of a surface, until the client leaves. The last argument
+is the memory file that holds the session, if any. The caller keeps the descriptors."""
 
 
 class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,8 +69,8 @@ class CallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Serve MCP on the descriptors that came with the line: the tools to show; `roots` must be the kernel's own,
-    and with `read_only` it must be read-only."""
+    """Serve MCP on the descriptors sent with the line, with the tools of `surface`. `roots` must equal the kernel's
+    own; with `read_only`, the kernel must be read-only."""
 
     surface: str = "all"
     roots: tuple[str, ...] | None = None
@@ -78,7 +78,7 @@ class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Successor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kernel that stays wants the data directory of one that was started for its clients, and has these settings."""
+    """A permanent kernel asks an ephemeral one for its data directory; these are its settings."""
 
     roots: tuple[str, ...]
     read_only: bool
@@ -86,29 +86,29 @@ class Successor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(kw_only=True)
 class ControlServer:
-    """Answers on the control socket."""
+    """Serves requests on the control socket."""
 
     router: Calls
     table: Table
     attach: Attach
     started: trio.Event
-    """Set once there are services to call; calls wait for it, clients' descriptors do not."""
+    """Set once there are services to call. Calls wait for it; clients' descriptors do not."""
     stopping: trio.Event
-    """Set when the kernel ends in order; a local client whose session ends then is told so."""
+    """Set during an orderly shutdown, so that local clients learn why their session ends."""
     roots: tuple[str, ...] = ()
-    """The kernel's; a client that wants others is refused."""
+    """The kernel's roots. Clients that want other roots are refused."""
     read_only: bool = False
     linger_s: float | None = None
-    """For an ephemeral kernel: `run` returns this many seconds after the last client has left."""
+    """For an ephemeral kernel: `run` returns this many seconds after the last client left."""
     _busy: int = field(default=0, init=False)
     is_replaced: bool = field(default=False, init=False)
-    """Whether local clients' sessions go on in another kernel."""
+    """Whether another kernel continues the sessions of local clients."""
     _alone: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
 
     async def run(
         self, listening: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve `listening`, which stays the caller's to close.  Cancellation ends every connection."""
+        """Serve `listening`, which the caller closes. Cancellation ends every connection."""
         listener = trio.socket.from_stdlib_socket(listening)
         async with trio.open_nursery() as connections:
             with self._alone:
@@ -122,7 +122,7 @@ class ControlServer:
                         log.exception("cannot accept on the control socket; trying again")
                         await trio.sleep(ACCEPT_RETRY_S)
                         continue
-                    # Busy from here on, not from the first request: no client may find the kernel gone meanwhile.
+                    # Busy from now on, not from the first request, so that the kernel cannot end in between.
                     self._enter()
                     connections.start_soon(run_isolated, "a control connection", self._serve, accepted)
             connections.cancel_scope.cancel()
@@ -137,14 +137,14 @@ class ControlServer:
             self._alone.deadline = trio.current_time() + self.linger_s
 
     def step_aside(self, successor: Successor) -> JsonObject:
-        """End in order, so that `successor` goes on with local clients' sessions.  Raises Forbidden, Unavailable."""
+        """End in order, so that `successor` continues local clients' sessions. Raises Forbidden, Unavailable."""
         if self.linger_s is None:
-            raise Forbidden(f"the kernel (process {os.getpid()}) was not started for its clients alone, and stays")
+            raise Forbidden(f"the kernel (process {os.getpid()}) was not started for its clients only, and stays")
         if set(successor.roots) != set(self.roots) or successor.read_only != self.read_only:
             mode = "read-only, " if self.read_only else ""
             raise Unavailable(
-                f"its kernel (process {os.getpid()}), started for MCP clients that are still there, is {mode}of the "
-                f"roots {_listed(self.roots)}: serve the same, or end it and its clients' sessions (linckia stop)"
+                f"its kernel (process {os.getpid()}), started for MCP clients that are still connected, is {mode}"
+                f"serving the roots {_listed(self.roots)}: serve the same, or end it and its clients' sessions (linckia stop)"
             )
         log.info("stepping aside for a kernel that stays")
         self.is_replaced = True
@@ -157,7 +157,7 @@ class ControlServer:
             if is_admitted(accepted):
                 await connection.run()
         except* OSError:
-            # The client is gone; what it asked for has been cancelled.
+            # The client is gone, and its requests have been cancelled.
             log.debug("a control connection broke", exc_info=True)
         finally:
             connection.close()
@@ -165,7 +165,7 @@ class ControlServer:
 
 
 class _Connection:
-    """One client: a task that reads lines and descriptors, and the requests one after the other."""
+    """One client: a task reads lines and descriptors; requests run one after the other."""
 
     def __init__(self, server: ControlServer, accepted: trio.socket.SocketType) -> None:
         self._server = server
@@ -182,7 +182,7 @@ class _Connection:
             os.close(self._descriptors.pop())
 
     async def run(self) -> None:
-        """Until the client has closed its end."""
+        """Serve requests until the client closes its end."""
         send, receive = trio.open_memory_channel[bytes](MAX_WAITING)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read, send, nursery.cancel_scope)
@@ -198,7 +198,7 @@ class _Connection:
                     await self.send(answer)
 
     async def _read(self, lines: trio.MemorySendChannel[bytes], connection: trio.CancelScope) -> None:
-        """Hand on whole lines; cancel everything when the client is gone or sends what cannot be taken."""
+        """Pass on complete lines. Cancel everything when the client is gone or sends too much."""
         buffer = bytearray()
         while data := await self._receive():
             *whole, rest = data.split(b"\n")
@@ -206,7 +206,7 @@ class _Connection:
                 try:
                     lines.send_nowait(bytes(buffer + piece))
                 except trio.WouldBlock:
-                    await self._refuse(f"more than {MAX_WAITING} requests sent ahead", connection)
+                    await self._refuse(f"more than {MAX_WAITING} requests are waiting", connection)
                     return
                 buffer.clear()
             buffer += rest
@@ -226,7 +226,7 @@ class _Connection:
         return data
 
     async def send(self, message: JsonObject, body: bytes = b"") -> None:
-        """One line, and the body that it announces after it."""
+        """Send one line, followed by the body that it announces."""
         async with self._sending:
             for part in (msgspec.json.encode(message) + b"\n", *frames.pieces_of(body)):
                 data = memoryview(part)
@@ -234,7 +234,7 @@ class _Connection:
                     data = data[await self._socket.send(data[:SEND_BYTES]) :]
 
     async def _answer(self, line: bytes) -> JsonObject:
-        """Raises LinckiaError."""
+        """Return the reply to one request. Raises LinckiaError."""
         if (excess := exceeded(line)) is not None:
             raise InvalidParams(f"the request has {excess}")
         try:
@@ -253,7 +253,7 @@ class _Connection:
             raise
         except Exception as error:
             log.exception("a request on the control socket failed")
-            raise Internal(f"the request failed by a defect: {error!r}; kernel.log has the details") from error
+            raise Internal(f"the request failed because of a defect: {error!r}; kernel.log has the details") from error
 
     async def _call(self, request: CallRequest) -> object:
         operation = self._server.table.find(request.call)
@@ -272,7 +272,7 @@ class _Connection:
             try:
                 result = await call(client_requests=reports)
             except LinckiaError as error:
-                # Kept, since a nursery would wrap it in a group.
+                # Not raised here, since the nursery would wrap it in a group.
                 result = error
             finally:
                 reports.finish()
@@ -283,7 +283,7 @@ class _Connection:
     async def _attach(self, wanted: Attachment) -> JsonObject:
         server = self._server
         if (count := len(self._descriptors)) not in (2, 3):
-            raise InvalidParams(f"an attach comes with two descriptors, or three, not {count}", field="attach")
+            raise InvalidParams(f"an attach needs two or three descriptors, not {count}", field="attach")
         if wanted.surface not in SURFACES:
             there = ", ".join(sorted(SURFACES))
             raise InvalidParams(f"unknown surface {wanted.surface!r}; there are: {there}", field="surface")
@@ -315,7 +315,7 @@ def _listed(roots: Sequence[str]) -> str:
 
 
 class _Reports:
-    """What a call tells the command line while it runs: its progress.  The command line cannot be asked anything."""
+    """Forwards a running call's progress to the command line, which cannot be asked questions."""
 
     def __init__(self) -> None:
         self._progress: JsonObject | None = None
@@ -327,18 +327,18 @@ class _Reports:
         self._news.set()
 
     def log(self, level: str, logger: str, message: str) -> None:
-        """The service's own log has it."""
+        """No-op: the service's own log has it."""
 
     async def ask(self, question: bytes) -> bytes:
-        raise Unavailable("the command line cannot be asked anything; use an MCP client that can")
+        raise Unavailable("the command line cannot answer questions; use an MCP client that can")
 
     def finish(self) -> None:
-        """The call has ended: send the rest and return.  Not by cancelling, which could cut a line in two."""
+        """Note that the call has ended, so that `forward` sends the rest and returns. Cancelling could cut a line."""
         self._finished.set()
         self._news.set()
 
     async def forward(self, connection: _Connection) -> None:
-        """Send on what comes in, until `finish`."""
+        """Send progress reports as they arrive, until `finish`."""
         finished = False
         while not finished:
             await self._news.wait()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from linckia.proto.birth import SCRATCH_FOLDER
+from linckia.proto.launch import SCRATCH_FOLDER
 from linckia.proto.removal import empty, remove
 
 INTERVAL_S = 1.0

@@ -38,7 +38,7 @@ from linckia.kernel.supervisor.standby import Standby
 from linckia.kernel.supervisor.start_queue import StartQueue
 from linckia.kernel.supervisor.zygote import Zygote, ZygoteDown
 from linckia.proto import frames
-from linckia.proto.birth import Birth
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link, SocketLink, socket_pair
 from linckia.proto.nng_link import NngLink, stream_pair
 
@@ -216,7 +216,7 @@ class LocalPlacement:
             self._nursery.start_soon(keep_running, f"the log of {spec.name}", log.run)
         return log
 
-    async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
+    async def start(self, spec: ServiceSpec, launch: LaunchConfig) -> Running:
         zygote = self.zygotes.get(spec.zygote or "")
         if zygote is not None:
             zygote.needed_by.add(spec.name)
@@ -237,13 +237,13 @@ class LocalPlacement:
             try:
                 log = self._log_of(spec, prestarted.log if prestarted is not None else None)
                 descriptors = (theirs.fileno(), log.fd, *([end.fileno()] if handoff is not None else []))
-                pid, how, popen = await self._start(spec, birth, zygote, descriptors, log, prestarted)
+                pid, how, popen = await self._start(spec, launch, zygote, descriptors, log, prestarted)
             except OSError as error:
                 raise SpawnError(f"{spec.name} could not be started: {error}") from error
             self._reaper.own.add(pid)
             pidfd = os.pidfd_open(pid)
             settle(pid, spec.oom_score_adj)
-            log.note(f"{spec.name} generation {birth.generation} started by {how} as process {pid}")
+            log.note(f"{spec.name} generation {launch.generation} started by {how} as process {pid}")
             open_link = SocketLink if spec.handoff else NngLink.inherited
             link = open_link(ours.detach(), max_message_bytes=LINK_MESSAGE_BYTES)
             on_failure.pop_all()
@@ -252,7 +252,7 @@ class LocalPlacement:
             self._starting.end(spec.name)
             if zygote is not None and spec.standby and self._nursery is not None:
                 self._dismiss_standby(spec.name)
-                standby = self._standbys[spec.name] = Standby(spec, birth, zygote, self._reaper, log.fd)
+                standby = self._standbys[spec.name] = Standby(spec, launch, zygote, self._reaper, log.fd)
                 self._nursery.start_soon(run_isolated, f"the standby of {spec.name}", standby.run)
 
         return LocalProcess(
@@ -266,7 +266,7 @@ class LocalPlacement:
     async def _start(
         self,
         spec: ServiceSpec,
-        birth: Birth,
+        launch: LaunchConfig,
         zygote: Zygote | None,
         descriptors: tuple[int, ...],
         log: ServiceLog,
@@ -274,21 +274,21 @@ class LocalPlacement:
     ) -> tuple[int, str, subprocess.Popen[bytes] | None]:
         """Return the pid, how the process was started, and its `Popen` if it has one."""
         await trio.lowlevel.checkpoint()
-        if prestarted is not None and (process := prestarted.configure(msgspec.json.encode(birth))) is not None:
+        if prestarted is not None and (process := prestarted.configure(msgspec.json.encode(launch))) is not None:
             return process.pid, "prestart", process
-        if birth.generation == 1:
+        if launch.generation == 1:
             await self._turn_of(spec, zygote)
         standby = self._standbys.get(spec.name)
-        if standby is not None and (pid := standby.take(birth, descriptors)) is not None:
+        if standby is not None and (pid := standby.take(launch, descriptors)) is not None:
             return pid, "standby", None
         self._dismiss_standby(spec.name)
         if zygote is not None:
             try:
-                return await zygote.fork(birth, spec.env, descriptors), "zygote", None
+                return await zygote.fork(launch, spec.env, descriptors), "zygote", None
             except ZygoteDown as error:
                 _log.warning("%s is started from scratch: %s", spec.name, error)
         process = spawn(
-            SERVICE, (descriptors[0], *descriptors[2:]), msgspec.json.encode(birth),
+            SERVICE, (descriptors[0], *descriptors[2:]), msgspec.json.encode(launch),
             env=spec.env, log_fd=log.fd, folder=self._log_dir, oom_score_adj=spec.oom_score_adj,
         )  # fmt: skip
         return process.pid, "exec", process

@@ -15,7 +15,7 @@ import trio
 from linckia.kernel.ports import Cause, CauseKind
 from linckia.kernel.supervisor.processes import Activity
 from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.birth import EXIT_OUT_OF_MEMORY, Birth
+from linckia.proto.launch import EXIT_OUT_OF_MEMORY, LaunchConfig
 from linckia.proto.link import Link
 
 
@@ -98,7 +98,7 @@ class Placement(Protocol):
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run helper processes such as zygotes, until cancelled."""
 
-    async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
+    async def start(self, spec: ServiceSpec, launch: LaunchConfig) -> Running:
         """Start a generation. Cancellation leaves no process behind. Raises SpawnError."""
 
     def dismiss(self, service: str) -> None:

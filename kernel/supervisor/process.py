@@ -25,10 +25,10 @@ from linckia.kernel.supervisor.placement import Placement, Running, cause_of
 from linckia.kernel.supervisor.spawn import SpawnError
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.proto import frames
-from linckia.proto.birth import Birth
 from linckia.proto.channel import BACKLOG_BYTES, Channel, ProtocolViolation
 from linckia.proto.errors import Unavailable
 from linckia.proto.frames import AnyFrame, Bye, ByeAck, Call, Drain, Fault, Hello, Ping, Pong, Ready, Unfinished
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link, LinkClosed
 
 LAST_FRAMES_S = 0.25
@@ -177,18 +177,18 @@ class Life(Generation):
         """End it at once for breaking the protocol."""
         self.end(Cause(CauseKind.PROTOCOL, None, f"broke the protocol: {why}"), Rung.ABORT)
 
-    async def run(self, placement: Placement, birth: Birth) -> Ended:
+    async def run(self, placement: Placement, launch: LaunchConfig) -> Ended:
         """Start it and watch it until it is dead. On cancellation, the process is killed and collected first."""
         try:
             with self._starting:
-                self.running = await placement.start(self.spec, birth)
+                self.running = await placement.start(self.spec, launch)
         except SpawnError as error:
             return Ended(cause=Cause(CauseKind.SPAWN, None, str(error)), noticed_at=trio.current_time())
         if self.running is None:
             cause = self._cause or Cause(CauseKind.STOPPED, None, "ended before it was started")
             return Ended(cause=cause, noticed_at=trio.current_time())
         try:
-            return await self._watch_until_dead(self.running, birth.data_dir)
+            return await self._watch_until_dead(self.running, launch.data_dir)
         except BaseException:
             self.running.kill()
             with trio.CancelScope(shield=True):

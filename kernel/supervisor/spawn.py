@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from linckia import proto
-from linckia.proto.birth import HEAPS
 from linckia.proto.front import LIBRARIES
+from linckia.proto.launch import HEAPS
 
 SERVICE = "linckia.services.runtime.main"
 """Module that runs a service."""
@@ -47,7 +47,7 @@ PASSED_PREFIXES = (
 )  # fmt: skip
 """Variables of the kernel's environment that every child gets: locations, language and time zone, and how libraries use
 processors and memory. Settings are not passed, nor keys meant for other programs. Variables for one service only are in
-its birth certificate."""
+its launch configuration."""
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -74,24 +74,24 @@ class SpawnError(Exception):
 def spawn(
     module: str,
     descriptors: Sequence[int],
-    birth: bytes,
+    launch: bytes,
     *,
     env: Mapping[str, str],
     log_fd: int,
     folder: Path,
     oom_score_adj: int,
 ) -> subprocess.Popen[bytes]:
-    """Run `python -m module BIRTH_FD FD…` in its own session. It inherits the descriptors and reads `birth`.
+    """Run `python -m module CONFIG_FD FD…` in its own session. It inherits the descriptors and reads `launch`.
 
     Raises:
         SpawnError: the operating system refused.
     """
     try:
         # Not passed as an argument, which every user of the machine could read.
-        with os.fdopen(os.memfd_create("birth"), "wb") as certificate:
-            certificate.write(birth)
-            certificate.seek(0)
-            process = _run(module, (certificate.fileno(), *descriptors), env=env, log_fd=log_fd, folder=folder)
+        with os.fdopen(os.memfd_create("launch"), "wb") as file:
+            file.write(launch)
+            file.seek(0)
+            process = _run(module, (file.fileno(), *descriptors), env=env, log_fd=log_fd, folder=folder)
     except (OSError, ValueError) as error:
         raise SpawnError(f"{module} could not be started: {error}") from error
     settle(process.pid, oom_score_adj)
@@ -123,17 +123,17 @@ class Prestarted:
         self.link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.handoff = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = os.pipe()
-        birth, self._birth = os.pipe()
-        descriptors = (birth, self.link[1].fileno(), self.handoff[1].fileno())
+        launch, self._launch = os.pipe()
+        descriptors = (launch, self.link[1].fileno(), self.handoff[1].fileno())
         load = (FRONT_MODULE, *LIBRARIES) if resumes else (FRONT_MODULE,)
         self.process = _run(SERVICE, descriptors, *load, env={}, log_fd=self.log[1], folder=folder)
-        os.close(birth)
+        os.close(launch)
 
-    def configure(self, birth: bytes) -> subprocess.Popen[bytes] | None:
+    def configure(self, launch: bytes) -> subprocess.Popen[bytes] | None:
         """Give the process its configuration; returns None if the process no longer exists."""
         try:
-            with os.fdopen(self._birth, "wb") as certificate:
-                certificate.write(birth)
+            with os.fdopen(self._launch, "wb") as file:
+                file.write(launch)
         except OSError:
             return None
         return self.process

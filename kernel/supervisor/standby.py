@@ -26,7 +26,7 @@ from linckia.kernel.supervisor.processes import STOPPED, Reaper, progress_of
 from linckia.kernel.supervisor.spawn import settle
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.kernel.supervisor.zygote import Zygote, ZygoteDown
-from linckia.proto.birth import Birth, Wake
+from linckia.proto.launch import LaunchConfig, Wake
 from linckia.proto.link import rights, socket_pair
 
 AFTER_A_RESTART_S = 0.005
@@ -43,17 +43,17 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Standby:
-    """The standby for the generation after the READY one that has `birth`.
+    """The standby for the generation after the READY one that has `launch`.
 
     `run` must be running; cancelling `scope` ends it.
     """
 
-    def __init__(self, spec: ServiceSpec, birth: Birth, zygote: Zygote, reaper: Reaper, log_fd: int) -> None:
+    def __init__(self, spec: ServiceSpec, launch: LaunchConfig, zygote: Zygote, reaper: Reaper, log_fd: int) -> None:
         self.scope = trio.CancelScope()
         self.pid: int | None = None
         """Pid of the waiting process; None if there is none."""
         self._spec = spec
-        self._birth = birth
+        self._launch = launch
         self._zygote = zygote
         self._reaper = reaper
         self._log_fd = os.dup(log_fd)
@@ -71,19 +71,19 @@ class Standby:
         self._patience.deadline = self._deadline
         self._was_called.set()
 
-    def take(self, birth: Birth, descriptors: Sequence[int]) -> int | None:
-        """Turn the standby into the generation that `birth` describes.
+    def take(self, launch: LaunchConfig, descriptors: Sequence[int]) -> int | None:
+        """Turn the standby into the generation that `launch` describes.
 
         Returns its pid, which the caller must collect, or None if no suitable standby exists.
         """
         dead = select.poll()
-        if (pid := self.pid) is None or replace(self._birth, generation=birth.generation) != birth:
+        if (pid := self.pid) is None or replace(self._launch, generation=launch.generation) != launch:
             return None
         dead.register(self._pidfd, select.POLLIN)
         if dead.poll(0) or progress_of(pid)[0] == STOPPED:
             return None
         try:
-            wake = _encoder.encode(Wake(generation=birth.generation))
+            wake = _encoder.encode(Wake(generation=launch.generation))
             self._control.sendmsg([wake], rights(descriptors), socket.MSG_DONTWAIT)
         except OSError:
             return None
@@ -93,7 +93,7 @@ class Standby:
 
     async def run(self) -> None:
         """Keep a standby until it is taken, or until cancelled."""
-        delay = self._spec.standby_first_s if self._birth.generation == 1 else AFTER_A_RESTART_S
+        delay = self._spec.standby_first_s if self._launch.generation == 1 else AFTER_A_RESTART_S
         try:
             with self.scope:
                 while True:
@@ -117,7 +117,7 @@ class Standby:
             with theirs:
                 try:
                     pid = await self._zygote.fork(
-                        self._birth, self._spec.env, (theirs.fileno(), self._log_fd), standby=True
+                        self._launch, self._spec.env, (theirs.fileno(), self._log_fd), standby=True
                     )
                 except ZygoteDown as error:
                     _log.warning("%s has no standby: %s", self._spec.name, error)

@@ -25,14 +25,14 @@ from linckia.kernel.supervisor.policy import Decision, Event, Plan
 from linckia.kernel.supervisor.process import Ended, Life, channel_to
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec, check
 from linckia.kernel.supervisor.zygote import ZygoteReport
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
 from linckia.proto.errors import InvalidParams
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link
 from linckia.proto.ops.kernel import ServiceFigures
 
-Births = Callable[[ServiceSpec, int, str], Birth]
-"""Returns the birth certificate of a generation, from spec, number and mode."""
+LaunchConfigSource = Callable[[ServiceSpec, int, str], LaunchConfig]
+"""Returns the launch configuration of a generation, from spec, number and mode."""
 
 _log = logging.getLogger("linckia.supervisor")
 
@@ -71,7 +71,7 @@ class Supervisor:
         specs: tuple[ServiceSpec, ...],
         zygotes: tuple[ZygoteSpec, ...],
         sink: GenerationSink,
-        births: Births,
+        launch_config: LaunchConfigSource,
         placement: Placement,
         *,
         channel_to: Callable[[str, Link], Channel] = channel_to,
@@ -79,7 +79,7 @@ class Supervisor:
     ) -> None:
         """
         Args:
-            births: called for each start. If it raises, the start has failed.
+            launch_config: called for each start. If it raises, the start has failed.
             channel_to: creates the kernel's end of a link, given the service's name.
             handoff: called for each READY generation that has a handoff socket, with the kernel's end of it and a
                 function that ends the generation for breaking the protocol.
@@ -93,7 +93,7 @@ class Supervisor:
         self._state = self.plan.first()
         self._placement = placement
         self._sink = sink
-        self._births = births
+        self._launch_config = launch_config
         self._channel_to = channel_to
         self._handoff = handoff
         self._held = HeldBytes()
@@ -235,9 +235,9 @@ class Supervisor:
     async def _live(self, generation: Life) -> None:
         name, number = generation.service, generation.number
         try:
-            birth = self._births(generation.spec, number, generation.mode)
-            ended = await generation.run(self._placement, birth)
-        except Exception as error:  # noqa: BLE001  # a defect in one service's birth or watch must not end the system
+            launch = self._launch_config(generation.spec, number, generation.mode)
+            ended = await generation.run(self._placement, launch)
+        except Exception as error:  # noqa: BLE001  # a defect in one service's launch or watch must not end the system
             _log.exception("%s generation %d could not be supervised", name, number)
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]

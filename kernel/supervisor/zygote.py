@@ -28,7 +28,7 @@ from linckia.kernel.supervisor.service_log import ServiceLog
 from linckia.kernel.supervisor.spawn import SpawnError, spawn
 from linckia.kernel.supervisor.spec import Backoff, ZygoteSpec
 from linckia.kernel.supervisor.start_queue import StartQueue
-from linckia.proto.birth import MAX_PACKET_BYTES, Birth, Fork, Forked, FromZygote, Loaded, ZygoteBirth
+from linckia.proto.launch import MAX_PACKET_BYTES, Fork, Forked, FromZygote, LaunchConfig, Loaded, ZygoteConfig
 from linckia.proto.link import rights, socket_pair
 from linckia.proto.ops.kernel import ZygoteStatus
 
@@ -119,7 +119,7 @@ class Zygote:
         )
 
     async def fork(
-        self, birth: Birth, env: Mapping[str, str], descriptors: Sequence[int], *, standby: bool = False
+        self, launch: LaunchConfig, env: Mapping[str, str], descriptors: Sequence[int], *, standby: bool = False
     ) -> int:
         """Fork a service that inherits the descriptors; returns its pid, which is a child of this process.
 
@@ -138,10 +138,10 @@ class Zygote:
         if self.pid is not None and progress_of(self.pid)[0] == STOPPED:
             self._kill()
             raise ZygoteDown(f"zygote {self.spec.name} was stopped by a signal, and is killed")
-        request = Fork(id=next(self._ids), birth=birth, env=dict(env), standby=standby)
+        request = Fork(id=next(self._ids), launch=launch, env=dict(env), standby=standby)
         packet = _encoder.encode(request)
         if len(packet) > MAX_PACKET_BYTES:
-            raise ZygoteDown(f"the birth certificate of {birth.service} has {len(packet)} bytes")
+            raise ZygoteDown(f"the launch configuration of {launch.service} has {len(packet)} bytes")
         self._waiting[request.id], answer = trio.open_memory_channel[Forked](1)
         forked: Forked | None = None
         try:
@@ -207,7 +207,7 @@ class Zygote:
         self.loaded = None
         self._ending = False
         self._set(ZygoteState.LOADING)
-        birth = ZygoteBirth(
+        launch = ZygoteConfig(
             name=self.spec.name, parent_pid=os.getpid(), preload=self.spec.preload, modules=self.spec.modules
         )
         ours, theirs = socket_pair()
@@ -215,7 +215,7 @@ class Zygote:
         with contextlib.closing(log), trio.socket.from_stdlib_socket(ours) as control:
             with theirs:
                 process = spawn(
-                    "linckia.services.runtime.zygote", (theirs.fileno(),), msgspec.json.encode(birth),
+                    "linckia.services.runtime.zygote", (theirs.fileno(),), msgspec.json.encode(launch),
                     env=ENV, log_fd=log.fd, folder=self._log_dir, oom_score_adj=OOM_SCORE_ADJ,
                 )  # fmt: skip
             self._reaper.own.add(process.pid)

@@ -1,1 +1,1 @@
-"""What every service runs on: the loop, its handlers, its birth from a zygote or from nothing."""
+"""What every service runs on: the loop, its handlers, its launch from a zygote or from nothing."""

@@ -26,9 +26,9 @@ import msgspec
 import trio
 
 from linckia.proto import frames
-from linckia.proto.birth import Birth
 from linckia.proto.errors import InvalidParams
 from linckia.proto.frames import Call, Event, Log, Progress
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.operation import Params, operation_of
 from linckia.services.runtime.calls import Outgoing
 from linckia.services.runtime.roots import Roots
@@ -137,7 +137,7 @@ class Environment:
 
     def __init__(
         self,
-        birth: Birth,
+        launch: LaunchConfig,
         outgoing: Outgoing,
         background: trio.Nursery,
         ending: trio.Event,
@@ -145,10 +145,10 @@ class Environment:
         *,
         handoff: socket.socket | None = None,
     ) -> None:
-        self.service, self.generation, self.mode = birth.service, birth.generation, birth.mode
-        self.data_dir = Path(birth.data_dir)
-        self.roots = Roots.of(birth)
-        self.settings = birth.settings
+        self.service, self.generation, self.mode = launch.service, launch.generation, launch.mode
+        self.data_dir = Path(launch.data_dir)
+        self.roots = Roots.of(launch)
+        self.settings = launch.settings
         self.background = background
         self.ending = ending
         self.shown: dict[str, str] = {}

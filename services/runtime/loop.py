@@ -21,9 +21,9 @@ import msgspec
 import trio
 
 from linckia.proto import errors, frames, grants
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel, ProtocolViolation
 from linckia.proto.errors import LinckiaError
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link, LinkClosed
 from linckia.proto.operation import Operation, Params, operation_of
 from linckia.services.runtime import storage
@@ -68,17 +68,17 @@ class ServiceLoop:
 
     def __init__(
         self,
-        birth: Birth,
+        launch: LaunchConfig,
         link: Link,
         info: Mapping[str, str] | None = None,
         *,
         handoff: socket.socket | None = None,
     ) -> None:
-        self._birth = birth
+        self._launch = launch
         self._info = dict(info or {})
         self._handoff = handoff
         self._channel = Channel(link, frames.from_kernel, at_once=FRAMES_AT_ONCE)
-        self._outgoing = Outgoing(self._channel, birth.service, birth.generation)
+        self._outgoing = Outgoing(self._channel, launch.service, launch.generation)
         self._handlers: dict[str, _Served] = {}
         self._calls: dict[int, Context] = {}
         self._env: Environment | None = None
@@ -99,13 +99,13 @@ class ServiceLoop:
         """
         async with trio.open_nursery() as outer:
             outer.start_soon(self._channel.run_sender)
-            birth = self._birth
+            launch = self._launch
             self._channel.post(
-                frames.Hello(frames.PROTOCOL, birth.service, birth.generation, os.getpid(), birth.operations)
+                frames.Hello(frames.PROTOCOL, launch.service, launch.generation, os.getpid(), launch.operations)
             )
             async with contextlib.AsyncExitStack() as opened, trio.open_nursery() as background:
                 env = self._env = Environment(
-                    birth, self._outgoing, background, self._drained, opened, handoff=self._handoff
+                    launch, self._outgoing, background, self._drained, opened, handoff=self._handoff
                 )
                 env.info(**self._info)
                 # The reader outlives the calls: cancellations and answers must still arrive while draining.
@@ -155,11 +155,11 @@ class ServiceLoop:
         self._drained.set()
 
     def _install(self, handlers: Handlers) -> None:
-        missing = set(self._birth.operations) - set(handlers.by_name)
-        stray = set(handlers.by_name) - set(self._birth.operations)
+        missing = set(self._launch.operations) - set(handlers.by_name)
+        stray = set(handlers.by_name) - set(self._launch.operations)
         if missing or stray:
             raise RuntimeError(
-                f"service {self._birth.service}: operations without handler {sorted(missing)}, "
+                f"service {self._launch.service}: operations without handler {sorted(missing)}, "
                 f"handlers of operations that are not its own {sorted(stray)}"
             )
         for name, (params, handler) in handlers.by_name.items():
@@ -216,7 +216,7 @@ class ServiceLoop:
         """Start the handler.  Raises LinckiaError: it was not started."""
         if self._nursery is None or self._drain is not None:
             state = "draining" if self._drain else "starting"
-            raise errors.Unavailable(f"service {self._birth.service} is {state}")
+            raise errors.Unavailable(f"service {self._launch.service} is {state}")
         if (served := self._handlers.get(call.op)) is None:
             raise errors.UnknownOperation(f"no operation {call.op!r} here")
         try:
@@ -258,8 +258,8 @@ class ServiceLoop:
 
     def _defect(self, call: frames.Call, error: Exception) -> LinckiaError:
         _log.error("%s (trace %s) raised\n%s", call.op, call.trace, "".join(traceback.format_exception(error)))
-        return storage.disk_full(error, Path(self._birth.data_dir), errors.Executed.MAYBE) or errors.Internal(
-            f"{call.op} failed inside service {self._birth.service}; its log has the details ({call.trace})"
+        return storage.disk_full(error, Path(self._launch.data_dir), errors.Executed.MAYBE) or errors.Internal(
+            f"{call.op} failed inside service {self._launch.service}; its log has the details ({call.trace})"
         )
 
     def _not_done(
@@ -274,6 +274,6 @@ class ServiceLoop:
             return frames.Unfinished(call.id, begun=True, failure=served.operation.failure(error).failure)
         if error is not None:
             return frames.Fault(call.id, served.operation.failure(error).failure)
-        said = f"service {self._birth.service} ended while serving {call.op}"
+        said = f"service {self._launch.service} ended while serving {call.op}"
         ended = errors.Unavailable(said, executed=errors.Executed.MAYBE)
         return frames.Unfinished(call.id, begun=True, failure=served.operation.failure(ended).failure)

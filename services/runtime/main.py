@@ -1,6 +1,6 @@
-"""A service process: from a birth certificate and an inherited descriptor to a running loop, and its exit code.
+"""A service process: from a launch configuration and an inherited descriptor to a running loop, and its exit code.
 
-    python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE…]]
+    python -m services.runtime.main CONFIG_FD LINK_FD [HANDOFF_FD [MODULE…]]
 
 is how the kernel starts one from nothing, with MODULEs ahead of its certificate: they are loaded until there is one.  A
 zygote calls `run` in the forked child.
@@ -28,7 +28,7 @@ import msgspec
 import trio
 
 from linckia.proto import ops
-from linckia.proto.birth import MAX_DESCRIPTORS, MAX_PACKET_BYTES, Birth, Wake, read_birth
+from linckia.proto.launch import MAX_DESCRIPTORS, MAX_PACKET_BYTES, LaunchConfig, Wake, read_launch_config
 from linckia.proto.link import LinkClosed, SocketLink
 from linckia.proto.machine import give_back_at_rest
 from linckia.proto.nng_link import NngLink
@@ -48,67 +48,69 @@ comes that late after each step of a worker thread, and a call takes several."""
 _log = logging.getLogger("linckia.service")
 
 
-def run(birth: Birth, fd: int, handoff_fd: int | None = None, *, standby: bool = False) -> int:
+def run(launch: LaunchConfig, fd: int, handoff_fd: int | None = None, *, standby: bool = False) -> int:
     """Serve until drained, and return the exit code.  Never raises for what happens inside the service.
 
     Args:
         fd: the link, or the socket on which a standby waits.
         handoff_fd: the socket over which the kernel hands descriptors to it, if it has one.
     """
-    _prepare(birth)
+    _prepare(launch)
     code = EXIT_OK
     try:
-        die_with(birth.parent_pid, birth.service)
-        os.environ.update(birth.environment)
-        for name in birth.ops_modules:
+        die_with(launch.parent_pid, launch.service)
+        os.environ.update(launch.environment)
+        for name in launch.ops_modules:
             importlib.import_module(name)
-        module = importlib.import_module(birth.module)
-        data_dir = Path(birth.data_dir)
+        module = importlib.import_module(launch.module)
+        data_dir = Path(launch.data_dir)
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         info: dict[str, str] = {}
-        bound_memory(birth)
-        bound_files(birth)
-        bound_threads(birth)
-        if birth.confinement is not None:
+        bound_memory(launch)
+        bound_files(launch)
+        bound_threads(launch)
+        if launch.confinement is not None:
             # Before the first thread: what landlock and seccomp forbid, they forbid the thread that asked and its
             # children.
-            info["confined"] = confine(birth.confinement, data_dir)
+            info["confined"] = confine(launch.confinement, data_dir)
             _log.info("confined by %s", info["confined"])
             # A change of user cut the tie for a moment.
-            require_parent(birth.parent_pid)
-        trio.run(_main, birth, fd, handoff_fd, module, info, standby)
+            require_parent(launch.parent_pid)
+        trio.run(_main, launch, fd, handoff_fd, module, info, standby)
     except* (LinkClosed, KernelGone):
-        _log.info("the kernel is gone; %s generation %d ends", birth.service, birth.generation)
+        _log.info("the kernel is gone; %s generation %d ends", launch.service, launch.generation)
         code = EXIT_KERNEL_GONE
     except* MemoryError:
         end_out_of_memory("work in the background")
     except* Exception:  # noqa: BLE001  # the exit code says it
-        _log.exception("%s generation %d ends with an error", birth.service, birth.generation)
+        _log.exception("%s generation %d ends with an error", launch.service, launch.generation)
         code = EXIT_FAILED
     return code
 
 
 async def _main(
-    birth: Birth, fd: int, handoff_fd: int | None, module: ModuleType, info: dict[str, str], standby: bool
+    launch: LaunchConfig, fd: int, handoff_fd: int | None, module: ModuleType, info: dict[str, str], standby: bool
 ) -> None:
     if standby:
-        if (woken := await _stand_by(birth, fd, module)) is None:
+        if (woken := await _stand_by(launch, fd, module)) is None:
             return
-        birth, fd, handoff_fd = woken
-        _name_log(birth)
+        launch, fd, handoff_fd = woken
+        _name_log(launch)
     # Only what is passed descriptors has a link without nng.
     open_link = NngLink.inherited if handoff_fd is None else SocketLink
     with contextlib.closing(open_link(fd, max_message_bytes=LINK_MESSAGE_BYTES)) as link:
         async with trio.open_nursery() as nursery:
             handoff = None if handoff_fd is None else socket.socket(fileno=handoff_fd)
-            loop = ServiceLoop(birth, link, info, handoff=handoff)
+            loop = ServiceLoop(launch, link, info, handoff=handoff)
             nursery.start_soon(loop.end_at_sigterm)
             nursery.start_soon(give_back_at_rest, loop.give_back)
             await loop.run(module.open_service)
             nursery.cancel_scope.cancel()
 
 
-async def _stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[Birth, int, int | None] | None:
+async def _stand_by(
+    launch: LaunchConfig, control_fd: int, module: ModuleType
+) -> tuple[LaunchConfig, int, int | None] | None:
     """Prepare, and wait to be woken: what this becomes, its link and its handoff.
 
     None where the kernel has no use for it any more.  Standard output and error are the new generation's log
@@ -117,9 +119,9 @@ async def _stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[
     prepare: Prepare | None = getattr(module, "prepare", None)
     if prepare is not None:
         try:
-            prepare(birth.settings)
+            prepare(launch.settings)
         except Exception:  # noqa: BLE001  # the service's own start-up meets it again, and says it
-            _log.exception("%s cannot be prepared", birth.service)
+            _log.exception("%s cannot be prepared", launch.service)
     # Else the collector would look through all that was just made, in the middle of the first calls.
     gc.collect()
     gc.freeze()
@@ -137,24 +139,24 @@ async def _stand_by(birth: Birth, control_fd: int, module: ModuleType) -> tuple[
     os.dup2(log_fd, 2)
     os.close(log_fd)
     return (
-        msgspec.structs.replace(birth, generation=msgspec.msgpack.decode(packet, type=Wake).generation),
+        msgspec.structs.replace(launch, generation=msgspec.msgpack.decode(packet, type=Wake).generation),
         link_fd,
         handoff[0] if handoff else None,
     )
 
 
-def _prepare(birth: Birth) -> None:
+def _prepare(launch: LaunchConfig) -> None:
     # A stack dump of every thread on SIGABRT is what the kill ladder leaves in the log of a hung service.
     faulthandler.enable()
     sys.setswitchinterval(SWITCH_S)
     # Ctrl-C at a terminal is the kernel's to handle: it stops its services in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
-    _name_log(birth)
+    _name_log(launch)
 
 
-def _name_log(birth: Birth) -> None:
-    line = f"%(asctime)s {birth.service}/{birth.generation or 'standby'} %(levelname)s %(name)s: %(message)s"
+def _name_log(launch: LaunchConfig) -> None:
+    line = f"%(asctime)s {launch.service}/{launch.generation or 'standby'} %(levelname)s %(name)s: %(message)s"
     for handler in logging.getLogger().handlers:
         handler.setFormatter(logging.Formatter(line))
 
@@ -162,16 +164,16 @@ def _name_log(birth: Birth) -> None:
 def main(argv: list[str]) -> int:
     fds, ahead = argv[:3], argv[3:]
     if len(fds) < 2 or not all(fd.isdigit() for fd in fds):
-        sys.exit("usage: python -m services.runtime.main BIRTH_FD LINK_FD [HANDOFF_FD [MODULE…]] (the kernel does it)")
+        sys.exit("usage: python -m services.runtime.main CONFIG_FD LINK_FD [HANDOFF_FD [MODULE…]] (the kernel does it)")
     for name in ahead:
         importlib.import_module(name)
         ops.load()
     try:
-        birth = read_birth(int(fds[0]), Birth)
+        launch = read_launch_config(int(fds[0]), LaunchConfig)
     except msgspec.DecodeError:
         # It ended before it had written all of it.
         return EXIT_KERNEL_GONE
-    return run(birth, *map(int, fds[1:]))
+    return run(launch, *map(int, fds[1:]))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import stat
 import struct
 from pathlib import Path
 
-from linckia.proto.birth import FilesOfOthers, User
+from linckia.proto.launch import FilesOfOthers, User
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_NAME = 1, 4, 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -32,7 +32,7 @@ _NO_OWNERS = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class KernelGone(Exception):
-    """The kernel died between this process's birth and now."""
+    """The kernel died between this process's launch and now."""
 
 
 @functools.cache

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from linckia.proto import grants
-from linckia.proto.birth import Birth
 from linckia.proto.errors import Forbidden
+from linckia.proto.launch import LaunchConfig
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -82,9 +82,9 @@ class Roots(tuple[str, ...]):
             os.close(descriptor)
 
     @classmethod
-    def of(cls, birth: Birth) -> Self:
-        """Those that a birth certificate names."""
-        return cls(birth.roots, read_only=birth.read_only, denied=birth.denied, patterns=birth.denied_patterns)
+    def of(cls, launch: LaunchConfig) -> Self:
+        """Those that a launch configuration names."""
+        return cls(launch.roots, read_only=launch.read_only, denied=launch.denied, patterns=launch.denied_patterns)
 
     # Questions about real paths
 

@@ -1,4 +1,4 @@
-"""What a service process may touch, decided at its birth and never widened: landlock, seccomp, user, resource limits.
+"""What a service process may touch, decided at its launch and never widened: landlock, seccomp, user, resource limits.
 
 Landlock (Linux 5.13) leaves it the folders it was given; seccomp the system calls that its purpose needs
 (`services.runtime.syscalls`): no program, no process, no other process's memory, limits or signals, and no socket but
@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from linckia.proto.birth import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Birth, Confinement
+from linckia.proto.launch import EXIT_OUT_OF_MEMORY, SCRATCH_FOLDER, Confinement, LaunchConfig
 from linckia.services.runtime import privileges, syscalls
 from linckia.services.runtime.privileges import checked, libc, prctl
 
@@ -205,36 +205,36 @@ def _install_filter(limits: Confinement) -> None:
     prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", count, ctypes.addressof(instructions)))
 
 
-def bound_memory(birth: Birth) -> None:
+def bound_memory(launch: LaunchConfig) -> None:
     """Have an allocation fail that would pass the bound; for this process and all that it starts, for good.
 
     A burst outruns the supervisor, which looks once a second. What is private and can be written to counts (RLIMIT_DATA
     of setrlimit(2)): heaps and stacks, used or not; not files that are mapped, nor addresses that are only reserved, as
     torch, FAISS and allocators do. Where a GPU's driver maps what it likes, there is no bound.
     """
-    if birth.memory_limit_bytes is None or birth.mode == "cuda":
+    if launch.memory_limit_bytes is None or launch.mode == "cuda":
         return
     reserve = RESERVE_BYTES + RESERVE_A_CORE_BYTES * (os.cpu_count() or 1)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = birth.memory_limit_bytes * 5 // 4 + reserve
+    most = launch.memory_limit_bytes * 5 // 4 + reserve
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def bound_files(birth: Birth) -> None:
+def bound_files(launch: LaunchConfig) -> None:
     """No file is to be larger than the disk that the service may hold; those of roots are not its own."""
-    if birth.disk_limit_bytes is not None and len(birth.read_only) == len(birth.roots):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (birth.disk_limit_bytes, birth.disk_limit_bytes))
+    if launch.disk_limit_bytes is not None and len(launch.read_only) == len(launch.roots):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (launch.disk_limit_bytes, launch.disk_limit_bytes))
 
 
-def bound_threads(birth: Birth) -> None:
+def bound_threads(launch: LaunchConfig) -> None:
     """Have the system refuse threads to a service with a user of its own (RLIMIT_NPROC, which counts a user's threads).
 
     It is past the limit at which the supervisor, which looks once a second, ends it, and leaves room for its standby.
     """
-    if birth.thread_limit is not None and birth.confinement is not None and birth.confinement.user is not None:
+    if launch.thread_limit is not None and launch.confinement is not None and launch.confinement.user is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-        most = birth.thread_limit * 5 // 4 + STANDBY_THREADS
+        most = launch.thread_limit * 5 // 4 + STANDBY_THREADS
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 

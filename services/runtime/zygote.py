@@ -1,6 +1,6 @@
 """A zygote: a process that has imported what its services need, uses none of it, and forks them.
 
-    python -m services.runtime.zygote BIRTH_FD CONTROL_FD
+    python -m services.runtime.zygote CONFIG_FD CONTROL_FD
 
 It has one thread, and checks so before each fork: a lock held by another thread would stay locked in the child for
 ever. It forks twice, so that the service becomes a child of the kernel (a subreaper), which the operating system tells
@@ -24,7 +24,16 @@ from typing import NoReturn
 import msgspec
 
 from linckia.proto import ops
-from linckia.proto.birth import HEAPS, MAX_DESCRIPTORS, MAX_PACKET_BYTES, Fork, Forked, Loaded, ZygoteBirth, read_birth
+from linckia.proto.launch import (
+    HEAPS,
+    MAX_DESCRIPTORS,
+    MAX_PACKET_BYTES,
+    Fork,
+    Forked,
+    Loaded,
+    ZygoteConfig,
+    read_launch_config,
+)
 from linckia.proto.machine import limit_heaps
 from linckia.services.runtime import main as service_main
 from linckia.services.runtime.privileges import KernelGone, die_with
@@ -109,7 +118,7 @@ def serve(control: socket.socket, parent_pid: int, library: Library) -> None:
 
 def _answer(packet: bytes, fds: list[int], parent_pid: int, library: Library) -> Forked:
     request = _decoder.decode(packet)
-    library.load_next(request.birth.module)
+    library.load_next(request.launch.module)
     if (running := threads()) != 1:
         return Forked(id=request.id, error=f"the zygote has {running} threads, so a fork would not be safe")
     try:
@@ -174,7 +183,7 @@ def _become(request: Fork, fds: Sequence[int], parent_pid: int) -> NoReturn:
         _await_adoption(parent_pid)
         gc.freeze()
         gc.enable()
-        code = service_main.run(request.birth, fd, *handoff, standby=request.standby)
+        code = service_main.run(request.launch, fd, *handoff, standby=request.standby)
     except BaseException:  # noqa: BLE001  # nothing may return into the zygote's own code
         traceback.print_exc()
     finally:
@@ -205,23 +214,23 @@ def _await_adoption(parent_pid: int) -> None:
         time.sleep(0.0002)
 
 
-def live(birth: ZygoteBirth, control_fd: int) -> int:
+def live(launch: ZygoteConfig, control_fd: int) -> int:
     """Load, say so, and fork until the kernel closes its end; the exit code."""
     try:
-        die_with(birth.parent_pid, f"zygote-{birth.name}")
+        die_with(launch.parent_pid, f"zygote-{launch.name}")
     except KernelGone:
         return EXIT_KERNEL_GONE
     with socket.socket(fileno=control_fd) as control:
         # Objects that live for ever are kept out of the collector's sight, which would write to their pages and so
         # unshare them.
         gc.disable()
-        library = Library(birth.modules)
-        for name in birth.preload:
+        library = Library(launch.modules)
+        for name in launch.preload:
             library.load(name)
         try:
             if not library.is_complete():
                 control.send(_encoder.encode(library.said()))
-            serve(control, birth.parent_pid, library)
+            serve(control, launch.parent_pid, library)
         except (BrokenPipeError, ConnectionResetError):
             return EXIT_KERNEL_GONE
     return 0
@@ -229,8 +238,8 @@ def live(birth: ZygoteBirth, control_fd: int) -> int:
 
 def main(argv: list[str]) -> int:
     if len(argv) != 2 or not all(fd.isdigit() for fd in argv):
-        sys.exit("usage: python -m services.runtime.zygote BIRTH_FD CONTROL_FD (the kernel starts zygotes itself)")
-    return live(read_birth(int(argv[0]), ZygoteBirth), int(argv[1]))
+        sys.exit("usage: python -m services.runtime.zygote CONFIG_FD CONTROL_FD (the kernel starts zygotes itself)")
+    return live(read_launch_config(int(argv[0]), ZygoteConfig), int(argv[1]))
 
 
 if __name__ == "__main__":

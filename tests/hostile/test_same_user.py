@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from linckia.kernel import catalog
-from linckia.kernel.births import Births, RootFolders
 from linckia.kernel.config import Config
+from linckia.kernel.launch import LaunchConfigs, RootFolders
 from linckia.proto import models, ops
 from linckia.proto.manifest import Roots
 from tests.system.running import RunningKernel
@@ -83,9 +83,11 @@ def test_no_service_is_born_with_a_right_to_write_where_others_load_models_from(
     (tmp_path / "root").mkdir()
     (tmp_path / "data").mkdir()
     config = Config(data_dir=tmp_path / "data", roots=(tmp_path / "root",), own_users=False)
-    births = Births(config, {entry.spec.name: entry}, ops.Table(ops.load().values()), RootFolders(config.roots))
+    launch_config = LaunchConfigs(
+        config, {entry.spec.name: entry}, ops.Table(ops.load().values()), RootFolders(config.roots)
+    )
     for mode in entry.spec.modes or ("",):
-        confinement = births(entry.spec, 1, mode).confinement
+        confinement = launch_config(entry.spec, 1, mode).confinement
         assert confinement is not None
         assert set(confinement.write) <= {str(tmp_path / "root")}
         assert not confinement.write or entry.manifest.roots is Roots.WRITE

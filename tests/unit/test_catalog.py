@@ -49,7 +49,7 @@ def test_fronts_are_as_many_as_the_kernel_can_serve(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("wrong", [0, 65, "many", 1.5, True])
 def test_an_impossible_size_is_refused_with_what_is_possible(wrong: object) -> None:
-    with pytest.raises(ConfigError, match=r"services\.rerank\.workers is .*; it is 1 to 64, or auto"):
+    with pytest.raises(ConfigError, match=r"services\.rerank\.workers is .*; it must be 1 to 64, or auto"):
         catalog.workers(BY_NAME["rerank"], {"workers": wrong})
 
 
@@ -169,5 +169,5 @@ def test_the_folders_that_a_service_follows_are_its_own_and_the_watchers(tmp_pat
     for wrong in ("claud", "sessions", 3):
         with pytest.raises(ConfigError, match="is neither claude, codex, gemini nor the absolute path of a folder"):
             followed(wrong)
-    with pytest.raises(ConfigError, match="it is a list"):
+    with pytest.raises(ConfigError, match="it must be a list"):
         followed_by({"follow": "claude"})

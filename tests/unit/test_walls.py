@@ -1,4 +1,4 @@
-"""What each service is told at its birth of who it is and what it may see; no process is started."""
+"""The identity and access in each service's launch configuration; no process is started."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from linckia.kernel import catalog, users
-from linckia.kernel.births import Births, RootFolders
 from linckia.kernel.config import Flags, load
+from linckia.kernel.launch import LaunchConfigs, RootFolders
 from linckia.proto import ops
-from linckia.proto.birth import Birth
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.manifest import Roots
 
 BY_NAME = {entry.spec.name: entry for entry in catalog.ENTRIES}
@@ -24,12 +24,12 @@ def as_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "admit", lambda _data_dir: None)
 
 
-def born(tmp_path: Path, name: str, **environment: str) -> Birth:
+def born(tmp_path: Path, name: str, **environment: str) -> LaunchConfig:
     roots = (tmp_path / "root",)
     for folder in (*roots, tmp_path / "data"):
         folder.mkdir(exist_ok=True)
     config = load(Flags(data_dir=str(tmp_path / "data"), roots=tuple(map(str, roots))), environment)
-    return Births(config, BY_NAME, ops.load(), RootFolders(roots))(BY_NAME[name].spec, 1, "")
+    return LaunchConfigs(config, BY_NAME, ops.load(), RootFolders(roots))(BY_NAME[name].spec, 1, "")
 
 
 def test_the_key_of_the_language_model_is_told_to_its_service_alone(

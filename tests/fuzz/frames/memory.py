@@ -17,7 +17,7 @@ from linckia.proto import frames, ops
 from linckia.proto.errors import Cancelled
 from linckia.proto.frames import Bye, ByeAck, Call, Cancel, Drain, Fault, Ping, Pong, Ready, Return
 from tests.unit.router.ops import Said
-from tests.unit.supervisor.stage import MIB, Actor, Stage, birth_of
+from tests.unit.supervisor.stage import MIB, Actor, Stage, launch_config_of
 from tests.unit.supervisor.world import service
 
 POOL = ("speaker", "speaker-2")
@@ -116,7 +116,7 @@ class Kernel:
         specs: tuple[ServiceSpec, ...] = tuple(
             service(name, **own.get(name, PATIENT), **(LIMITED if more else {})) for name in names
         )
-        self.supervisor = Supervisor(specs, (), self.router, birth_of, self.acted.stage)
+        self.supervisor = Supervisor(specs, (), self.router, launch_config_of, self.acted.stage)
         self.router.wake_with(self.supervisor.wanted)
 
     async def ready(self, names: Collection[str] = (*POOL, "relay"), after: int = 0) -> None:

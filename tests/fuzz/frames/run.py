@@ -41,7 +41,7 @@ async def fuzz(count: int, seed: int) -> Mapping[str, int]:
                         actor.link.try_send(each)
                     except LinkClosed:
                         await k.supervisor.wait_for(
-                            "relay", {ServiceState.READY}, after_generation=actor.birth.generation
+                            "relay", {ServiceState.READY}, after_generation=actor.launch.generation
                         )
                     if number % AT_ONCE == 0:
                         nursery.start_soon(_ask, k, number)

@@ -74,7 +74,7 @@ async def test_first_word_of_a_service_is_its_hello(
 
 def rude(first: bytes, later: Act) -> Act:
     async def act(actor: Actor) -> None:
-        if actor.birth.generation > 2:
+        if actor.launch.generation > 2:
             await later(actor)
         actor.link.try_send(first)
         await trio.sleep_forever()

@@ -251,7 +251,7 @@ def test_where_the_kernel_cannot_start_its_own_words_are_shown(data: Path) -> No
     (data / "linckia.toml").write_text("rots = []\n")
     done = linckia(data, "stdio")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "rots is no setting; did you mean roots?" in done.stderr
+    assert "rots is not a setting; did you mean roots?" in done.stderr
 
 
 def test_a_kernel_that_was_killed_without_a_client_is_replaced(data: Path) -> None:

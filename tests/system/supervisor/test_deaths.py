@@ -14,8 +14,8 @@ from linckia.kernel.ports import CauseKind, ServiceState
 from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.processes import memory_bytes
 from linckia.kernel.supervisor.spec import Backoff
-from linckia.proto.birth import EXIT_OUT_OF_MEMORY
 from linckia.proto.frames import Return
+from linckia.proto.launch import EXIT_OUT_OF_MEMORY
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import exists, is_alive, supervised, trial, until
 

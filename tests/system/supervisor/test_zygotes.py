@@ -13,7 +13,7 @@ import trio
 from linckia.kernel.ports import ServiceState
 from linckia.kernel.supervisor.spec import ZygoteSpec
 from linckia.kernel.supervisor.zygote import ZygoteReport
-from linckia.proto.birth import HEAPS
+from linckia.proto.launch import HEAPS
 from tests.system.support.ops import Echo, Misbehave
 from tests.system.support.rig import LIGHT, Rig, is_alive, supervised, trial, until
 

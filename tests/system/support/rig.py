@@ -19,9 +19,9 @@ from linckia.kernel.supervisor.local import LocalPlacement
 from linckia.kernel.supervisor.spec import ServiceSpec, ZygoteSpec
 from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
 from linckia.proto import frames
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
 from linckia.proto.frames import AnyFrame, Call, Fault, Return
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.operation import Params, operation_of
 from tests.system.support.ops import Echo, Misbehave
 
@@ -151,9 +151,11 @@ class Rig:
         return pid
 
 
-def births(folder: Path, settings: dict[str, Any] | None = None) -> Callable[[ServiceSpec, int, str], Birth]:
-    def birth(spec: ServiceSpec, generation: int, mode: str) -> Birth:
-        return Birth(
+def launch_config(
+    folder: Path, settings: dict[str, Any] | None = None
+) -> Callable[[ServiceSpec, int, str], LaunchConfig]:
+    def launch(spec: ServiceSpec, generation: int, mode: str) -> LaunchConfig:
+        return LaunchConfig(
             service=spec.name,
             module=spec.module,
             generation=generation,
@@ -166,7 +168,7 @@ def births(folder: Path, settings: dict[str, Any] | None = None) -> Callable[[Se
             memory_limit_bytes=spec.memory_limit_bytes,
         )
 
-    return birth
+    return launch
 
 
 @asynccontextmanager
@@ -181,7 +183,7 @@ async def supervised(
     logs = folder / "logs"
     placement = LocalPlacement(zygotes, logs)
     hasty = tuple(msgspec.structs.replace(spec, standby_first_s=0) for spec in specs)
-    supervisor = Supervisor(hasty, zygotes, sink, births(folder, settings), placement)
+    supervisor = Supervisor(hasty, zygotes, sink, launch_config(folder, settings), placement)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         try:

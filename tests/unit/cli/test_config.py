@@ -162,7 +162,7 @@ def test_the_loopback_needs_no_token(data_dir: Path, host: str) -> None:
         ('[backup]\nto = "../b"\nevery = "daily"', ("backup.every", "6h")),
         ('[backup]\nto = "../b"\nkeep = 0', ("backup.keep", "1")),
         ('[backup]\nto = "../b"\nkep = 3', ("backup", "unknown field `kep`")),
-        ('[backup]\nto = "b"', ("backup.to", "outside of the data directory")),
+        ('[backup]\nto = "b"', ("backup.to", "outside the data directory")),
         ('roots = ["."]', ("data", "belongs to Linckia itself", "another folder")),
         ('deny = [""]', ("deny", "neither a path nor a pattern")),
         ('deny = ["a[z-a]"]', ("deny",)),
@@ -238,7 +238,7 @@ def test_what_may_be_downloaded_from_nearby_is_a_setting_of_fetch(data_dir: Path
     set_here = load_in(data_dir, {"LINCKIA_FETCH_ALLOW": "127.0.0.1, example.org"})
     assert set_here.services["fetch"] == {"allow": ["127.0.0.1", "example.org"]}
     write(data_dir, "[fetch]\nalow = []\n")
-    with pytest.raises(ConfigError, match=r"fetch\.alow is no setting; did you mean allow"):
+    with pytest.raises(ConfigError, match=r"fetch\.alow is not a setting; did you mean allow"):
         load_in(data_dir)
 
 
@@ -255,7 +255,7 @@ def test_transcripts_have_a_table_of_their_own_name_as_well(data_dir: Path) -> N
         ("transcripts = []", "transcripts: expected a table"),
         ('[fetch]\nallow = "printer"', "fetch.allow: expected a list of strings"),
         ("[fetch]\nallow = [1]", "fetch.allow: expected a list of strings"),
-        ("[yaml]\nenabled = false", "yaml is no setting"),
+        ("[yaml]\nenabled = false", "yaml is not a setting"),
     ],
 )
 def test_a_short_table_that_is_wrong_is_named(data_dir: Path, text: str, said: str) -> None:
@@ -269,7 +269,7 @@ def test_a_service_s_own_table_is_stronger_than_its_short_one(data_dir: Path) ->
         write(data_dir, f"[{short}]\nmodel = 1\nother = 1\n[services.{service}]\nmodel = 2\n")
         assert load_in(data_dir).services[service] == {"model": 2, "other": 1}
     assert load_in(data_dir, {"LINCKIA_TRANSCRIPTS__REDACT": "false"}).services["transcripts"]["redact"] is False
-    with pytest.raises(ConfigError, match=r"LINCKIA_FETCH_ALOW is no setting; did you mean LINCKIA_FETCH_ALLOW"):
+    with pytest.raises(ConfigError, match=r"LINCKIA_FETCH_ALOW is not a setting; did you mean LINCKIA_FETCH_ALLOW"):
         load_in(data_dir, {"LINCKIA_FETCH_ALOW": "a"})
 
 
@@ -354,10 +354,10 @@ def test_variables_under_other_names_give_way_to_ours(data_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("config.yaml", "server: {prot: 1}", r"server\.prot is no setting; there are: host, port, cors_origins"),
+        ("config.yaml", "server: {prot: 1}", r"server\.prot is not a setting; known: host, port, cors_origins"),
         ("config.yaml", "server: [1]", "server: expected a table"),
         ("config.yaml", "{", "config.yaml is not valid YAML"),
-        ("config.yaml", "[1]", "must hold keys and their values"),
+        ("config.yaml", "[1]", "must contain keys and values"),
         ("config.yaml", "server: {port: yes}", r"http\.port"),
         ("linckia.toml", "[server]\nport = 1\n[http]\nport = 2", "mean the same and are both set"),
     ],

@@ -15,11 +15,11 @@ from linckia.kernel.router.instance import Limits
 from linckia.kernel.router.record import AuditLog
 from linckia.kernel.router.router import Router
 from linckia.proto import frames, ops
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
 from linckia.proto.errors import OperationError
 from linckia.proto.frames import Hello, Written
 from linckia.proto.grants import Grant
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Params, operation_of
 from linckia.services.runtime.calls import Outgoing
@@ -65,7 +65,7 @@ class Rig:
     async def up(self, service: str = "speaker") -> None:
         number = self.generations[service].number + 1 if service in self.generations else 1
         generation = self.generations[service] = Generation(service, number)
-        birth = Birth(
+        launch = LaunchConfig(
             service=service,
             module="",
             generation=number,
@@ -82,7 +82,7 @@ class Rig:
 
         async def serve() -> None:
             with scope, contextlib.suppress(BaseExceptionGroup):
-                await ServiceLoop(birth, theirs).run(open_service)
+                await ServiceLoop(launch, theirs).run(open_service)
 
         async def read() -> None:
             with contextlib.suppress(LinkClosed):

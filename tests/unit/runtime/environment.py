@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 
 import trio
 
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.operation import Params
 from linckia.services.runtime.calls import Outgoing
 from linckia.services.runtime.handlers import Environment
@@ -22,9 +22,11 @@ class PlayedEnvironment(Environment):
     """`answer` plays every other service; `told` is what `info` was told, in order."""
 
     def __init__(self, nursery: trio.Nursery, answer: Callable[[Params[Any]], Awaitable[object]]) -> None:
-        birth = Birth(service="played", module="", generation=1, operations=(), parent_pid=0, data_dir="", roots=())
+        launch = LaunchConfig(
+            service="played", module="", generation=1, operations=(), parent_pid=0, data_dir="", roots=()
+        )
         outgoing = Outgoing(Channel(memory_link()[0]), "played", 1)
-        super().__init__(birth, outgoing, nursery, trio.Event(), AsyncExitStack())
+        super().__init__(launch, outgoing, nursery, trio.Event(), AsyncExitStack())
         self.told: list[dict[str, str]] = []
         self._answer = answer
 

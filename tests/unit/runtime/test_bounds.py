@@ -10,11 +10,11 @@ import trio
 import trio.testing
 
 from linckia.proto import frames
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
 from linckia.proto.dispatch import ClientRequests
 from linckia.proto.errors import InvalidParams
 from linckia.proto.frames import Call, Cancel, Fault, Log, Pong, Progress
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link
 from linckia.services.runtime.calls import Outgoing, _Pending
 from linckia.services.runtime.handlers import Context, Environment
@@ -43,8 +43,10 @@ async def test_long_texts_are_cut() -> None:
 
 async def test_much_info_is_cut() -> None:
     outgoing, theirs = both()
-    birth = Birth(service="honest", module="", generation=1, operations=(), parent_pid=0, data_dir="/", roots=())
-    env = Environment(birth, outgoing, cast(trio.Nursery, None), trio.Event(), AsyncExitStack())
+    launch = LaunchConfig(
+        service="honest", module="", generation=1, operations=(), parent_pid=0, data_dir="/", roots=()
+    )
+    env = Environment(launch, outgoing, cast(trio.Nursery, None), trio.Event(), AsyncExitStack())
     env.info(**{f"n{n}": "x" * 100_000 for n in range(1000)})
     outgoing.channel.post(Pong(1, 0, env.shown))
     async with trio.open_nursery() as nursery:

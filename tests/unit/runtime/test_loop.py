@@ -13,7 +13,6 @@ import trio
 import trio.testing
 
 from linckia.proto import frames
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
 from linckia.proto.errors import Executed, Kind, OperationError
 from linckia.proto.frames import (
@@ -31,6 +30,7 @@ from linckia.proto.frames import (
     Return,
     Unfinished,
 )
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import LinkClosed
 from linckia.proto.operation import Access, Params, operation
 from linckia.services.runtime.handlers import BACKGROUND_S, Context, Environment, Handlers, OpenService
@@ -107,7 +107,7 @@ class Line:
         self, nursery: trio.Nursery, open_service: OpenService, operations: tuple[str, ...], generation: int
     ) -> None:
         ours, theirs = memory_link()
-        birth = Birth(
+        launch = LaunchConfig(
             service="waiter", module="", generation=generation, operations=operations, parent_pid=0, data_dir="/",
             roots=(),
         )  # fmt: skip
@@ -118,7 +118,7 @@ class Line:
 
         async def serve() -> None:
             try:
-                await ServiceLoop(birth, theirs).run(open_service)
+                await ServiceLoop(launch, theirs).run(open_service)
             except BaseException as error:
                 self.error = error
                 if isinstance(error, trio.Cancelled):

@@ -24,7 +24,7 @@ def confined(tmp_path: Path, body: str, *, before: str = "", network: bool = Fal
     code = f"""
 import apsw, os, socket, sqlite3, subprocess, tempfile
 from pathlib import Path
-from linckia.proto.birth import Confinement
+from linckia.proto.launch import Confinement
 from linckia.services.runtime.sandbox import confine
 base = Path({str(tmp_path)!r})
 data, folder, root, outside = (base / n for n in ("data", "folder", "root", "outside"))

@@ -18,9 +18,9 @@ from linckia.kernel.supervisor.spawn import SpawnError
 from linckia.kernel.supervisor.spec import ServiceSpec
 from linckia.kernel.supervisor.supervisor import ServiceReport, Supervisor
 from linckia.proto import frames
-from linckia.proto.birth import Birth
 from linckia.proto.channel import Channel
 from linckia.proto.frames import AnyFrame, Bye, ByeAck, Drain, Hello, Ping, Pong, Ready
+from linckia.proto.launch import LaunchConfig
 from linckia.proto.link import Link, LinkClosed
 from tests.memory_link import memory_link
 
@@ -30,8 +30,8 @@ MIB = 2**20
 class Actor:
     """State and actions of a simulated service."""
 
-    def __init__(self, birth: Birth, pid: int, link: Link) -> None:
-        self.birth = birth
+    def __init__(self, launch: LaunchConfig, pid: int, link: Link) -> None:
+        self.launch = launch
         self.pid = pid
         self.link = link
         self.channel = Channel(link)
@@ -53,7 +53,7 @@ class Actor:
             self.ended.set()
 
     def hello(self, **changes: int | str) -> Hello:
-        said = {"protocol": frames.PROTOCOL, "service": self.birth.service, "generation": self.birth.generation}
+        said = {"protocol": frames.PROTOCOL, "service": self.launch.service, "generation": self.launch.generation}
         return Hello(**{**said, "pid": self.pid, "operations": (), **changes})  # type: ignore[arg-type]  # a shorthand
 
 
@@ -146,12 +146,12 @@ class Stage:
             task_status.started()
             await trio.sleep_forever()
 
-    async def start(self, spec: ServiceSpec, birth: Birth) -> Running:
+    async def start(self, spec: ServiceSpec, launch: LaunchConfig) -> Running:
         await trio.lowlevel.checkpoint()
         if self.refuses is not None:
             raise SpawnError(self.refuses)
         ours, theirs = memory_link()
-        actor = Actor(birth, 1000 + len(self.actors), theirs)
+        actor = Actor(launch, 1000 + len(self.actors), theirs)
         self.actors.append(actor)
         process = ActedProcess(actor, ours)
         self.processes.append(process)
@@ -180,7 +180,7 @@ class Stage:
 
     def actor(self, service: str = "a") -> Actor:
         """Return the latest generation's actor."""
-        return next(actor for actor in reversed(self.actors) if actor.birth.service == service)
+        return next(actor for actor in reversed(self.actors) if actor.launch.service == service)
 
 
 class Record:
@@ -236,8 +236,8 @@ class Troupe:
         return next(report for report in self.supervisor.status().services if report.name == name)
 
 
-def birth_of(spec: ServiceSpec, generation: int, mode: str) -> Birth:
-    return Birth(
+def launch_config_of(spec: ServiceSpec, generation: int, mode: str) -> LaunchConfig:
+    return LaunchConfig(
         service=spec.name, module=spec.module, generation=generation, operations=(), parent_pid=os.getpid(),
         data_dir="/nowhere", roots=(), mode=mode,
     )  # fmt: skip
@@ -247,11 +247,11 @@ def birth_of(spec: ServiceSpec, generation: int, mode: str) -> Birth:
 async def staged(
     *specs: ServiceSpec,
     act: Act = behave,
-    births: Callable[[ServiceSpec, int, str], Birth] = birth_of,
+    launch_config: Callable[[ServiceSpec, int, str], LaunchConfig] = launch_config_of,
 ) -> AsyncIterator[Troupe]:
     """A supervisor that runs `specs` on a stage; ended in order at the end."""
     stage, record = Stage(act), Record()
-    supervisor = Supervisor(specs, (), record, births, stage)
+    supervisor = Supervisor(specs, (), record, launch_config, stage)
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         yield Troupe(supervisor, stage, record)

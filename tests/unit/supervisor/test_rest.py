@@ -177,7 +177,7 @@ async def test_no_call_is_sent_between_the_decision_and_the_drain(autojump_clock
 
 async def test_called_while_it_drains_it_is_back_once_it_has_ended(autojump_clock: MockClock) -> None:
     async def slow(actor: Actor) -> None:
-        actor.drains = actor.birth.generation > 1
+        actor.drains = actor.launch.generation > 1
         await behave(actor)
 
     async with staged(service("a", rests_after_s=AFTER_S), act=slow) as troupe:
@@ -192,7 +192,7 @@ async def test_called_while_it_drains_it_is_back_once_it_has_ended(autojump_cloc
 
 async def test_killed_in_the_start_after_a_rest_it_starts_again(autojump_clock: MockClock) -> None:
     async def second_dies(actor: Actor) -> None:
-        if actor.birth.generation == 2:
+        if actor.launch.generation == 2:
             actor.channel.post(actor.hello())
             actor.die(number=signal.SIGKILL)
         else:

@@ -13,10 +13,10 @@ from linckia.kernel.ports import CauseKind, ServiceState
 from linckia.kernel.supervisor.process import Liveness
 from linckia.kernel.supervisor.spec import Backoff, ServiceSpec
 from linckia.proto import frames
-from linckia.proto.birth import Birth
 from linckia.proto.errors import InvalidParams, Kind, Unavailable
 from linckia.proto.frames import Bye, Call, Drain, Fault, Pong, Ready, Return, Unfinished
-from tests.unit.supervisor.stage import MIB, Actor, behave, birth_of, serve, staged
+from linckia.proto.launch import LaunchConfig
+from tests.unit.supervisor.stage import MIB, Actor, behave, launch_config_of, serve, staged
 from tests.unit.supervisor.world import service
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -65,7 +65,7 @@ async def test_frames_that_arrived_are_delivered_before_the_death(autojump_clock
     async def act(actor: Actor) -> None:
         actor.channel.post(actor.hello())
         actor.channel.post(Ready())
-        if actor.birth.generation > 1:
+        if actor.launch.generation > 1:
             await serve(actor)
         for n in range(200):
             actor.channel.post(Return(n, frames.pack_body(n)))
@@ -173,7 +173,7 @@ def test_pong_clears_the_silence_and_gives_the_round_trip() -> None:
 async def test_start_that_takes_too_long_is_a_death(autojump_clock: trio.testing.MockClock) -> None:
     async def act(actor: Actor) -> None:
         actor.channel.post(actor.hello())
-        if actor.birth.generation > 1:
+        if actor.launch.generation > 1:
             actor.channel.post(Ready())
         await serve(actor)
 
@@ -197,15 +197,15 @@ async def test_failure_to_spawn_is_tallied_and_tried_again(autojump_clock: trio.
         assert troupe.report("b").generation == 1
 
 
-async def test_certificate_that_cannot_be_written_is_a_failed_start_of_that_service_only(
+async def test_failing_launch_configuration_is_a_failed_start_of_that_service_only(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    def births(spec: ServiceSpec, generation: int, mode: str) -> Birth:
+    def launch_config(spec: ServiceSpec, generation: int, mode: str) -> LaunchConfig:
         if spec.name == "a":
             raise KeyError("settings")
-        return birth_of(spec, generation, mode)
+        return launch_config_of(spec, generation, mode)
 
-    async with staged(service("a", intensity=0), service("b"), births=births) as troupe:
+    async with staged(service("a", intensity=0), service("b"), launch_config=launch_config) as troupe:
         await troupe.ready("b")
         await troupe.supervisor.wait_for("a", {ServiceState.FAILED})
         assert "KeyError: 'settings'" in troupe.report().reason
@@ -272,7 +272,7 @@ async def test_stop_before_ready_asks_politely_once(autojump_clock: trio.testing
 
 async def test_process_that_closed_its_link_and_lives_on_is_ended(autojump_clock: trio.testing.MockClock) -> None:
     async def act(actor: Actor) -> None:
-        if actor.birth.generation > 1:
+        if actor.launch.generation > 1:
             await behave(actor)
         actor.channel.post(actor.hello())
         actor.channel.post(Ready())

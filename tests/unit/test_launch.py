@@ -1,12 +1,12 @@
-"""What a service is told at its birth of the roots, and what the operating system lets it do there."""
+"""The roots in a service's launch configuration, and what the operating system lets it do there."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from linckia.kernel.births import Births, RootFolders
 from linckia.kernel.catalog import ENTRIES, pools
 from linckia.kernel.config import Config
+from linckia.kernel.launch import LaunchConfigs, RootFolders
 from linckia.proto import ops
 
 
@@ -19,16 +19,16 @@ def test_roots_that_are_only_read_are_not_written_whatever_the_service(tmp_path:
         denied_patterns=("**/*.pem",), own_users=False,
     )  # fmt: skip
     entries = {entry.spec.name: entry for entry in ENTRIES}
-    births = Births(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
+    launch_config = LaunchConfigs(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
     for name, read_only in (("files", (str(read),)), ("media", (str(read), str(write))), ("graph", ())):
-        birth = births(entries[name].spec, 1, "")
-        limits = birth.confinement
+        launch = launch_config(entries[name].spec, 1, "")
+        limits = launch.confinement
         assert limits is not None
         assert set(limits.read) >= set(read_only)
-        assert limits.write == tuple(root for root in birth.roots if root not in read_only)
-        assert birth.read_only == read_only
-        assert birth.denied == (config.denied if birth.roots else ())
-        assert birth.denied_patterns == (config.denied_patterns if birth.roots else ())
+        assert limits.write == tuple(root for root in launch.roots if root not in read_only)
+        assert launch.read_only == read_only
+        assert launch.denied == (config.denied if launch.roots else ())
+        assert launch.denied_patterns == (config.denied_patterns if launch.roots else ())
 
 
 def test_folders_that_are_followed_are_read_by_their_service_and_the_watcher_alone(tmp_path: Path) -> None:
@@ -38,12 +38,12 @@ def test_folders_that_are_followed_are_read_by_their_service_and_the_watcher_alo
     config = Config(data_dir=tmp_path / "data", roots=(root,), services=settings, own_users=False)
     served = pools(ENTRIES, settings, rest_after_s=0, standbys=True)
     entries = {name: pool[0] for name, pool in served.items()}
-    births = Births(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
+    launch_config = LaunchConfigs(config, entries, ops.Table(ops.load().values()), RootFolders(config.roots))
     for name, entry in entries.items():
-        birth = births(entry.spec, 1, "")
-        assert birth.confinement is not None
-        places = (*birth.roots, *birth.confinement.read, *birth.confinement.write)
+        launch = launch_config(entry.spec, 1, "")
+        assert launch.confinement is not None
+        places = (*launch.roots, *launch.confinement.read, *launch.confinement.write)
         assert (str(sessions) in places) is (name in ("transcripts", "watch")), name
-        assert str(sessions) not in birth.confinement.write
-    transcripts = births(entries["transcripts"].spec, 1, "")
+        assert str(sessions) not in launch.confinement.write
+    transcripts = launch_config(entries["transcripts"].spec, 1, "")
     assert (transcripts.roots, transcripts.read_only) == ((str(sessions),), (str(sessions),))

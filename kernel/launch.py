@@ -1,7 +1,7 @@
-"""Birth certificates: what each generation is told, and what of the machine it may touch.
+"""Launch configurations: the settings of each generation, and what it may access on this machine.
 
-A service is confined to the root folders that were there when it was born. Where another folder appears under a root's
-name (recreated, or mounted), the services that use it are restarted in order; a root that is gone changes nothing.
+A service is confined to the root folders that existed when it was launched. If another folder appears under a root's
+name (recreated, or mounted), the services that use it are restarted in order. A root that disappears changes nothing.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from linckia.kernel import VERSION, users
 from linckia.kernel.catalog import DISK_LIMIT, Entry
 from linckia.kernel.config import Config, files_of, model_folders
 from linckia.kernel.supervisor.spec import ServiceSpec
-from linckia.proto.birth import Birth, Confinement
 from linckia.proto.durable import replace_file
 from linckia.proto.front import FrontSettings, PromptFolder
 from linckia.proto.json_types import Layer
+from linckia.proto.launch import Confinement, LaunchConfig
 from linckia.proto.manifest import Manifest, Roots
 from linckia.proto.ops import Table
 
 SESSION_KEY: Final = "session.key"
-"""Name of the file in the data directory with what signs the ids of HTTP sessions."""
+"""Name of the file in the data directory with the key that signs the ids of HTTP sessions."""
 
 LOOK_INTERVAL_S: Final = 1.0
 
 KEY_BYTES: Final = 32
 
 PROMPTS: Final = "prompts"
-"""Name of the folder of prompts in the data directory and in each root."""
+"""Name of the folder of prompts, in the data directory and in each root."""
 
 RESOLVER_FOLDERS = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager", "/run/connman")
-"""Where systems keep, and replace, the file that names their name servers; read by services with a network."""
+"""Where systems store and replace the file with their name servers. Services with a network may read it."""
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Names of the environment that OpenSSL reads, for services with a network.  No proxy: a proxy stands in settings."""
+"""Environment variables that OpenSSL reads, for services with a network. Proxies are set in the settings instead."""
 
 _log = logging.getLogger("linckia.kernel")
 
 
 class RootFolders:
-    """What the roots are at the moment."""
+    """Tracks which folders the roots currently are."""
 
     def __init__(self, roots: Iterable[Path]) -> None:
         self._roots = tuple(map(str, roots))
         self.identities = tuple(map(_identity, self._roots))
-        """A text for each root that tells its folder from another of that name; empty where there never was one."""
+        """An identifier for each root's folder, to tell it from another of that name; empty if it never existed."""
 
     async def run(self, replaced: Callable[[], None]) -> None:
-        """Look again and again, and call `replaced` whenever a root is another folder than before."""
+        """Check periodically, and call `replaced` whenever a root has become another folder."""
         while self._roots:
             await trio.sleep(LOOK_INTERVAL_S)
-            # A look at a network folder may take as long as it likes: not on the event loop.
+            # Checking a network folder may take arbitrarily long, so not on the event loop.
             found = await trio.to_thread.run_sync(lambda: tuple(map(_identity, self._roots)), abandon_on_cancel=True)
             now = tuple(new or old for new, old in zip(found, self.identities, strict=True))
             if now != self.identities:
                 changed = [root for root, new, old in zip(self._roots, now, self.identities, strict=True) if new != old]
-                _log.warning("%s is another folder than before: the services that use it are restarted", changed)
+                _log.warning("%s has been replaced by another folder: services that use it are restarted", changed)
                 self.identities = now
                 replaced()
 
@@ -75,21 +75,21 @@ def _identity(path: str) -> str:
     try:
         status = os.stat(path)
     except OSError:
-        # Gone, or out of reach for the moment.
+        # It is gone, or temporarily out of reach.
         return ""
     return f"{status.st_dev}:{status.st_ino}"
 
 
 def session_key(data_dir: Path) -> str:
-    """What signs the ids of sessions over HTTP."""
+    """Return the key that signs the ids of HTTP sessions."""
     return secret(data_dir, SESSION_KEY, "sessions over HTTP end")
 
 
 def secret(data_dir: Path, name: str, loss: str) -> str:
-    """A key in hexadecimal: made once, for the user alone, and the same for the kernels after this one.
+    """Return a key in hexadecimal: created once, readable by the user only, and reused by later kernels.
 
     Args:
-        loss: what happens with this kernel where the key cannot be kept, for the log.
+        loss: what ends with this kernel if the key cannot be stored, for the log.
     """
     path = data_dir / name
     with contextlib.suppress(OSError, ValueError):
@@ -104,8 +104,8 @@ def secret(data_dir: Path, name: str, loss: str) -> str:
 
 
 @dataclass
-class Births:
-    """The birth certificates of the services in `entries`, by their names; from spec, number and mode."""
+class LaunchConfigs:
+    """Returns the launch configurations of the services in `entries`, by name; called with spec, number and mode."""
 
     config: Config
     entries: Mapping[str, Entry]
@@ -113,19 +113,19 @@ class Births:
     folders: RootFolders
     unserved: Collection[str] = ()
 
-    def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> Birth:
+    def __call__(self, spec: ServiceSpec, generation: int, mode: str) -> LaunchConfig:
         config, entry = self.config, self.entries[spec.name]
         manifest = entry.manifest
-        # The kernel's own to read.
+        # The kernel itself applies the disk limit.
         settings = {key: value for key, value in config.services.get(entry.service, {}).items() if key != DISK_LIMIT}
         if manifest.pool is not None:
-            # How many it is one of, so that they share the cores out among themselves.
+            # The number of processes in the pool, so that they can share the cores.
             workers = sum(other.service == entry.service for other in self.entries.values())
             settings = {**settings, "workers": workers}
         if spec.handoff:
             settings = {**settings, **self._of_front}
-        told = {name: config.services.get(service, {}) for name, service in manifest.told_settings.items()}
-        settings = {**settings, **told}
+        passed_on = {name: config.services.get(service, {}) for name, service in manifest.told_settings.items()}
+        settings = {**settings, **passed_on}
         roots = (*(tuple(map(str, config.roots)) if manifest.roots is not Roots.NONE else ()), *entry.follows)
         read_only = tuple(map(str, config.read_only_roots)) if manifest.roots is Roots.WRITE else roots
         writable = tuple(root for root in roots if root not in read_only)
@@ -136,7 +136,7 @@ class Births:
         closed = self._enclosed or users.unreachable(needed) is not None
         reads = entry.uses_roots or prompts or named or closed
         resolver = (*RESOLVER_FOLDERS, *_certificates()) if manifest.network else ()
-        return Birth(
+        return LaunchConfig(
             service=spec.name,
             module=spec.module,
             generation=generation,
@@ -150,14 +150,14 @@ class Births:
             mode=mode,
             settings=settings,
             environment=_named_variables(manifest, settings),
-            # Imported before the walls are up: a package from outside may lie anywhere.
+            # Imported before confinement: an external package may be anywhere.
             ops_modules=self._ops_modules if spec.handoff else entry.ops_modules,
             memory_limit_bytes=spec.memory_limit_bytes,
             disk_limit_bytes=spec.disk_limit_bytes,
             thread_limit=spec.thread_limit,
             in_flight=spec.in_flight,
             confinement=Confinement(
-                # landlock adds up the rights of a root and of one inside it; the code tells them apart.
+                # landlock adds up the rights of a root and of one inside it; the code distinguishes them.
                 read=(*read_only, *prompts, *weights, *resolver, *named, *map(str, entry.folders)),
                 write=writable,
                 network=manifest.network,
@@ -165,9 +165,9 @@ class Births:
                 gpu=mode == "cuda",
                 watches=manifest.watches,
                 open_files=manifest.open_files,
-                # What it writes to the roots is to be root's, or of whom it was.
+                # Files that it writes to the roots must belong to root, or keep their owner.
                 user=users.user_of(config.data_dir, spec.name) if self._own_users and not writable else None,
-                # A file with a key in it, and often a folder on the way to what all need, is for its owner alone.
+                # Files with keys, and often a folder on the way to shared files, are accessible only to their owner.
                 files_of_others="write" if writable else "read" if reads else "",
                 folders=self.folders.identities if entry.uses_roots else (),
             ),
@@ -175,17 +175,17 @@ class Births:
 
     @functools.cached_property
     def _enclosed(self) -> bool:
-        """Whether users of their own could not reach the installation or their folder without a privilege."""
+        """Whether services' own users could not reach the installation or their folder without a privilege."""
         return self._own_users and users.enclosed(self.config.data_dir) is not None
 
     @functools.cached_property
     def _ops_modules(self) -> tuple[str, ...]:
-        """Of all services."""
+        """Operation modules of all services."""
         return tuple(dict.fromkeys(module for entry in self.entries.values() for module in entry.ops_modules))
 
     @functools.cached_property
     def _of_front(self) -> Layer:
-        """What a front is told beside its own settings."""
+        """Settings that the kernel passes to fronts in addition to their own."""
         config = self.config
         if config.prompts_dir is not None:
             folders: tuple[PromptFolder, ...] = (PromptFolder(str(config.prompts_dir)),)
@@ -195,38 +195,38 @@ class Births:
             roots = config.roots if config.prompts_from_roots else ()
             in_roots = (PromptFolder(str(root / PROMPTS), str(root)) for root in roots)
             folders = (PromptFolder(str(own)), *in_roots)
-        told = FrontSettings(
+        front = FrontSettings(
             version=VERSION, http=config.http, prompt_folders=folders, ops_modules=self._ops_modules,
             session_key=session_key(config.data_dir), unserved=tuple(self.unserved),
         )  # fmt: skip
-        return {name: value for name, value in msgspec.to_builtins(told).items() if name != "workers"}
+        return {name: value for name, value in msgspec.to_builtins(front).items() if name != "workers"}
 
     @functools.cached_property
     def _own_users(self) -> bool:
-        """Whether services that write only to their own folder are users of their own; what it takes is done."""
+        """Whether services that write only to their own folder get their own users; prepares the folders for it."""
         data_dir = self.config.data_dir
         if not self.config.own_users or users.obstacle() is not None:
             return False
         try:
             users.admit(data_dir)
         except OSError as error:
-            _log.warning("services run as root, since %s keeps no owners: %s", data_dir, error.strerror)
+            _log.warning("services run as root, since %s does not support owners: %s", data_dir, error.strerror)
             return False
         return True
 
 
 def _named_files(manifest: Manifest, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The files that the settings name for a service to read."""
+    """Return the files that the settings tell a service to read."""
     return tuple(str(Path(path).expanduser().resolve()) for path in files_of(manifest, settings))
 
 
 def _named_variables(manifest: Manifest, settings: Mapping[str, object]) -> dict[str, str]:
-    """What of the kernel's environment this service alone gets."""
+    """Return the variables of the kernel's environment that only this service gets."""
     named = [settings.get(name) for name in manifest.reads_environment]
     wanted = (*named, *(CERTIFICATES if manifest.network else ()))
     return {name: os.environ[name] for name in wanted if isinstance(name, str) and name in os.environ}
 
 
 def _certificates() -> tuple[str, ...]:
-    """The file and the folders of certificates that the environment names."""
+    """Return the certificate file and folders that the environment names."""
     return tuple(path for name in CERTIFICATES for path in os.environ.get(name, "").split(os.pathsep) if path)
