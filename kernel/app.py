@@ -138,7 +138,7 @@ class _Kernel:
             channel_to=channel_to if self.injector is None else self.injector.channel_to,
         )
         self.router.wake_with(self.supervisor.wanted)
-        self.manager = Manager()
+        self.manager = ServiceManager()
         self.schedule = Schedule(config.data_dir, config.backup)
         key = secret(config.data_dir, KEY_FILE, "the rights of stored plans end")
         self.mandates = Mandates(bytes.fromhex(key), self.tokens.named)
@@ -192,7 +192,7 @@ class _Kernel:
     def signalled(self) -> None:
         """End in order. A service manager that restarts its unit sends a signal as well, so local clients' sessions
         continue in the next kernel, or in one that they start if none comes."""
-        if self.manager.is_there:
+        if self.manager.is_present:
             self.control.is_replaced = True
         self.stop.set()
 
@@ -230,7 +230,7 @@ class _Kernel:
         self.stop.set()
 
 
-class Manager:
+class ServiceManager:
     """Notifies the service manager, if there is one, as in sd_notify(3): ready, still alive, ending.
 
     systemd sets `NOTIFY_SOCKET` for units with `Type=notify`, and `WATCHDOG_USEC` for those with `WatchdogSec=`. If the
@@ -244,7 +244,7 @@ class Manager:
         self._watchdog_s = int(given) / 1e6 if given.isdigit() else 0.0
 
     @property
-    def is_there(self) -> bool:
+    def is_present(self) -> bool:
         return bool(self._address)
 
     def tell(self, state: str) -> None:

@@ -1,8 +1,8 @@
 """The command line.
 
-`parser` declares the commands, `__main__` runs one: its module is imported only then, since `linckia stdio` is between
-an MCP client and its first answer and imports nothing beyond the standard library. Exit codes: 0 done, 1 it failed, 2
-the command or a setting was wrong, 3 another kernel holds the data directory, 130 interrupted.
+`parser` declares the commands and `__main__` runs one. It imports the command's module only then, since an MCP client
+waits for `linckia stdio`, which imports nothing beyond the standard library. Exit codes: 0 success, 1 failure, 2 wrong
+command or setting, 3 the data directory is held by another kernel, 130 interrupted.
 """
 
 EXIT_FAILED = 1
@@ -12,8 +12,8 @@ EXIT_INTERRUPTED = 130
 
 
 class Usage(Exception):
-    """The command cannot be run as it was written; the message says what would be right."""
+    """The command cannot be run as written; the message says what would be right."""
 
 
 class Failed(Exception):
-    """The command could not do what it was asked; the message says why and what to do."""
+    """The command could not do what was asked; the message says why and what to do."""

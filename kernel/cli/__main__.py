@@ -1,4 +1,4 @@
-"""Runs one command (`linckia`, `python -m kernel.cli`). All errors end up here, as a line that says what to do next."""
+"""Runs one command (`linckia`, `python -m kernel.cli`). All errors end here, as a line that says what to do next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = command(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has seen enough (`linckia tools | head`). Python would complain again when it flushes at exit.
+        # The reader has stopped (`linckia tools | head`). Without this, Python's flush at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -51,12 +51,12 @@ _WHERE_TO_LOOK = {
 
 
 def describe(error: CallFailed) -> str:
-    """A failure in words, with whether the work may have happened and when to try again, where that matters."""
+    """Describe a failure in words, including whether the work may have been done and when to retry, if it matters."""
     failure = error.failure
-    # A line of its own would look like one of ours.
+    # Indented, so that it cannot be mistaken for one of our own lines.
     text = str(failure.get("message", "failed")).replace("\n", "\n  ")
     if failure.get("executed") == "maybe":
-        text += "\nIt may have been done: look before you repeat it."
+        text += "\nIt may have been done: check before you repeat it."
     if retry_after_ms := failure.get("retry_after_ms"):
         text += f"\nTry again in {retry_after_ms / 1000:.1f} s."
     if look := _WHERE_TO_LOOK.get(failure.get("kind", "")):

@@ -1,4 +1,5 @@
-"""`linckia audit`: who changed what, and what was refused.  Reads the files, rotated ones too, without a kernel."""
+"""`linckia audit`: who changed what, and what was refused. Reads the files, including rotated ones, without a
+kernel."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ DEFAULT_COUNT = 50
 
 
 def audit(arguments: argparse.Namespace) -> int:
-    """Print the last lines that fit; with `--follow`, until interrupted.  Raises Failed, Usage."""
+    """Print the last matching lines; with `--follow`, until interrupted. Raises Failed, Usage."""
     data_dir: Path = arguments.data_dir
     since = None if arguments.since is None else when(arguments.since)
     count = arguments.count if arguments.count is not None or since is not None else DEFAULT_COUNT
     if count is not None and count < 0:
-        raise Usage(f"-n is {count}; it is a number of lines")
+        raise Usage(f"-n is {count}; it must be a number of lines, 0 or more")
     fits = _filter(arguments, since)
     show = (lambda entry: msgspec.json.encode(entry).decode()) if arguments.json else in_words
     paths = files_of(data_dir)
     if not paths and not arguments.follow:
-        raise Failed(f"nothing was recorded in {path_of(data_dir).parent} yet; see [audit] in the settings")
+        raise Failed(f"nothing has been recorded in {path_of(data_dir).parent} yet; see [audit] in the settings")
     found = filter(fits, itertools.chain.from_iterable(map(_read, paths)))
     for entry in found if count is None else collections.deque(found, maxlen=count):
         say(show(entry))
@@ -45,7 +46,7 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def when(text: str) -> datetime.datetime:
-    """An instant: so long ago, or a date or time (local, where it names no zone).  Raises Usage."""
+    """Parse an instant: a time span before now, or a date or time (local unless it names a zone). Raises Usage."""
     if (ago := seconds(text)) is not None:
         return now() - datetime.timedelta(seconds=ago)
     try:
@@ -70,7 +71,7 @@ def _read(path: Path) -> Iterator[Entry]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        # Rotated away in this moment.
+        # It has just been rotated away.
         return
     with file:
         yield from entries(file)
@@ -83,15 +84,16 @@ def _follow(path: Path) -> Iterator[str]:
 
 
 def in_words(entry: Entry) -> str:
-    """A line for people: nothing in it can move a terminal's cursor."""
+    """Return a line for people, without characters that control a terminal."""
     at = entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     times = f" ({entry.count} times)" if entry.count > 1 else ""
     took = "" if entry.duration_ms is None else f" ({entry.duration_ms:.0f} ms)"
     maybe = ", may have been executed" if entry.executed == "maybe" else ""
     peer = f" from {entry.peer}" if entry.peer not in ("", entry.who) else ""
-    told = f": {entry.message}" if entry.message else ""
+    message = f": {entry.message}" if entry.message else ""
     source = f" by {entry.source}" if entry.source else ""
     line = (
-        f"{at} {entry.who}{peer}{source} {entry.operation} {entry.target} -> {entry.outcome}{maybe}{told}{times}{took}"
+        f"{at} {entry.who}{peer}{source} {entry.operation} {entry.target} -> {entry.outcome}{maybe}{message}"
+        f"{times}{took}"
     )
     return escaped(line)

@@ -1,4 +1,4 @@
-"""`linckia backup` and `restore-backup`: with or without a kernel, which has no part in them."""
+"""`linckia backup` and `restore-backup`: work with or without a kernel, which takes no part in them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ from linckia.proto.control.address import AlreadyHeld, CannotHold, locked
 from linckia.proto.control.client import Client, ControlError
 
 EXIT_INCOMPLETE = 4
-"""Exit code of a backup that was made, and lacks what the lines on stderr name."""
+"""Exit code if a backup was made but is incomplete; lines on stderr name the missing data."""
 
 
 def _service() -> Backups:
-    """What makes backups.  By its name: the command line knows no code of services, which this process alone loads."""
+    """Return the backup service, which is imported by name: only these commands load code of services."""
     return cast(Backups, importlib.import_module("linckia.services.backup"))
 
 
 def backup(arguments: argparse.Namespace) -> int:
-    """Make one, or list those there are; `EXIT_INCOMPLETE` if not all could be copied.  Raises Failed, Usage."""
+    """Make a backup, or list backups; return `EXIT_INCOMPLETE` if some data could not be copied. Raises Failed,
+    Usage."""
     settings = None if arguments.target and (arguments.list or arguments.keep) else _settings(arguments)
     named = arguments.target or (settings and settings.to)
     if not named:
         raise Usage("name a folder or FILE.tar to back up to, or set `to` in [backup] of the settings")
     to = Path(named).expanduser().absolute()
     if arguments.keep is not None and arguments.keep < 1:
-        raise Usage(f"--keep is {arguments.keep}; it is 1 or more")
+        raise Usage(f"--keep is {arguments.keep}; it must be 1 or more")
     try:
         if arguments.list:
             return _list(to, arguments.json)
         served = _require_out_of_reach(to.resolve(), arguments)
-        # Where the settings say how many, they do so of their own folder alone.
+        # The number in the settings applies only to the folder in the settings.
         keep = arguments.keep or (settings.keep if settings and settings.to == str(to.resolve()) else None)
         made = _service().backup(arguments.data_dir, to, served, keep, background=arguments.background)
     except BackupFailed as error:
@@ -62,9 +63,9 @@ def backup(arguments: argparse.Namespace) -> int:
 
 
 def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> Program:
-    """A backup holds the tokens and all that is stored, so no client may read it.  Raises Usage.
+    """Check that no client can read the backup, since it contains the tokens and all stored data. Raises Usage.
 
-    Returns what a running kernel says that the data are.
+    Returns the description of the data by a running kernel.
     """
     try:
         config = load(Flags(data_dir=arguments.data), os.environ)
@@ -77,22 +78,22 @@ def _require_out_of_reach(to: Path, arguments: argparse.Namespace) -> Program:
         roots.update(map(Path, status["roots"]))
         packages = status["packages"]
     if config is not None and any(to.is_relative_to(place) for place in config.denied):
-        # `[backup] to`, or below what `deny` lists.
+        # This is `[backup] to`, or lies in a folder that `deny` lists.
         roots.clear()
     if root := next((root for root in sorted(roots) if to.is_relative_to(root)), None):
         raise Usage(
-            f"{to} lies below the root {root}, where clients could read the backup and the tokens in it; name a folder "
-            "below no root"
+            f"{to} is below the root {root}, where clients could read the backup and its tokens; name a folder that is "
+            "not below a root"
         )
     try:
         return program(packages)
     except ConfigError as error:
-        complain(f"{error}: all its files are backed up")
+        complain(f"{error}: all files of the data directory are backed up")
         return program()
 
 
 def restore_backup(arguments: argparse.Namespace) -> int:
-    """Put a data directory back.  Raises Failed."""
+    """Restore a data directory. Raises Failed."""
     data_dir: Path = arguments.data_dir
     source = Path(arguments.source).expanduser().absolute()
     try:
@@ -104,10 +105,10 @@ def restore_backup(arguments: argparse.Namespace) -> int:
     for problem in manifest.problems:
         complain(f"in the backup: {problem}")
     if aside is not None:
-        complain(f"what was there is in {aside} now")
+        complain(f"the previous contents are now in {aside}")
     say(
-        f"{data_dir} is as it was at {_at(manifest)} ({manifest.id}): {len(manifest.files)} files, "
-        f"{size(manifest.size)}, verified. Indexes are rebuilt once Linckia is started"
+        f"{data_dir} is restored to its state at {_at(manifest)} ({manifest.id}): {len(manifest.files)} files, "
+        f"{size(manifest.size)}, verified. Indexes are rebuilt when Linckia starts"
     )
     return 0
 
@@ -118,7 +119,7 @@ def without_kernel(data_dir: Path) -> Iterator[None]:
         with locked(data_dir, wait_s=0):
             yield
     except AlreadyHeld as error:
-        raise BackupFailed(f"{error} Nothing is restored under a kernel") from None
+        raise BackupFailed(f"{error} Stop it before restoring") from None
     except CannotHold as error:
         raise BackupFailed(str(error)) from None
 
@@ -128,7 +129,7 @@ def _settings(arguments: argparse.Namespace) -> BackupSettings | None:
         return load(Flags(data_dir=arguments.data), os.environ).backup
     except ConfigError as error:
         if arguments.target:
-            # A backup is wanted most where something is wrong.
+            # A backup is needed most when something is wrong.
             return None
         raise Usage(str(error)) from None
 
@@ -138,7 +139,7 @@ def _at(manifest: Manifest) -> str:
 
 
 def _list(to: Path, as_json: bool) -> int:
-    """Exit code 1 where a snapshot cannot be read."""
+    """List the snapshots; exit code 1 if one cannot be read."""
     found = _service().snapshots(to)
     there = [each for each in found if isinstance(each, Manifest)]
     for problem in found:

@@ -1,6 +1,6 @@
-"""`linckia completion`: a script for bash, zsh or fish, derived from the parser and the table of operations.
+"""`linckia completion`: a script for bash, zsh or fish, generated from the parser and the table of operations.
 
-The words are in the script itself, so that completing starts no process; print it again after an upgrade.
+The script contains all words, so completion starts no process. Generate it again after an upgrade.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from linckia.proto.ops import load
 
 
 class CommandWords(NamedTuple):
-    """One command; `argument` holds the words of its first argument, none where it takes paths or nothing."""
+    """One command. `argument` has the words for its first argument; empty if it takes paths or nothing."""
 
     name: str
     help: str
@@ -32,7 +32,7 @@ def completion(arguments: argparse.Namespace) -> int:
 
 
 def commands() -> Iterator[CommandWords]:
-    """Every command with its words, as parser and table have them."""
+    """Yield every command with its words, from the parser and the table."""
     table = load()
     words = {
         "NAME": " ".join(sorted(name for name, op in table.items() if op.admits(OPERATOR))),
@@ -49,12 +49,12 @@ def commands() -> Iterator[CommandWords]:
 
 
 def words_of(action: argparse.Action) -> str:
-    """The words that an option may be given; none where it takes a file, a folder or a free word."""
+    """Return the words that an option accepts; empty if it takes a file, a folder or free text."""
     return " ".join(SURFACES if "--surface" in action.option_strings else map(str, action.choices or ()))
 
 
 def bash(all_commands: list[CommandWords]) -> str:
-    """For bash-completion's folder, or `source`."""
+    """Return the script for bash-completion's folder, or for `source`."""
     cases, values = [], []
     for command in all_commands:
         flags = " ".join(flag for option in command.options for flag in option.option_strings)
@@ -90,7 +90,7 @@ def bash(all_commands: list[CommandWords]) -> str:
 
 
 def zsh(all_commands: list[CommandWords]) -> str:
-    """For a folder of `fpath`, as `_linckia`."""
+    """Return the script for a folder in `fpath`, as `_linckia`."""
     described = " ".join(_quoted(f"{c.name}:{c.help}") for c in all_commands)
     cases = []
     for command in all_commands:
@@ -125,7 +125,7 @@ def zsh(all_commands: list[CommandWords]) -> str:
 
 
 def fish(all_commands: list[CommandWords]) -> str:
-    """For `~/.config/fish/completions`."""
+    """Return the script for `~/.config/fish/completions`."""
     lines = ["# fish completion for linckia"]
     for command in all_commands:
         lines.append(f"complete -c linckia -n __fish_use_subcommand -f -a {command.name} -d {_quoted(command.help)}")

@@ -1,7 +1,6 @@
-"""`linckia doctor`: what this machine offers and what it lacks, each finding with its remedy.
+"""`linckia doctor`: what this machine provides and what it lacks, with a remedy for each problem.
 
-Looks, and changes nothing without `--repair`. What only a heavy import can tell is asked of a process of its own, which
-may crash.
+It changes nothing without `--repair`. Checks that need a heavy import run in a separate process, which may crash.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from linckia.proto.front import OFF
 from linckia.proto.json_types import JsonObject
 
 LOW_SPACE_BYTES = 1 * 2**30
-"""Below this an index that is being rebuilt beside the old one may fill the disk."""
+"""Below this, rebuilding an index next to the old one may fill the disk."""
 
 LATE = 2.5
-"""Of the time between two backups, after which something keeps them from being made."""
+"""Multiple of the interval between backups after which something must be preventing them."""
 
 FEW_DESCRIPTORS = 1024
-"""A service uses about ten, a client two; under this a machine with many clients runs out."""
+"""A service uses about ten descriptors, a client two. A machine with many clients runs out below this."""
 
 PROBE_TIMEOUT_S = 60.0
-"""torch takes 2 to 8 seconds to import from a cold disk."""
+"""Importing torch from a cold disk takes 2 to 8 seconds."""
 
 _LANDLOCK_CREATE_RULESET = 444
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 
 
 def _either(what: str, good: bool, found: str, otherwise: str, remedy: str = "") -> Finding:
-    """That all is well, or a note of what is not."""
+    """Return an OK finding, or a note of what is wrong."""
     return Finding(what, Verdict.OK, found) if good else Finding(what, Verdict.NOTE, otherwise, remedy)
 
 
@@ -60,13 +59,13 @@ _STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.BAD: "bold red"}
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print the findings; exit code 1 where one is bad."""
+    """Print the findings; exit code 1 if one is bad."""
     data_dir: Path = arguments.data_dir
     findings = list(examine(data_dir))
     if arguments.verify:
         findings += verified(data_dir)
     if arguments.repair:
-        from linckia.kernel.cli.repair import repaired  # with SQLite, which no other look needs
+        from linckia.kernel.cli.repair import repaired  # imports SQLite, which no other check needs
 
         findings += repaired(data_dir)
     rows = [
@@ -78,7 +77,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def verified(data_dir: Path) -> Iterator[Finding]:
-    """Whether every stored document still is what its hash says, as the running service reads them."""
+    """Check, through the running service, that the hash of every stored document is right."""
     try:
         with Client(data_dir) as client:
             answer = client.call("documents_verify", {})
@@ -87,21 +86,21 @@ def verified(data_dir: Path) -> Iterator[Finding]:
         return
     wrong = [*answer["damaged"], *answer["problems"]]
     for reason in wrong[:MAX_SHOWN]:
-        yield Finding("documents", Verdict.BAD, reason, "restore it from where it came from: linckia add PATH")
+        yield Finding("documents", Verdict.BAD, reason, "add it again from its source: linckia add PATH")
     if len(wrong) > MAX_SHOWN:
         yield Finding("documents", Verdict.BAD, f"and {len(wrong) - MAX_SHOWN} more")
     if not wrong:
         size = f"{answer['bytes'] / 2**20:.0f} MiB"
-        yield Finding("documents", Verdict.OK, f"{answer['objects']} contents ({size}) are what their hashes say")
+        yield Finding("documents", Verdict.OK, f"{answer['objects']} contents ({size}) match their hashes")
 
 
 def examine(data_dir: Path) -> Iterator[Finding]:
-    """All findings, the quick ones first."""
+    """Yield all findings, the quick ones first."""
     yield Finding("linckia", Verdict.OK, VERSION)
     yield Finding("python", Verdict.OK, f"{platform.python_version()}, {sys.executable}")
     old = not hasattr(os, "pidfd_open")
     system = f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {platform.machine()}"
-    needed = "Linux 5.3 or newer is needed (pidfd_open)" if old else ""
+    needed = "Linux 5.3 or newer is required (pidfd_open)" if old else ""
     yield Finding("system", Verdict.BAD if old else Verdict.OK, system, needed)
     yield _data_dir(data_dir)
     status: JsonObject | ControlError
@@ -124,11 +123,11 @@ def examine(data_dir: Path) -> Iterator[Finding]:
 def _data_dir(data_dir: Path) -> Finding:
     there = next(path for path in (data_dir, *data_dir.parents) if path.exists())
     free = shutil.disk_usage(there).free
-    found = f"{data_dir}, {free / 2**30:.1f} GiB free" + ("" if there == data_dir else ", not made yet")
+    found = f"{data_dir}, {free / 2**30:.1f} GiB free" + ("" if there == data_dir else ", does not exist yet")
     if not os.access(there, os.W_OK | os.X_OK):
-        return Finding("data directory", Verdict.BAD, found, f"{there} cannot be written to; name another with --data")
+        return Finding("data directory", Verdict.BAD, found, f"{there} is not writable; name another one with --data")
     if free < LOW_SPACE_BYTES:
-        return Finding("data directory", Verdict.NOTE, found, "make room, or name another with --data")
+        return Finding("data directory", Verdict.NOTE, found, "free some space, or name another one with --data")
     return Finding("data directory", Verdict.OK, found)
 
 
@@ -142,7 +141,7 @@ def _kernel(data_dir: Path, status: JsonObject | ControlError) -> Iterator[Findi
     bad = [service["name"] for service in status["services"] if service["state"] in ("failed", "backoff")]
     found = f"process {status['pid']}, {len(status['services'])} services"
     if bad:
-        yield Finding("kernel", Verdict.BAD, f"{found}, not well: {', '.join(bad)}", f"linckia logs {bad[0]}")
+        yield Finding("kernel", Verdict.BAD, f"{found}, unhealthy: {', '.join(bad)}", f"linckia logs {bad[0]}")
     else:
         yield Finding("kernel", Verdict.OK, found)
     yield from damages(status["services"], status["backup"])
@@ -151,7 +150,7 @@ def _kernel(data_dir: Path, status: JsonObject | ControlError) -> Iterator[Findi
 
 
 def backup_finding(state: JsonObject | None) -> Finding:
-    """From the `backup` of the kernel's status."""
+    """Return a finding about the `backup` in the kernel's status."""
     if state is None:
         return Finding("backup", Verdict.NOTE, "there is none", "[backup] in the settings, or linckia backup DIR")
     late = state["every_s"] is not None and (state["age_s"] is None or state["age_s"] > LATE * state["every_s"])
@@ -162,7 +161,7 @@ def backup_finding(state: JsonObject | None) -> Finding:
 
 
 def damages(services: Sequence[JsonObject], state: JsonObject | None = None) -> Iterator[Finding]:
-    """What services say is damaged of what they keep, and the backup to restore it from; from the kernel's status."""
+    """Yield what services report as damaged, with the backup to restore from, according to the kernel's status."""
     made = state is not None and state["snapshot"]
     whence = f"{state['to']}, which has {state['snapshot']}" if state and made else "a backup, if there is one"
     for service in services:
@@ -171,18 +170,18 @@ def damages(services: Sequence[JsonObject], state: JsonObject | None = None) -> 
 
 
 def audit_finding(state: JsonObject | None) -> Finding:
-    """From the `audit` of the kernel's status."""
+    """Return a finding about the `audit` in the kernel's status."""
     if state is None:
-        return Finding("audit log", Verdict.NOTE, "off: no change is recorded", "audit.enabled in the settings")
+        return Finding("audit log", Verdict.NOTE, "off: changes are not recorded", "audit.enabled in the settings")
     lost = f"{state['lost']} lines were lost" if state["lost"] else ""
     if state["problem"]:
         found = f"{state['problem']}; {state['waiting']} lines wait; {lost}".removesuffix("; ")
-        return Finding("audit log", Verdict.BAD, found, "make room on the disk")
+        return Finding("audit log", Verdict.BAD, found, "free some disk space")
     return _either("audit log", not lost, state["path"], f"{state['path']}, {lost}")
 
 
 def _token(data_dir: Path, status: JsonObject | ControlError) -> Finding:
-    """Whether HTTP asks for one, as the kernel that runs has it, else as the settings do."""
+    """Check whether HTTP requires a token, in the running kernel or else in the settings."""
     if isinstance(status, ControlError):
         try:
             http = load(Flags(data_dir=str(data_dir)), os.environ).http
@@ -191,8 +190,8 @@ def _token(data_dir: Path, status: JsonObject | ControlError) -> Finding:
         is_open = http is not None and http.token == OFF
     else:
         is_open = status["open"]
-    every = "off: every user, program and service with a network of this machine has what a client has"
-    return _either("token", not is_open, "HTTP asks for one", every, "take out http.token, or LINCKIA_TOKEN")
+    every = "off: every user, program and service with a network on this machine has a client's access"
+    return _either("token", not is_open, "HTTP requires one", every, "remove http.token, or LINCKIA_TOKEN")
 
 
 def _tokens(data_dir: Path) -> Iterator[Finding]:
@@ -224,25 +223,25 @@ def _descriptors() -> Finding:
 
 
 def _landlock() -> Finding:
-    """The version of the kernel's interface, as landlock_create_ruleset(2) has it."""
+    """Check the version of the kernel's interface, as in landlock_create_ruleset(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
-    missing = f"not there ({os.strerror(ctypes.get_errno())}): one wall less around the services"
+    missing = f"unavailable ({os.strerror(ctypes.get_errno())}): services are less confined"
     return _either("landlock", version > 0, f"ABI {version}", missing, "boot Linux 5.13 or newer with lsm=…,landlock")
 
 
 def _seccomp() -> Finding:
     actions = Path("/proc/sys/kernel/seccomp/actions_avail")
     there = actions.exists() and "errno" in actions.read_text().split()
-    return _either("seccomp", there, "filters are available", "not there", "a Linux with CONFIG_SECCOMP_FILTER")
+    return _either("seccomp", there, "filters are available", "unavailable", "a Linux with CONFIG_SECCOMP_FILTER")
 
 
 def _cgroup() -> Finding:
     own = Path("/proc/self/cgroup").read_text().strip().splitlines()
     groups = [Path("/sys/fs/cgroup") / line[3:].lstrip("/") for line in own if line.startswith("0::")]
-    told = any((group / "memory.events").exists() for group in groups)
-    missing = "no memory.events: a death by out-of-memory shows as SIGKILL"
-    return _either("cgroup", told, "deaths by out-of-memory are told from other kills", missing)
+    counted = any((group / "memory.events").exists() for group in groups)
+    missing = "no memory.events: an out-of-memory kill shows as SIGKILL"
+    return _either("cgroup", counted, "out-of-memory kills are distinguished from others", missing)
 
 
 def _user(data_dir: Path) -> Finding:
@@ -251,8 +250,8 @@ def _user(data_dir: Path) -> Finding:
     why = users.obstacle()
     closed = users.enclosed(data_dir)
     reading = f", with the privilege to read: {closed}" if closed else ""
-    good = f"root; services that write only to their own folder are users of their own{reading}"
-    otherwise = f"root, and so are its services, with no privileges but for files: {why}"
+    good = f"root; services that write only to their own folder have their own users{reading}"
+    otherwise = f"root, and so are its services, without privileges except for files: {why}"
     return _either("user", why is None, good, otherwise, "run Linckia as an ordinary user")
 
 
@@ -269,7 +268,7 @@ def _model() -> Finding:
 def _reranker() -> Finding:
     found = models.cross_encoder()
     remedy = "linckia models get ms-marco-MiniLM-L6-v2 (or set `rerank` of [services.retrieve] to maxsim)"
-    return _either("reranking model", bool(found), found, "none known is here: answers keep their fused order", remedy)
+    return _either("reranking model", bool(found), found, "none found: results keep their fused order", remedy)
 
 
 _TORCH_PROBE = """
@@ -299,6 +298,6 @@ def _torch() -> Iterator[Finding]:
     if found["cuda"]:
         yield Finding("gpu", Verdict.OK, ", ".join(found["devices"]))
         return
-    unused = "an NVIDIA GPU is here, and torch cannot use it; the CPU is used"
-    remedy = "LINCKIA_TORCH=cuda with a new .venv, and a driver that fits"
+    unused = "this machine has an NVIDIA GPU, but torch cannot use it; the CPU is used"
+    remedy = "LINCKIA_TORCH=cuda with a new .venv, and a matching driver"
     yield _either("gpu", not Path("/dev/nvidia0").exists(), "none; the CPU is used", unused, remedy)

@@ -34,7 +34,7 @@ PAGE = 1000
 
 
 def add(arguments: argparse.Namespace) -> int:
-    """Store files, directories, or stdin under a name.  Exit code 1 where a file could not be read."""
+    """Store files, directories, or stdin under a name. Exit code 1 if a file could not be read."""
     answers: list[JsonObject] = []
     with connect(arguments) as client:
         for request in _to_add(arguments):
@@ -52,12 +52,12 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def _to_add(arguments: argparse.Namespace) -> list[JsonObject]:
-    """The parameters of each call.  Raises Usage, Failed."""
+    """Return the parameters of each call. Raises Usage, Failed."""
     for value in arguments.metadata or []:
         if "=" not in value:
-            raise Usage(f"--meta {value!r} is no KEY=VALUE")
+            raise Usage(f"--meta {value!r} is not KEY=VALUE")
     if (arguments.name is not None) == bool(arguments.paths):
-        raise Usage("give paths to store, or --name NAME to store what comes on stdin")
+        raise Usage("give paths to store, or --name NAME to store the text on stdin")
     if arguments.paths:
         common = params_of(arguments, "paths")
         return [{**common, "path": str(Path(path).expanduser().resolve())} for path in arguments.paths]
@@ -70,13 +70,13 @@ def _to_add(arguments: argparse.Namespace) -> list[JsonObject]:
 
 
 def added(answer: JsonObject, took_s: float) -> str:
-    """One line of what was stored."""
+    """Return a summary of the stored documents."""
     if answer["snapshot_id"] is None:
         return f"{answer['hash'][:12]}  {size(answer['size'])}  {answer['path']}" + (
-            "" if answer["is_new"] else "  (this content was there already)"
+            "" if answer["is_new"] else "  (this content was already stored)"
         )
     text = f"{answer['path']}: {answer['files']} files, {size(answer['size'])}; {answer['documents_added']} new, "
-    text += f"{answer['documents_updated']} changed; {size(answer['bytes_stored'])} were not there before"
+    text += f"{answer['documents_updated']} changed; {size(answer['bytes_stored'])} newly stored"
     text += f"; {took_s:.1f} s"
     if took_s > 0.1:
         text += f" ({answer['files'] / took_s:.0f} files/s)"
@@ -114,12 +114,12 @@ def ls(arguments: argparse.Namespace) -> int:
 
 
 def moment(time: str) -> str:
-    """A time in RFC 3339, as people read it."""
+    """Convert a time in RFC 3339 to a form for people."""
     return time[:19].replace("T", " ")
 
 
 def cat(arguments: argparse.Namespace) -> int:
-    """Write the bytes of documents to stdout, piece by piece; a hash, a name or a path each."""
+    """Write the bytes of documents to stdout, piece by piece; each is given by hash, name or path."""
     with connect(arguments) as client:
         for wanted in arguments.documents:
             first = _found(client, wanted)
@@ -143,7 +143,7 @@ def _content(client: Client, document: JsonObject) -> Iterator[bytes]:
 
 
 def _found(client: Client, wanted: str) -> JsonObject:
-    """A document by name or path, else by hash."""
+    """Find a document by name or path, otherwise by hash."""
     try:
         return patiently(client, "documents_get", {"name": wanted})
     except CallFailed as by_name:
@@ -160,7 +160,7 @@ def _found(client: Client, wanted: str) -> JsonObject:
 
 
 def grep(arguments: argparse.Namespace) -> int:
-    """Print matching lines as grep does.  Exit code 1 where nothing matches."""
+    """Print matching lines as grep does. Exit code 1 if nothing matches."""
     params = params_of(arguments, *(() if arguments.paths else ("paths",))) | {"limit": PAGE}
     answers: list[JsonObject] = []
     lines = _Lines()
@@ -180,7 +180,7 @@ def grep(arguments: argparse.Namespace) -> int:
 
 
 class _Lines:
-    """Matches as grep prints them, with colours on a terminal."""
+    """Prints matches as grep does, with colours on a terminal."""
 
     def show(self, answer: JsonObject, context: int) -> None:
         for path in answer["files"] or []:
@@ -204,7 +204,7 @@ class _Lines:
 
 
 def restore(arguments: argparse.Namespace) -> int:
-    """Write a snapshot or a collection below a directory.  Exit code 1 where a file was skipped."""
+    """Write a snapshot or a collection below a directory. Exit code 1 if a file was skipped."""
     if (arguments.snapshot_id is None) == (arguments.collection is None):
         raise Usage("give a SNAPSHOT (`linckia snapshots` lists them) with --snapshot, or --collection NAME")
     directory = str(Path(arguments.output_directory).expanduser().resolve())
@@ -224,7 +224,7 @@ def restore(arguments: argparse.Namespace) -> int:
 
 
 def snapshots(arguments: argparse.Namespace) -> int:
-    """List the snapshots, the latest first."""
+    """List the snapshots, latest first."""
     with connect(arguments) as client:
         answer = patiently(client, "documents_list_snapshots", params_of(arguments))
     rows = [

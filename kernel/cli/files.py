@@ -18,11 +18,11 @@ BAR_CELLS = 20
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 _NOT_UTF_8 = 0x10FE00 - 0xDC00
-"""What stands between a byte of a name that is no text, as Python has it, and the character that services take."""
+"""Distance between Python's surrogate for a byte that is not UTF-8 and the character that services accept for it."""
 
 
 def index(arguments: argparse.Namespace) -> int:
-    """Bring the index in step with the disk.  Exit code 1 where something was unreadable.  Raises ControlError."""
+    """Update the index to match the disk. Exit code 1 if something was unreadable. Raises ControlError."""
     problems = 0
     with connect(arguments) as client:
         for path in arguments.paths:
@@ -38,11 +38,11 @@ def index(arguments: argparse.Namespace) -> int:
 
 
 def du(arguments: argparse.Namespace) -> int:
-    """Print what a directory holds as a tree with bars, the largest first.  Raises ControlError, Usage."""
+    """Print a directory's disk usage as a tree with bars, largest first. Raises ControlError, Usage."""
     if not 0 <= arguments.depth <= 100:
-        raise Usage(f"--depth is {arguments.depth}; it is from 0 to 100")
+        raise Usage(f"--depth is {arguments.depth}; it must be 0 to 100")
     if not 1 <= arguments.limit <= 10_000:
-        raise Usage(f"--limit is {arguments.limit}; it is from 1 to 10000")
+        raise Usage(f"--limit is {arguments.limit}; it must be 1 to 10000")
     with connect(arguments) as client:
         path = absolute(arguments.path)
         _indexed(client, path, 0 if arguments.fresh else 3600)
@@ -65,7 +65,7 @@ class Line(NamedTuple):
     name: str
     size: int
     branch: str
-    """What leads to the name."""
+    """Branch characters in front of the name."""
     is_folder: bool
 
 
@@ -85,7 +85,7 @@ def _tree(client: Client, path: str, depth: int, limit: int, branch: str) -> Ite
 
 
 def drawn(line: Line, whole: int, width: int) -> list[Cell]:
-    """Size, share, bar and name, cut to the width of the terminal."""
+    """Return size, share, bar and name, truncated to the width of the terminal."""
     if line.name.startswith("… ") and not line.size:
         return [f"{'':{9 + 2 + 5 + 2 + BAR_CELLS + 2}}{line.branch}{line.name}"[:width]]
     share = min(1.0, line.size / whole) if whole else 0.0
@@ -101,7 +101,7 @@ def drawn(line: Line, whole: int, width: int) -> list[Cell]:
 
 
 def absolute(path: str) -> str:
-    """As services take paths: absolute, bytes that are no text as characters of the private area."""
+    """Return the absolute path as services accept it, with bytes that are not UTF-8 as private-use characters."""
     whole = os.path.abspath(os.path.expanduser(path))
     return "".join(chr(ord(char) + _NOT_UTF_8) if "\udc80" <= char <= "\udcff" else char for char in whole)
 

@@ -1,4 +1,4 @@
-"""What `linckia doctor` finds, and whether it is as it should be."""
+"""Findings of `linckia doctor`, and their verdicts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Verdict(enum.StrEnum):
-    """What a finding means."""
+    """How good or bad a finding is."""
 
     OK = "ok"
     NOTE = "note"
@@ -15,7 +15,7 @@ class Verdict(enum.StrEnum):
 
 
 class Finding(NamedTuple):
-    """`remedy` is what to do, where something can be done."""
+    """One result; `remedy` says what to do, if anything can be done."""
 
     what: str
     verdict: Verdict

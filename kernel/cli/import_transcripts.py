@@ -1,7 +1,7 @@
-"""`linckia import-transcripts`: conversations out of the files that agents leave on disk.
+"""`linckia import-transcripts`: conversations from the files that agents leave on disk.
 
-The files are read here, since the service may touch none of them, in parts. The service remembers how far each was
-read, so an interrupted command resumes; where another import has come further meanwhile, this one goes on from there.
+The files are read here, in parts, since the service may not access them. The service remembers how far each was read,
+so an interrupted command resumes. If another import has read further meanwhile, this one continues from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from linckia.proto.records import MAX_RECORD_BYTES, SUFFIXES, parts
 
 
 def import_transcripts(arguments: argparse.Namespace) -> int:
-    """Read the files.  Exit code 1 where one could not be read.  Raises ControlError, Failed."""
+    """Import the files. Exit code 1 if one could not be read. Raises ControlError, Failed."""
     files = list(dict.fromkeys(file for path in arguments.files for file in _files(Path(path).expanduser().resolve())))
     began = time.monotonic()
     with connect(arguments) as client, Bars("importing", of_bytes=True) as show:
@@ -41,12 +41,12 @@ def _files(path: Path) -> Iterator[Path]:
     elif path.exists():
         yield path
     else:
-        raise Failed(f"{path} is not there")
+        raise Failed(f"{path} does not exist")
 
 
 @dataclass(slots=True)
 class _Found:
-    """What a file held."""
+    """Counts for one file."""
 
     records: int = 0
     unreadable: int = 0
@@ -57,7 +57,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Importer:
-    """Takes files in, part by part, and counts."""
+    """Imports files part by part, and counts."""
 
     client: Client
     total_bytes: int
@@ -67,11 +67,11 @@ class _Importer:
     nodes: int = 0
     read_bytes: int = 0
     passed_bytes: int = 0
-    """With those of files that had been read before."""
+    """Includes bytes of files that had been read before."""
     failed: int = 0
 
     def take(self, file: Path) -> None:
-        """One file; where it cannot be read, that is said and counted."""
+        """Import one file; report and count a failure to read it."""
         try:
             self._take_parts(file)
         except (OSError, ValueError) as error:
@@ -87,15 +87,15 @@ class _Importer:
         self.files += 1
         self._passed(before + size, file)
         if found.records and found.layout == "none":
-            complain(f"{file}: holds no conversation in a form that is known")
+            complain(f"{file}: contains no conversation in a known format")
             self.failed += 1
         elif found.unreadable or found.mended:
             counts = {"were skipped": found.unreadable, "are missing": found.mended}
-            told = ", ".join(f"{count} records {what}" for what, count in counts.items() if count)
-            complain(f"{file}: {told}; the first: {found.problem}")
+            skipped = ", ".join(f"{count} records {what}" for what, count in counts.items() if count)
+            complain(f"{file}: {skipped}; the first: {found.problem}")
 
     def _go_on(self, file: Path, state: JsonObject, found: _Found) -> JsonObject | None:
-        """From one state on to the end; the state where another import has come meanwhile, if one has."""
+        """Read from one state to the end; return the new state if another import has read further meanwhile."""
         with file.open("rb") as opened:
             for part in parts(opened, state["position"], state["tail"]):
                 given_part = {"start": part.start, "position": part.position, "tail": part.tail, "final": part.final}
@@ -113,12 +113,12 @@ class _Importer:
                 if part.too_long:
                     found.problem = found.problem or f"a record is longer than {MAX_RECORD_BYTES} bytes"
                 if part.incomplete:
-                    complain(f"{file}: the end is not complete and is left for the next time")
+                    complain(f"{file}: the end is incomplete and is left for the next import")
                 self._passed(self.passed_bytes + part.position - part.start, file)
         return None
 
     def _call(self, name: str, params: JsonObject) -> JsonObject:
-        # However long the service takes to come back: a part that was kept is not kept twice.
+        # Wait as long as it takes for the service to return: a part that was stored is not stored twice.
         return patiently(self.client, name, params, patience_s=float("inf"))
 
     def _passed(self, passed_bytes: int, file: Path) -> None:

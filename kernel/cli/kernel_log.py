@@ -1,7 +1,7 @@
-"""The kernel's log: JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr (not what is routine).
+"""The kernel's log: JSON lines in DATA/logs/kernel.log, rotated, and lines for people on stderr, except routine ones.
 
-Where no person watches stderr (`linckia stdio` started the kernel), stderr is the log file itself: what Python prints
-as it dies is found there.
+If nobody watches stderr, because `linckia stdio` started the kernel, stderr is the log file itself, so that it receives
+what Python prints when it crashes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from linckia.proto.control.address import log_dir
 
 ROTATE_BYTES = 8 * 1024 * 1024
 KEEP = 3
-"""Rotated files that are kept: with the one in use, weeks of an ordinary kernel in at most 32 MiB."""
+"""Number of rotated files; with the current one, weeks of a normal kernel in at most 32 MiB."""
 
 _RED = "\x1b[31m"
 _COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: _RED, logging.CRITICAL: _RED}
@@ -31,7 +31,7 @@ _log = logging.getLogger("linckia.kernel")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (RFC 3339, UTC), level, logger, message, `extra` fields, a traceback as `error`."""
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, `extra` fields, traceback as `error`."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
@@ -64,7 +64,7 @@ class HumanLines(logging.Formatter):
 
 
 class Rotating(logging.handlers.RotatingFileHandler):
-    """Takes stderr along to the new file, where stderr is this log."""
+    """Redirects stderr to the new file after a rotation, if stderr is this log."""
 
     def __init__(self, path: Path, *, with_stderr: bool) -> None:
         super().__init__(path, maxBytes=ROTATE_BYTES, backupCount=KEEP, encoding="utf-8")
@@ -84,7 +84,7 @@ class Rotating(logging.handlers.RotatingFileHandler):
         if not isinstance(error, OSError):
             super().handleError(record)
             return
-        # Said once: the lines themselves go to stderr as well where people read it.
+        # Reported once. If people read stderr, they see the lines themselves there.
         if not self._lost:
             with contextlib.suppress(OSError):
                 complain(f"{self.baseFilename} cannot be written: {error.strerror}")
@@ -100,7 +100,7 @@ class Rotating(logging.handlers.RotatingFileHandler):
 
 
 def open_log(data_dir: Path, level: str, *, watched: bool) -> None:
-    """Send everything that is logged in this process to the kernel's log; of other libraries only warnings and worse.
+    """Send everything that this process logs to the kernel's log; from other libraries, only warnings and errors.
 
     Args:
         watched: whether a person may read stderr.

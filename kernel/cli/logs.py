@@ -1,4 +1,4 @@
-"""`linckia logs`: the end of a log, and what follows. Reads the files, so that it works when nothing else does."""
+"""`linckia logs`: the end of a log, and new lines. Reads the files, so that it works when nothing else does."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from linckia.proto.control.address import last_lines, log_dir
 from linckia.proto.near import nearest
 
 POLL_S = 0.2
-"""How often a followed file is looked at; inotify would need a dependency for the sake of eyes."""
+"""How often a followed file is checked. inotify would need a dependency, for people who only read along."""
 
 
 def logs(arguments: argparse.Namespace) -> int:
     """Print the last lines; with `--follow`, until interrupted.  Raises Failed, Usage."""
     if arguments.lines < 0:
-        raise Usage(f"--lines is {arguments.lines}; it is a number of lines")
+        raise Usage(f"--lines is {arguments.lines}; it must be 0 or more")
     folder = log_dir(arguments.data_dir)
     path = folder / f"{arguments.service}.log"
     there = sorted(entry.stem for entry in folder.glob("*.log"))
     if arguments.service not in there:
         raise Failed(f"no log of {arguments.service!r} in {folder}{nearest(arguments.service, there or ['none yet'])}")
-    # Unchanged for programs; on a terminal, JSON lines are put in words.
+    # Programs get the lines unchanged; on a terminal, JSON lines are formatted for people.
     show = in_words if sys.stdout.isatty() else str
     for line in last_lines(path, arguments.lines):
         say(*show(line).split("\n"))
@@ -40,7 +40,7 @@ def logs(arguments: argparse.Namespace) -> int:
 
 
 def in_words(line: str) -> str:
-    """A line of the kernel's log for people; any other line as it is."""
+    """Format a line of the kernel's log for people; return other lines unchanged."""
     try:
         entry = json.loads(line)
         words = f"{entry['time']} {entry['level']:<8}{entry['logger'].removeprefix('linckia.')}: {entry['message']}"
@@ -50,7 +50,7 @@ def in_words(line: str) -> str:
 
 
 def follow(path: Path) -> Iterator[str]:
-    """Whole lines that are written from now on, through rotations; never ends."""
+    """Yield complete lines written from now on, across rotations; never ends."""
     file = path.open("rb")
     begun = b""
     try:
@@ -70,11 +70,11 @@ def follow(path: Path) -> Iterator[str]:
 
 
 def _is_rotated(file: BinaryIO, path: Path) -> bool:
-    """Whether `path` is another file by now, or the same one cut short."""
+    """Return whether `path` is now another file, or has been truncated."""
     try:
         now = path.stat()
     except FileNotFoundError:
-        # Between the two steps of a rotation.
+        # A rotation is in progress.
         return False
     then = os.fstat(file.fileno())
     return now.st_ino != then.st_ino or now.st_size < file.tell()

@@ -1,8 +1,8 @@
-"""`linckia models`: the models that are known to be good; `get` downloads one, `use` has it used.
+"""`linckia models`: models that are known to be good; `get` downloads one, `use` selects it.
 
-Serving never downloads. What is fetched is one revision, safetensors and descriptions alone, into the cache that all
-programs share (`HF_HOME`); what an interrupted download left is gone on with, and each file is compared with its
-checksum, which is the name that the cache gives it.
+Serving never downloads. `get` fetches one revision, only safetensors and descriptions, into the cache that all programs
+share (`HF_HOME`). Interrupted downloads are resumed. Each file is compared with its checksum, which is its name in the
+cache.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from linckia.proto.models import CROSS_ENCODER, EMBEDDER, KNOWN, PACKAGED, Known
 
 WANTED = ("*.json", "*.safetensors")
 UNWANTED = ("onnx/*", "openvino/*", "*/*.safetensors")
-"""The same weights in other forms."""
+"""The same weights in other formats."""
 
 ANSWER_S = 5.0
-"""How long the hub may take to say what it has."""
+"""How long the hub may take to list its files."""
 
 _RESTARTS_S, _LOADS_S, _POLL_S = 1.0, 300.0, 0.1
 
@@ -41,7 +41,7 @@ _HEADERS = ("NAME", "FOR", "WEIGHTS", "LANGUAGES", "LICENCE", "READS", "POOLING"
 
 
 def models(arguments: argparse.Namespace) -> int:
-    """Raises Usage, Failed, CallFailed, OSError."""
+    """List, download or select models. Raises Usage, Failed, CallFailed, OSError."""
     if arguments.action == "list":
         if arguments.name:
             raise Usage("`linckia models list` takes no NAME")
@@ -49,7 +49,7 @@ def models(arguments: argparse.Namespace) -> int:
         show_answer(arguments.json, listed, _HEADERS, [_row(model) for model in KNOWN])
         return 0
     if not arguments.name:
-        raise Usage(f"which one? `linckia models {arguments.action} NAME`, with a NAME that `linckia models` lists")
+        raise Usage(f"which model? `linckia models {arguments.action} NAME`; `linckia models` lists the names")
     if arguments.action == "get":
         return _get(_known(arguments.name))
     return _use(arguments.name, arguments.data_dir)
@@ -82,7 +82,7 @@ def _known(name: str) -> KnownModel:
     if (model := known(name)) is None:
         names = ", ".join(each.short_name for each in KNOWN)
         raise Usage(
-            f"no model {name!r} is known; there are: {names}. Others: `hf download {name}`, then `linckia models use`"
+            f"unknown model {name!r}; known: {names}. For others: `hf download {name}`, then `linckia models use`"
         )
     return model
 
@@ -99,7 +99,7 @@ def _get(model: KnownModel) -> int:
 
     hub = constants.ENDPOINT
     try:
-        # Its own library would try again for half a minute.
+        # The hub's own library would retry for half a minute.
         httpx2.get(f"{hub}/api/models/{model.name}", timeout=ANSWER_S)
         _fetch_weights(model, Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=model.name, repo_type="model"))
         found = snapshot_download(
@@ -110,9 +110,9 @@ def _get(model: KnownModel) -> int:
         raise Failed("HF_HUB_OFFLINE is set, so nothing is downloaded; unset it and try again") from None
     except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.HTTPError, OSError) as error:
         raise Failed(
-            f"{model.name} could not be downloaded from {hub}: {_first_line(error)}. With the network (or a mirror in "
-            "HF_ENDPOINT) back, run the same command again: what has arrived is kept. Or copy the folder "
-            f"models--{model.name.replace('/', '--')} of another machine's cache into {constants.HF_HUB_CACHE}"
+            f"{model.name} could not be downloaded from {hub}: {_first_line(error)}. When the network (or a mirror in "
+            "HF_ENDPOINT) is available, run the same command again: the download resumes. Or copy the folder "
+            f"models--{model.name.replace('/', '--')} from another machine's cache to {constants.HF_HUB_CACHE}"
         ) from None
     folder = Path(found)
     if damaged := [path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_whole(path)]:
@@ -124,12 +124,12 @@ def _get(model: KnownModel) -> int:
     lacking = [name for name in ("config.json", "tokenizer.json", "*.safetensors") if not list(folder.glob(name))]
     if lacking:
         raise Failed(f"{hub} has no {' and no '.join(lacking)} of {model.name} at {model.revision}")
-    say(f"{model.name} is in {folder}. `linckia models use {model.short_name}` has it used.")
+    say(f"{model.name} is in {folder}. `linckia models use {model.short_name}` selects it.")
     return 0
 
 
 def _fetch_weights(model: KnownModel, place: Path) -> None:
-    """Put the large files where the hub's own library looks for them, which begins each again after a death.
+    """Download the large files to where the hub's own library looks for them: it does not resume after a crash.
 
     Raises Failed, and whatever the library raises.
     """
@@ -161,7 +161,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _is_whole(path: Path, checksum: str = "") -> bool:
-    """Whether a file of the cache is what its name there says: SHA-256 of large ones, git's own of others."""
+    """Return whether a cached file matches its name, which is the SHA-256 of large files and git's hash of others."""
     checksum = checksum or path.resolve().name
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", checksum):
         return True
@@ -182,10 +182,10 @@ def _use(name: str, data_dir: Path) -> int:
     try:
         in_force = load(Flags(data_dir=str(data_dir)), os.environ).services.get(service, {}).get("model")
         if in_force != name:
-            raise Failed(f"the environment says {in_force!r} for the model of {service}, and it goes before {path}")
+            raise Failed(f"the environment sets {in_force!r} as the model of {service}, which overrides {path}")
         _restart(data_dir, service)
     except NoKernel:
-        say(f"{name} is used from the next start on ({path}).")
+        say(f"{name} will be used from the next start ({path}).")
         return 0
     except (ConfigError, CallFailed, Failed) as error:
         if before is None:
@@ -194,20 +194,20 @@ def _use(name: str, data_dir: Path) -> int:
             replace_file(path, before)
         with contextlib.suppress(NoKernel):
             _restart(data_dir, service)
-        raise Failed(f"{name} is not used, and all is as before: {error}") from None
-    say(f"{name} is used: {service} is ready with it.")
+        raise Failed(f"{name} is not used, and everything is as before: {error}") from None
+    say(f"{name} is in use: {service} is ready with it.")
     if service == EMBEDDER:
         _cut_anew(data_dir)
-        say("Searches use the vectors there are until all are of this model; `linckia status` says how far it is.")
+        say("Searches use the existing vectors until all are recomputed; `linckia status` shows the progress.")
     return 0
 
 
 def _restart(data_dir: Path, service: str) -> None:
-    """Have the service start again, with its settings as they are now.  Raises NoKernel, CallFailed, Failed."""
+    """Restart the service with its current settings. Raises NoKernel, CallFailed, Failed."""
     with Client(data_dir) as client:
         before = _state(client, service)
         with contextlib.suppress(CallFailed):
-            # It waits until the service has started, or tried for a minute; what comes first is seen below.
+            # The call waits until the service has started, or for a minute; the loop below sees the result earlier.
             client.call("kernel_restart", {"service": service}, timeout_s=_RESTARTS_S)
         give_up_at = time.monotonic() + _LOADS_S
         while time.monotonic() < give_up_at:
@@ -221,7 +221,7 @@ def _restart(data_dir: Path, service: str) -> None:
 
 
 def _cut_anew(data_dir: Path) -> None:
-    """Have those who cut texts for the embedder start again: another model reads more or less at once."""
+    """Restart the services that cut texts for the embedder, since models differ in how much they read at once."""
     with contextlib.suppress(NoKernel), Client(data_dir) as client:
         for entry in ENTRIES:
             if EMBEDDER in entry.manifest.told_settings.values():
@@ -239,10 +239,10 @@ def _state(client: Client, service: str) -> JsonObject:
 
 
 def _service_of(name: str) -> tuple[str, str]:
-    """What a model is for, and its id or folder as the settings have it.  Raises Usage, Failed."""
+    """Return the service that a model is for, and the id or folder for its setting. Raises Usage, Failed."""
     if (model := known(name)) is not None:
         if not _is_here(model):
-            raise Failed(f"{model.name} is not here yet: `linckia models get {model.short_name}` downloads it")
+            raise Failed(f"{model.name} is not downloaded yet: `linckia models get {model.short_name}`")
         return model.service, model.name
     folder = Path(name).expanduser()
     place = folder.resolve() if folder.is_dir() else cached(name)
@@ -252,13 +252,13 @@ def _service_of(name: str) -> tuple[str, str]:
     try:
         config = (place / "config.json").read_text(encoding="utf-8")
     except OSError as error:
-        raise Failed(f"{place} is no model: {error}") from None
+        raise Failed(f"{place} is not a model: {error}") from None
     return CROSS_ENCODER if "ForSequenceClassification" in config else EMBEDDER, str(place if folder.is_dir() else name)
 
 
 def with_setting(text: str, table: str, key: str, value: str) -> str:
-    """The TOML `text` with one setting changed and all else, comments too, as it was.  Raises Failed."""
-    # A string of JSON without control characters is one of TOML.
+    """Return the TOML `text` with one setting changed, and comments and all else unchanged. Raises Failed."""
+    # A JSON string without control characters is also a TOML string.
     line = f'{key} = "{value}"'.replace("\\", "\\\\")
     header = re.compile(rf"^[ \t]*\[[ \t]*{re.escape(table)}[ \t]*\][^\n]*$", re.MULTILINE)
     if (found := header.search(text)) is None:
@@ -279,4 +279,4 @@ def with_setting(text: str, table: str, key: str, value: str) -> str:
             return changed
     except tomllib.TOMLDecodeError:
         pass
-    raise Failed(f"linckia.toml is written in a way that this command does not change; write `{line}` into [{table}]")
+    raise Failed(f"this command cannot edit linckia.toml as it is written; write `{line}` into [{table}] yourself")

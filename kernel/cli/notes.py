@@ -14,9 +14,9 @@ SNIPPET_CHARS = 160
 
 
 def search(arguments: argparse.Namespace) -> int:
-    """Print the notes found, best first; stages that did not run go to stderr.  Raises ControlError, Usage."""
+    """Print the notes found, best first; report stages that did not run on stderr. Raises ControlError, Usage."""
     if not 1 <= arguments.limit <= 1000:
-        raise Usage(f"--limit is {arguments.limit}; it is from 1 to 1000")
+        raise Usage(f"--limit is {arguments.limit}; it must be 1 to 1000")
     params = params_of(arguments) | {"query": " ".join(arguments.query)}
     with connect(arguments) as client:
         answer: JsonObject = client.call("search_documents", params)
@@ -39,17 +39,17 @@ def search(arguments: argparse.Namespace) -> int:
 
 
 def snippet(text: str) -> str:
-    """On one line, as much as a line of a terminal can show."""
+    """Return the text on one line, truncated to what a terminal can show."""
     line = " ".join(text.split())
     return line if len(line) <= SNIPPET_CHARS else f"{line[: SNIPPET_CHARS - 1].rstrip()}…"
 
 
 def ingest(arguments: argparse.Namespace) -> int:
-    """Wait until all below the paths is indexed.  Exit code 1 where a note failed.  Raises ControlError."""
+    """Wait until everything below the paths is indexed. Exit code 1 if a note failed. Raises ControlError."""
     paths = [str(Path(path).expanduser().resolve()) for path in arguments.paths]
     began = time.monotonic()
     with connect(arguments) as client, Bars() as show:
-        # The work resumes where it was, however long its service takes to come back.
+        # The work resumes however long the service takes to return.
         params = {"paths": paths, "vectors": arguments.vectors}
         answer = patiently(client, "knowledge_ingest", params, show, patience_s=float("inf"))
     say(summary(answer, time.monotonic() - began))
@@ -59,13 +59,13 @@ def ingest(arguments: argparse.Namespace) -> int:
 
 
 def summary(answer: JsonObject, took_s: float) -> str:
-    """One line: how many, how many of them now, how fast."""
+    """Return one line: how many notes, how many of them now, and how fast."""
     indexed = answer["indexed"]
     text = f"{answer['notes']} notes are indexed, {indexed} of them now"
     if indexed:
         text += f", in {took_s:.1f} s ({indexed / max(took_s, 1e-3):.0f} notes/s)"
     if answer["failed_count"]:
-        text += f"; {answer['failed_count']} could not be"
+        text += f"; {answer['failed_count']} failed"
     if answer["vectors_waiting"]:
-        text += f"; {answer['vectors_waiting']} pieces are not found by meaning yet"
+        text += f"; {answer['vectors_waiting']} passages have no vectors yet"
     return text

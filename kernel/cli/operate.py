@@ -1,4 +1,4 @@
-"""`linckia call`, `restart`, `start` and `stop`: one operation, and control of the services and of the kernel."""
+"""`linckia call`, `restart`, `start` and `stop`: call an operation, control services and the kernel."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from linckia.proto.control.client import NoKernel
 from linckia.proto.json_types import JsonObject
 
 END_TIMEOUT_S = 30.0
-"""Services are given their shutdown time-outs, one after the other where they depend on each other."""
+"""Services may use their shutdown timeouts, one after the other if they depend on each other."""
 
 POLL_S = 0.02
 
 
 def call(arguments: argparse.Namespace) -> int:
-    """The result goes to stdout as JSON, progress to stderr.  Raises Usage, ControlError."""
+    """Print the result on stdout as JSON, and progress on stderr. Raises Usage, ControlError."""
     params = _params(arguments.params)
     with connect(arguments) as client, Bars(arguments.name) as show:
         result = client.call(arguments.name, params, timeout_s=arguments.timeout, on_progress=show)
@@ -41,14 +41,14 @@ def _params(text: str) -> JsonObject:
             'Quote them for the shell, as in: linckia call mcp_echo \'{"message": "hello"}\''
         ) from None
     if not isinstance(params, dict):
-        kinds = {list: "array", str: "string", bool: "truth value", type(None): "null"}
+        kinds = {list: "array", str: "string", bool: "boolean", type(None): "null"}
         kind = kinds.get(type(params), "number")
         raise Usage(f"the parameters are a JSON {kind}; they must be an object: '{{\"name\": value}}'")
     return params
 
 
 def _operate(arguments: argparse.Namespace) -> int:
-    """Call the kernel's operation of the command's name for one service.  Raises ControlError."""
+    """Call the kernel operation named like the command, for one service. Raises ControlError."""
     with connect(arguments) as client:
         result: JsonObject = client.call(f"kernel_{arguments.command}", {"service": arguments.service})
     say(result["message"])
@@ -59,7 +59,7 @@ restart = start = _operate
 
 
 def stop(arguments: argparse.Namespace) -> int:
-    """Raises ControlError, Failed."""
+    """Stop a service, or the kernel. Raises ControlError, Failed."""
     if arguments.service:
         return _operate(arguments)
     with connect(arguments) as client:
@@ -72,4 +72,4 @@ def stop(arguments: argparse.Namespace) -> int:
             say("The kernel has ended.")
             return 0
         time.sleep(POLL_S)
-    raise Failed(f"the kernel was told to end and still runs after {END_TIMEOUT_S:.0f} s; see `linckia logs`")
+    raise Failed(f"the kernel is still running {END_TIMEOUT_S:.0f} s after it was asked to end; see `linckia logs`")

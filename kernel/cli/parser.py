@@ -1,6 +1,6 @@
-"""The commands and their options; completion scripts are derived from the parser too.
+"""The commands and their options; completion scripts are generated from this parser too.
 
-Where a command calls one operation, its options are named (`dest`) as the operation's parameters, for `params_of`.
+If a command calls one operation, its options (`dest`) are named like the operation's parameters, for `params_of`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from linckia.proto.near import nearest
 
 EPILOG = """\
 a first session:
-  linckia serve ~/notes &                          start, with ~/notes as the only folder that may be touched
+  linckia serve ~/notes &                          start, with ~/notes as the only folder that clients can access
   linckia status                                   the services, and how often each has died
-  linckia search what to look for                  the notes about it
-  linckia tools                                    the operations that can be called
+  linckia search what to look for                  find notes about it
+  linckia tools                                    list the operations that can be called
   linckia call mcp_echo '{"message": "hello"}'     call one: JSON in, JSON out
 
-for an MCP client's configuration (it joins the running kernel, or starts one of its own):
+for an MCP client's configuration (joins the running kernel, or starts one):
   linckia stdio ~/notes
 
-`linckia COMMAND --help` explains a command; `linckia doctor` looks for what this machine lacks.
+`linckia COMMAND --help` explains a command; `linckia doctor` checks what this machine lacks.
 """
 
 
@@ -34,14 +34,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\nTry: {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        # argparse's own words list every choice, in its own notation.
+        # argparse's own message would list every choice, in its own notation.
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
             raise argparse.ArgumentError(None, f"there is no {action.dest} {value!r}{nearest(str(value), choices)}")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
+    """Return a parser for all commands and their options."""
     formatter = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="linckia",
@@ -53,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"linckia {VERSION}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     data = _Parser(add_help=False)
-    data_help = f"data directory; one kernel each (default: $LINCKIA_DATA, else {default_data_dir()})"
+    data_help = f"data directory; each has its own kernel (default: $LINCKIA_DATA, else {default_data_dir()})"
     data.add_argument("--data", metavar="DIR", help=data_help.replace("%", "%%"))
 
     def command(name: str, module: str, help: str, epilog: str = "") -> argparse.ArgumentParser:
@@ -70,35 +70,35 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _kernel(command: AddCommand) -> None:
-    paths_help = "a root: the only places that operations on files may read or change"
-    read_only_help = "clients may change nothing: no file below the roots, and nothing that Linckia stores"
-    serve = command("serve", "serve", "run the kernel until it is ended by Ctrl-C, SIGTERM or `linckia stop`")
+    paths_help = "a root: operations on files can access only what is below the roots"
+    read_only_help = "clients can change nothing: neither files below the roots, nor data that Linckia stores"
+    serve = command("serve", "serve", "run the kernel until Ctrl-C, SIGTERM or `linckia stop` ends it")
     serve.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
     serve.add_argument("--read-only", action="store_true", help=read_only_help)
-    serve.add_argument("--config", metavar="FILE", help="settings over those of DIR/linckia.toml")
+    serve.add_argument("--config", metavar="FILE", help="settings that override those in DIR/linckia.toml")
     http = serve.add_mutually_exclusive_group()
-    http.add_argument("--http", metavar="HOST:PORT", help="where to serve MCP over HTTP (default: 127.0.0.1:3000)")
+    http.add_argument("--http", metavar="HOST:PORT", help="address for MCP over HTTP (default: 127.0.0.1:3000)")
     http.add_argument("--no-http", action="store_true", help="do not serve HTTP")
-    token_help = "holds the bearer token for HTTP, a must off 127.0.0.1; or set LINCKIA_TOKEN"
+    token_help = "file with the bearer token for HTTP, required for other addresses than 127.0.0.1; or LINCKIA_TOKEN"
     serve.add_argument("--token-file", metavar="FILE", help=token_help)
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="default: info")
-    package_help = "serve the services of this Python package too (PACKAGE.manifest, or PACKAGE.operations and .main)"
+    package_help = "also serve the services of this Python package (PACKAGE.manifest, or PACKAGE.operations and .main)"
     serve.add_argument("--with", metavar="PACKAGE", dest="packages", action="append", help=package_help)
     serve.add_argument("--ephemeral", action="store_true", help=argparse.SUPPRESS)
 
     stdio = command(
         "stdio", "stdio", "serve MCP on stdin and stdout, for an MCP client's configuration",
-        "Joins the kernel that holds the data directory, or starts one that ends when its last client has left.",
+        "Joins the kernel of the data directory, or starts one that ends after its last client has left.",
     )  # fmt: skip
     stdio.add_argument("paths", metavar="PATH", nargs="*", help=paths_help)
-    stdio.add_argument("--surface", metavar="NAME", default="core", help="which tools to list (default: core)")
+    stdio.add_argument("--surface", metavar="NAME", default="core", help="tools to list (default: core)")
     stdio.add_argument("--read-only", action="store_true", help=read_only_help)
-    stdio.add_argument("--config", metavar="FILE", help="settings for a kernel that has to be started")
+    stdio.add_argument("--config", metavar="FILE", help="settings, if a kernel has to be started")
 
-    status = command("status", "status", "the services: their state, and how often and why each has died")
-    status.add_argument("--trends", action="store_true", help="deaths and growth of each store a day, by the last week")
+    status = command("status", "status", "show the services: their state, and how often and why each has died")
+    status.add_argument("--trends", action="store_true", help="deaths and store growth per day, over the last week")
     add_json(status)
-    top = command("top", "status", "the same, live, until Ctrl-C")
+    top = command("top", "status", "show the status live, until Ctrl-C")
     top.add_argument("--interval", metavar="SECONDS", type=float, default=1.0, help="default: 1")
 
 
@@ -111,15 +111,13 @@ examples:
 
 def _calls(command: AddCommand) -> None:
     call = command("call", "operate", "call an operation: JSON in, JSON out", CALL_EPILOG)
-    call.add_argument("name", metavar="NAME", help="an operation, as `linckia tools` lists them")
+    call.add_argument("name", metavar="NAME", help="an operation, as listed by `linckia tools`")
     call.add_argument("params", metavar="JSON", nargs="?", default="{}", help="its parameters; - reads them from stdin")
-    call.add_argument(
-        "--timeout", metavar="SECONDS", type=seconds_option, help="instead of the operation's own deadline"
-    )
+    call.add_argument("--timeout", metavar="SECONDS", type=seconds_option, help="replaces the operation's own deadline")
 
-    tools = command("tools", "tools", "list the operations that can be called; works without a running kernel")
-    tools.add_argument("--surface", metavar="NAME", default="all", help="of this tool surface (default: all)")
-    tools.add_argument("--callers", action="store_true", help="every operation and who may call it, services too")
+    tools = command("tools", "tools", "list the operations that can be called; needs no running kernel")
+    tools.add_argument("--surface", metavar="NAME", default="all", help="only this tool surface (default: all)")
+    tools.add_argument("--callers", action="store_true", help="every operation and who may call it, including services")
     form = tools.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="with descriptions and JSON Schemas")
     form.add_argument("--markdown", action="store_true", help="a table of services and their operations, as Markdown")
@@ -136,35 +134,35 @@ examples:
 def _services(command: AddCommand) -> None:
     for name, what in (
         ("restart", "stop a service in order and start it again"),
-        ("start", "start a service that was stopped, or that failed, at once"),
+        ("start", "start a stopped or failed service now"),
     ):
-        command(name, "operate", what).add_argument("service", metavar="SERVICE", help="as `linckia status` names it")
+        command(name, "operate", what).add_argument("service", metavar="SERVICE", help="a name from `linckia status`")
     stop = command("stop", "operate", "stop one service, or end the whole kernel in order")
-    stop.add_argument("service", metavar="SERVICE", nargs="?", help="without it, the kernel itself")
+    stop.add_argument("service", metavar="SERVICE", nargs="?", help="default: the kernel itself")
 
-    logs = command("logs", "logs", "the log of a service, or of the kernel; works without a running kernel")
+    logs = command("logs", "logs", "show the log of a service or of the kernel; needs no running kernel")
     logs.add_argument("service", metavar="SERVICE", nargs="?", default="kernel", help="default: the kernel itself")
-    logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="how many lines (default: 50)")
-    audit = command("audit", "audit", "who changed what, and what was refused; works without a kernel", AUDIT_EPILOG)
+    logs.add_argument("-n", "--lines", metavar="N", type=int, default=50, help="number of lines (default: 50)")
+    audit = command("audit", "audit", "show who changed what, and what was refused; needs no kernel", AUDIT_EPILOG)
     audit.add_argument("--since", metavar="WHEN", help="how long ago (90s, 10min, 1h, 2d), or a date or time")
     audit.add_argument("--who", metavar="NAME", help="a token's name, stdio, http, operator, or a service")
-    audit.add_argument("--operation", metavar="GLOB", help="such as noyalib_set, or 'yaml_*'")
+    audit.add_argument("--operation", metavar="GLOB", help="an operation, such as noyalib_set, or 'yaml_*'")
     audit.add_argument("--failed", action="store_true", help="only what failed or was refused")
     audit.add_argument("-n", dest="count", metavar="N", type=int, help="the last N (default: 50; with --since, all)")
-    add_json(audit, help="the lines as they are written, one object each")
+    add_json(audit, help="the lines as written, one object each")
     for one in (logs, audit):
         one.add_argument("-f", "--follow", action="store_true", help="print new lines as they are written")
 
 
 BACKUP_EPILOG = """\
 examples:
-  linckia backup /mnt/backup/linckia           a snapshot of this moment; only what is new is copied
+  linckia backup /mnt/backup/linckia           make a snapshot; only new data is copied
   linckia backup /mnt/backup/linckia --keep 14
-  linckia backup linckia.tar                   a file with this one alone
+  linckia backup linckia.tar                   make a file with this snapshot only
   linckia backup --list /mnt/backup/linckia
 
-Linckia goes on serving meanwhile, or need not run. Whatever was acknowledged before the moment is in the backup. It has
-what clients stored, the settings, tokens and keys in the data directory; indexes are left out and rebuilt.
+Linckia can keep running, but need not. The backup has everything acknowledged before it began: what clients stored, and
+the settings, tokens and keys in the data directory. Indexes are left out and rebuilt.
 """
 
 RESTORE_EPILOG = """\
@@ -175,17 +173,17 @@ examples:
 
 
 def _backups(command: AddCommand) -> None:
-    backup = command("backup", "backup", "save all that is stored, as it is at one moment", BACKUP_EPILOG)
+    backup = command("backup", "backup", "save all stored data, as of one moment", BACKUP_EPILOG)
     target_help = "a folder of snapshots, or FILE.tar (default: `to` in [backup] of the settings)"
     backup.add_argument("target", metavar="TARGET", nargs="?", help=target_help)
-    backup.add_argument("--list", action="store_true", help="the snapshots that are there")
-    backup.add_argument("--keep", metavar="N", type=int, help="remove all but the newest N snapshots of these data")
+    backup.add_argument("--list", action="store_true", help="list the snapshots in TARGET")
+    backup.add_argument("--keep", metavar="N", type=int, help="remove all but the newest N snapshots of this data")
     backup.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     add_json(backup)
-    restore = command("restore-backup", "backup", "make a data directory from a backup", RESTORE_EPILOG)
+    restore = command("restore-backup", "backup", "restore a data directory from a backup", RESTORE_EPILOG)
     restore.add_argument("source", metavar="SOURCE", help="a folder of snapshots, or FILE.tar")
-    restore.add_argument("--at", metavar="SNAPSHOT", help="its id, or the beginning of it (default: the newest)")
-    restore.add_argument("--replace", action="store_true", help="move what is in the data directory aside")
+    restore.add_argument("--at", metavar="SNAPSHOT", help="snapshot id, or its beginning (default: the newest)")
+    restore.add_argument("--replace", action="store_true", help="move the data directory's contents aside")
 
 
 TOKEN_EPILOG = """\
@@ -194,23 +192,23 @@ examples:
   linckia token list
   linckia token revoke ci
 
-A client sends its token as `Authorization: Bearer TOKEN`. Only a hash is kept, so it is printed once. A token that is
-revoked is worth nothing from then on, in sessions that are open as well.
+A client sends its token as `Authorization: Bearer TOKEN`. The token is printed once, since only its hash is stored.
+Revoking a token takes effect at once, also in open sessions.
 """
 
 
 def _access(command: AddCommand) -> None:
-    token = command("token", "token", "make, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
+    token = command("token", "token", "create, list or revoke tokens for clients over HTTP", TOKEN_EPILOG)
     token.add_argument("action", choices=("create", "list", "revoke"), help="what to do")
-    token.add_argument("name", metavar="NAME", nargs="?", help="of the token to create or to revoke")
+    token.add_argument("name", metavar="NAME", nargs="?", help="the token to create or revoke")
     surface_help = "only operations on this surface, at its URL; may be repeated (default: all)"
     token.add_argument("--surface", metavar="SURFACE", dest="surfaces", action="append", help=surface_help)
-    root_help = "only files at or below this folder, of those below the roots; may be repeated (default: all)"
+    root_help = "only files at or below this folder, which must be below a root; may be repeated (default: all)"
     token.add_argument("--root", metavar="PATH", dest="roots", action="append", help=root_help)
-    token.add_argument("--read-only", action="store_true", help="only what changes nothing")
-    expires_help = "when it ends: after a span (30d, 12h, 4w), or with the beginning of a day (default: never)"
+    token.add_argument("--read-only", action="store_true", help="only operations that change nothing")
+    expires_help = "when it expires: after a time span (30d, 12h, 4w), or at the start of a day (default: never)"
     token.add_argument("--expires", metavar="WHEN", help=expires_help)
-    rate_help = "how often: 600/min, 10/s or 5000/h (default: http.rate in the settings); then calls are Overloaded"
+    rate_help = "maximum rate: 600/min, 10/s or 5000/h (default: http.rate in the settings); beyond it, Overloaded"
     token.add_argument("--rate", metavar="RATE", help=rate_help)
     add_json(token, help="as JSON")
 
@@ -224,40 +222,40 @@ fish:  linckia completion fish > ~/.config/fish/completions/linckia.fish
 
 MODELS_EPILOG = """\
 examples:
-  linckia models                               those known to be good, and which are here
-  linckia models get bge-small-en-v1.5         download one; interrupted, it goes on where it was
-  linckia models use bge-small-en-v1.5         use it: for searching or for reranking, whichever it is made for
+  linckia models                               list models known to be good, and which are downloaded
+  linckia models get bge-small-en-v1.5         download one, or resume its download
+  linckia models use bge-small-en-v1.5         use it for search or reranking, whichever it is made for
 """
 
 
 SERVICE_EPILOG = """\
 examples:
-  linckia service install ~/notes              a unit of yours, started at your log-in
+  linckia service install ~/notes              install a user unit, started at login
   linckia service show ~/notes --no-http       print it
 """
 
 
 def _machine(command: AddCommand) -> None:
-    doctor = command("doctor", "doctor", "what this machine offers and what it lacks, with the remedy for each")
+    doctor = command("doctor", "doctor", "check what this machine provides and lacks, with remedies")
     add_json(doctor, help="as JSON")
     verify = "also read every stored document and compare it with its hash"
     doctor.add_argument("--verify", action="store_true", help=verify)
-    repair = "also put right what can be: damaged indexes, modes of files with secrets, what dead processes left"
+    repair = "also repair damaged indexes and modes of files with secrets, and remove leftovers of dead processes"
     doctor.add_argument("--repair", action="store_true", help=repair)
 
     models = command("models", "models", "models for search and reranking: list, download, use", MODELS_EPILOG)
     models.add_argument("action", choices=("list", "get", "use"), nargs="?", default="list", help="default: list")
-    models.add_argument("name", metavar="NAME", nargs="?", help="as listed; for `use` also a folder, or an id")
+    models.add_argument("name", metavar="NAME", nargs="?", help="a listed name; for `use`, also a folder or an id")
     add_json(models)
 
-    completion = command("completion", "completion", "a completion script for your shell", COMPLETION_EPILOG)
+    completion = command("completion", "completion", "print a completion script for your shell", COMPLETION_EPILOG)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
-    unit = command("service", "service", "run the kernel as a unit of systemd", SERVICE_EPILOG)
+    unit = command("service", "service", "run the kernel as a systemd unit", SERVICE_EPILOG)
     unit.add_argument("action", choices=("install", "remove", "show"), help="`show` prints it and changes nothing")
     unit.add_argument("paths", metavar="PATH", nargs="*", help="the roots")
-    unit.add_argument("--system", action="store_true", help="of the machine, as root, and not of the user")
-    unit.add_argument("--name", default="linckia", help="of the unit (default: linckia)")
+    unit.add_argument("--system", action="store_true", help="a unit of the system, run as root, instead of the user")
+    unit.add_argument("--name", default="linckia", help="name of the unit (default: linckia)")
     unit_http = unit.add_mutually_exclusive_group()
-    unit_http.add_argument("--http", metavar="HOST:PORT", help="as `linckia serve` has it")
+    unit_http.add_argument("--http", metavar="HOST:PORT", help="as for `linckia serve`")
     unit_http.add_argument("--no-http", action="store_true", help="do not serve HTTP")

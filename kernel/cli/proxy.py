@@ -1,4 +1,4 @@
-"""`linckia proxy`: becomes the recording proxy, which belongs to `transcripts`."""
+"""`linckia proxy`: runs the recording proxy, which is part of `transcripts`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import sys
 
 PROXY = "linckia.services.transcripts.proxy"
-"""A module that is run, never imported here: nothing of the kernel imports a service."""
+"""Module to run. It is never imported here: the kernel imports no service."""
 
 
 def proxy(arguments: argparse.Namespace) -> int:
-    """Does not return.  Raises OSError."""
+    """Replace this process with the proxy. Raises OSError."""
     options = {name: getattr(arguments, name) for name in ("upstream", "listen", "agent", "project")}
     options["data"] = arguments.data_dir
     given = [f"--{name}={value}" for name, value in options.items()]

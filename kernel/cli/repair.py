@@ -1,7 +1,7 @@
-"""`linckia doctor --repair`: puts right what can be, and says of the rest which store it is and what to do.
+"""`linckia doctor --repair`: repairs problems, and names the remedy for those it cannot repair.
 
-Derived databases that are damaged are removed, for their services to make again.  Sources are looked at and never
-touched.  All but the modes of files waits for a kernel to end: it may be about to use them.
+Damaged derived databases are removed, so that their services rebuild them. Source databases are checked but never
+changed. Everything except file modes requires that no kernel runs, since it might be using the files.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ SECRET = (
     "audit/*",
     "proxy/spool/*",
 )
-"""For their owner alone."""
+"""Files that only their owner may access."""
 
 LEFT_BEHIND = (
     "kernel.sock", "*.new", "backup.staging/*", "services/*/tmp/*", "services/*/*.before-v*.part", "proxy/spool/*.part",
 )  # fmt: skip
-"""By processes that died; nothing uses them once no kernel runs."""
+"""Leftovers of dead processes; nothing uses them once no kernel runs."""
 
 
 def repaired(data_dir: Path) -> Iterator[Finding]:
-    """What was done, and what could not be."""
+    """Repair, and yield a finding for each problem."""
     if not data_dir.is_dir():
         return
     for path in sorted(each for pattern in SECRET for each in data_dir.glob(pattern)):
         if _closed(path):
-            yield Finding("repair", Verdict.OK, f"{path} is for its owner alone again; others could read it")
+            yield Finding("repair", Verdict.OK, f"{path} could be read by others; now only its owner can access it")
     try:
         with locked(data_dir, wait_s=0):
             yield from _left_behind(data_dir)
@@ -54,11 +54,11 @@ def repaired(data_dir: Path) -> Iterator[Finding]:
                 yield from _database(data_dir, path)
             yield from _aside(data_dir)
     except CannotHold as error:
-        yield Finding("repair", Verdict.NOTE, f"the stores were not looked at: {error}", "linckia stop, then again")
+        yield Finding("repair", Verdict.NOTE, f"the stores were not checked: {error}", "linckia stop, then again")
 
 
 def _closed(path: Path) -> bool:
-    """Whether others could read it, and now cannot.  What a service may have linked there stays as it is."""
+    """Make a file private; return whether others had access. Links that a service may have made are left alone."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -73,22 +73,22 @@ def _closed(path: Path) -> bool:
 
 def _left_behind(data_dir: Path) -> Iterator[Finding]:
     each_found = (each for pattern in LEFT_BEHIND for each in data_dir.glob(pattern))
-    # A service that was taken over may have put a link in the place of its folder.
+    # A compromised service may have replaced its folder with a link.
     found = list(dict.fromkeys(each.parent if each.parent.is_symlink() else each for each in each_found))
     for path in found:
         remove(path)
     if found:
         names = ", ".join(shown(str(path.relative_to(data_dir))) for path in found[:5])
         more = f", and {len(found) - 5} more" if len(found) > 5 else ""
-        yield Finding("repair", Verdict.OK, f"removed what dead processes left: {names}{more}")
+        yield Finding("repair", Verdict.OK, f"removed leftovers of dead processes: {names}{more}")
 
 
 def _database(data_dir: Path, path: Path) -> Iterator[Finding]:
     name = shown(str(path.relative_to(data_dir)))
     if why := _not_its_own(path):
         yield Finding(
-            name, Verdict.BAD, f"{name}{why}, as a service that was taken over may leave it; it was not opened",
-            "look what it is and remove it",
+            name, Verdict.BAD, f"{name}{why}, possibly left by a compromised service; it was not opened",
+            "inspect it and remove it",
         )  # fmt: skip
         return
     damage = damage_of(path)
@@ -97,16 +97,16 @@ def _database(data_dir: Path, path: Path) -> Iterator[Finding]:
     if _is_derived(name):
         for end in ("", *LOGS):
             path.with_name(path.name + end).unlink(missing_ok=True)
-        yield Finding("repair", Verdict.OK, f"{name} was damaged ({damage}) and is removed; it is made again")
+        yield Finding("repair", Verdict.OK, f"{name} was damaged ({damage}) and has been removed; it will be rebuilt")
         return
     yield Finding(
-        name, Verdict.BAD, f"{path} is damaged ({damage}), and no index: it cannot be made again. What can be read of "
-        "it is served", _remedy(data_dir, path),
+        name, Verdict.BAD, f"{path} is damaged ({damage}), and is not an index that can be rebuilt. Its readable part "
+        "is served", _remedy(data_dir, path),
     )  # fmt: skip
 
 
 def _not_its_own(path: Path) -> str:
-    """Which file of a database is not its service's alone, and why.  SQLite opens and changes all of them by name."""
+    """Return which file of a database is foreign to its service, and why. SQLite opens and changes all of them."""
     owner = path.parent.lstat().st_uid
     for end in ("", *LOGS):
         with contextlib.suppress(FileNotFoundError):
@@ -120,7 +120,7 @@ def _is_derived(path: str) -> bool:
 
 
 def damage_of(path: Path) -> str:
-    """What SQLite finds wrong with a database; empty where that is nothing."""
+    """Return what SQLite finds wrong with a database; "" if nothing."""
     real, flags = path.parent.resolve() / path.name, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
     try:
         with contextlib.closing(apsw.Connection(str(real), flags=flags)) as db:
@@ -129,14 +129,14 @@ def damage_of(path: Path) -> str:
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return str(error)
     except apsw.SQLError as error:
-        # Its tables need a function that only the service has.
+        # Its tables need a function that only the service defines.
         return "" if "no such" in str(error) else str(error)
     return "" if verdict == "ok" else str(verdict).strip()
 
 
 def _remedy(data_dir: Path, path: Path) -> str:
     made = [each for each in known(data_dir).values() if each.succeeded]
-    by_hand = f"save what can be read: sqlite3 {path} .recover | sqlite3 recovered.db"
+    by_hand = f"save the readable part: sqlite3 {path} .recover | sqlite3 recovered.db"
     if not made:
         return by_hand
     newest = max(made, key=lambda each: each.succeeded or 0)
@@ -145,12 +145,12 @@ def _remedy(data_dir: Path, path: Path) -> str:
 
 
 def _aside(data_dir: Path) -> Iterator[Finding]:
-    """What services have put aside as damaged."""
+    """Handle databases that services set aside as damaged."""
     for path in sorted(data_dir.glob("services/*/*.damaged-*")):
         name = shown(str(path.relative_to(data_dir)))
         if _is_derived(name.partition(".damaged-")[0]):
             remove(path)
-            yield Finding("repair", Verdict.OK, f"removed {name}, which was put aside as damaged and made again")
+            yield Finding("repair", Verdict.OK, f"removed {name}, which was set aside as damaged and rebuilt")
         else:
-            kept = f"{name} was put aside as damaged; what could be read of it is in its successor"
-            yield Finding("repair", Verdict.NOTE, kept, "remove it once you miss nothing")
+            leftover = f"{name} was set aside as damaged; its successor has everything that could be read"
+            yield Finding("repair", Verdict.NOTE, leftover, "remove it once you have checked that nothing is missing")

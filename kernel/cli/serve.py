@@ -1,6 +1,6 @@
-"""`linckia serve`: the kernel itself.
+"""`linckia serve`: runs the kernel.
 
-The data directory is locked and its socket listens before anything slow is imported, so that clients can queue at once.
+The data directory is locked and its socket listens before anything slow is imported, so that clients can already queue.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from linckia.proto.control.client import CallFailed, Client, ControlError
 from linckia.proto.front import OFF
 
 MIN_DESCRIPTORS, ENOUGH_DESCRIPTORS = 256, 65536
-"""Open files of the kernel: at rest it has 180."""
+"""Limits on open files for the kernel; it has 180 when idle."""
 
 WAIT_S = 10.0
-"""For a kernel that ends."""
+"""How long to wait for a kernel that is ending."""
 
 TAKE_OVER_S = 30.0
-"""For one that steps aside: its services finish what they have in hand."""
+"""How long to wait for a kernel that steps aside while its services finish calls in flight."""
 
 TAKE_OVERS = 3
 
@@ -43,11 +43,11 @@ log = logging.getLogger("linckia.kernel")
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Until the kernel has ended in order.  Raises Usage, Failed."""
+    """Run until the kernel has ended in order. Raises Usage, Failed."""
     try:
         config = load(flags_of(arguments), os.environ)
         _allow_descriptors()
-        # Of a kernel that died, or that steps aside: in order, it is taken away.
+        # A kernel that ends in order removes its socket; one that died or steps aside leaves it.
         resumes = socket_path(config.data_dir).exists()
         with _held(config, ephemeral=arguments.ephemeral) as listener:
             data_format.claim(config.data_dir)
@@ -55,7 +55,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 open_log(config.data_dir, config.log_level, watched=not arguments.ephemeral)
             except OSError as error:
                 raise CannotHold(
-                    f"cannot write the log in {log_dir(config.data_dir)}: {error.strerror}; make room and see to its "
+                    f"cannot write the log in {log_dir(config.data_dir)}: {error.strerror}; free disk space and check "
                     "permissions, or name another directory with --data"
                 ) from None
             _run(config, listener, arguments, resumes=resumes)
@@ -70,7 +70,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def _allow_descriptors() -> None:
-    """As many open files as the machine allows: each service takes five, each local client three.  Raises Failed."""
+    """Raise the limit on open files to what the machine allows: 5 per service, 3 per local client. Raises Failed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = ENOUGH_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_DESCRIPTORS)
     if most < MIN_DESCRIPTORS:
@@ -84,7 +84,7 @@ def _allow_descriptors() -> None:
 
 @contextlib.contextmanager
 def _held(config: Config, *, ephemeral: bool) -> Iterator[socket.socket]:
-    """The data directory (`hold`), taken over where its kernel only runs for the clients that started it.
+    """Hold the data directory (`hold`), taking it over from a kernel that runs only for the clients that started it.
 
     Raises AlreadyHeld, CannotHold.
     """
@@ -98,7 +98,7 @@ def _held(config: Config, *, ephemeral: bool) -> Iterator[socket.socket]:
                 )
                 break
             except AlreadyHeld as held:
-                # One that a client started in between, or that did not end in time, is asked again.
+                # Ask again if a client has started another kernel, or this one did not end in time.
                 if not left:
                     raise
                 _take_over(config, held)
@@ -107,7 +107,7 @@ def _held(config: Config, *, ephemeral: bool) -> Iterator[socket.socket]:
 
 
 def _take_over(config: Config, held: AlreadyHeld) -> None:
-    """Ask the kernel that holds the data directory to step aside.  Raises AlreadyHeld: it stays, and why."""
+    """Ask the kernel that holds the data directory to step aside. Raises AlreadyHeld if it refuses, with the reason."""
     try:
         with Client(config.data_dir) as client:
             client.step_aside([str(root) for root in config.roots], read_only=config.read_only)
@@ -117,24 +117,24 @@ def _take_over(config: Config, held: AlreadyHeld) -> None:
             raise held from None
         raise AlreadyHeld(f"{config.data_dir} cannot be taken over: {error}") from None
     except ControlError:
-        # It ends already.
+        # It is already ending.
         return
 
 
 def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace, *, resumes: bool) -> None:
-    """Raises ConfigError, Failed."""
+    """Run the kernel. Raises ConfigError, Failed."""
     prestarted = None
-    # Where it cannot be, the front is started from nothing, and what is wrong is said then.
+    # If this fails, the front starts from scratch later, and the problem is reported then.
     with contextlib.suppress(OSError):
         prestarted = Prestarted(log_dir(config.data_dir), resumes=resumes)
-    # A tenth of the start would go into looking for garbage where all is needed.  `kernel.app` switches it on again.
+    # During start-up there is little garbage, and collecting it takes a tenth of the time. `kernel.app` re-enables it.
     gc.disable()
-    # Not before: importing it takes half a second, which a start that finds the directory held need not take.
+    # Imported late: it takes half a second, which a start that finds the directory held can save.
     import trio
 
     from linckia.proto.machine import limit_heaps
 
-    # Before any thread: the few that there are need no heaps of their own, whose free ends never go back.
+    # Before any thread starts: the few threads need no heaps of their own, whose free ends are never returned.
     limit_heaps(1)
 
     from linckia.kernel.app import leaves, run
@@ -149,15 +149,15 @@ def _run(config: Config, listener: socket.socket, arguments: argparse.Namespace,
         for leaf in leaves(error):
             if isinstance(leaf, ConfigError):
                 raise leaf from None
-        log.critical("the kernel failed by a defect", exc_info=error)
+        log.critical("the kernel failed because of a defect", exc_info=error)
         raise Failed(
-            f"the kernel failed by a defect: {next(leaves(error))!r}; {log_dir(config.data_dir) / 'kernel.log'} has "
-            "the details. What was acknowledged is on disk; start it again."
+            f"the kernel failed because of a defect: {next(leaves(error))!r}; see "
+            f"{log_dir(config.data_dir) / 'kernel.log'}. Acknowledged data is on disk; start the kernel again."
         ) from None
 
 
 def flags_of(arguments: argparse.Namespace) -> Flags:
-    """What the command line says; an ephemeral kernel serves no HTTP, since several may run at once."""
+    """Return the command line's settings. An ephemeral kernel serves no HTTP, since several may run at once."""
     return Flags(
         roots=tuple(arguments.paths),
         read_only=arguments.read_only,
@@ -174,16 +174,16 @@ def _token(config: Config) -> str:
     if config.http is None:
         return "-"
     if config.http.token == OFF:
-        return "off: every user and program of this machine has what a client has"
-    return "`linckia status` shows it; more of them: `linckia token --help`"
+        return "off: every user and program on this machine has a client's access"
+    return "shown by `linckia status`; for others, see `linckia token --help`"
 
 
 def announce(config: Config, http_url: str | None, page_url: str | None) -> None:
-    """Tell people, once clients can be served, where."""
+    """Print where clients can connect, once they can."""
     shown = (f"{root} (read only)" if root in config.read_only_roots else str(root) for root in config.roots)
     roots = ", ".join(shown) or "none: operations on files are refused"
     if page_url is not None and not sys.stderr.isatty():
-        # A log may be read by others: what is behind the # lets in.
+        # Others may read the log, and the part after the # grants access.
         page_url = page_url.partition("#")[0]
     say(
         f"Linckia {VERSION} is ready (process {os.getpid()})",

@@ -1,8 +1,8 @@
-"""`linckia service`: the kernel as a unit of systemd, of the user or of the system.
+"""`linckia service`: the kernel as a systemd unit of the user or of the system.
 
-The unit starts `linckia serve`, waits until clients are served, and starts it again when it has died or gives no sign
-of life (`kernel.app.Manager`).  A service of Linckia's that is killed for want of memory is the kernel's to restart, so
-systemd leaves the unit alone then.
+The unit starts `linckia serve`, waits until clients are served, and restarts it if it dies or sends no keep-alives
+(`kernel.app.ServiceManager`). If the system kills one of Linckia's services for lack of memory, the kernel restarts it,
+so systemd leaves the unit alone.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ StartLimitIntervalSec=0
 [Service]
 Type=notify
 ExecStart={command}
-# `linckia stop` is obeyed.
+# Do not restart after `linckia stop`.
 Restart=on-failure
 RestartSec=1
-# A wrong setting stays wrong, and another kernel's data directory stays that kernel's.
+# Restarting would fix neither a wrong setting nor a data directory that another kernel holds.
 RestartPreventExitStatus={hopeless}
 WatchdogSec=30
-# Services finish what they have in hand.
+# Services finish calls in flight.
 TimeoutStopSec=45
 KillMode=mixed
 LimitNOFILE=65536
-# The kernel restarts a service that was killed for want of memory.
+# If the system kills a service for lack of memory, the kernel restarts it.
 OOMPolicy=continue
 
 [Install]
@@ -48,7 +48,7 @@ WantedBy={target}
 
 
 def service(arguments: argparse.Namespace) -> int:
-    """Install, remove, or show the unit.  Raises Usage, Failed, OSError."""
+    """Install, remove, or show the unit. Raises Usage, Failed, OSError."""
     path = _units(system=arguments.system) / f"{arguments.name}.service"
     if arguments.action == "remove":
         if arguments.paths or arguments.http or arguments.no_http:
@@ -63,14 +63,14 @@ def service(arguments: argparse.Namespace) -> int:
     _systemctl("daemon-reload", system=arguments.system)
     _systemctl("enable", "--now", path.name, system=arguments.system)
     manage = "systemctl" if arguments.system else "systemctl --user"
-    say(f"{path} is installed and started; `{manage} status {path.stem}` and `linckia status` show it.")
+    say(f"{path} is installed and started; see `{manage} status {path.stem}` and `linckia status`.")
     if not arguments.system:
-        say("It runs while you are logged in; `loginctl enable-linger` lets it run from the start of the machine on.")
+        say("It runs while you are logged in; `loginctl enable-linger` makes it start with the machine.")
     return 0
 
 
 def unit(arguments: argparse.Namespace) -> str:
-    """The text of the unit."""
+    """Return the text of the unit."""
     command = [sys.executable, "-P", "-m", "linckia.kernel.cli", "serve", *map(real_root, arguments.paths)]
     command += ["--data", str(arguments.data_dir)]
     command += ["--no-http"] if arguments.no_http else ["--http", arguments.http] if arguments.http else []
@@ -82,18 +82,18 @@ def unit(arguments: argparse.Namespace) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command line as systemd.syntax(7) reads it."""
+    """Quote a word of a command line for systemd.syntax(7)."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"' if escaped != word or any(map(str.isspace, word)) or "'" in word else word
 
 
 def _remove(path: Path, *, system: bool) -> int:
     if not path.exists():
-        raise Failed(f"there is no {path}; nothing was changed")
+        raise Failed(f"{path} does not exist; nothing was changed")
     _systemctl("disable", "--now", path.name, system=system)
     path.unlink()
     _systemctl("daemon-reload", system=system)
-    say(f"{path} is removed; the data directory stays as it is.")
+    say(f"{path} is removed; the data directory is unchanged.")
     return 0
 
 
@@ -107,7 +107,7 @@ def _units(*, system: bool) -> Path:
 def _systemctl(*words: str, system: bool) -> None:
     command = ["systemctl", *([] if system else ["--user"]), *words]
     if shutil.which("systemctl") is None:
-        raise Failed("there is no systemctl on this machine: `linckia service show` prints the unit")
+        raise Failed("this machine has no systemctl: `linckia service show` prints the unit")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Failed(f"{' '.join(command)} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")

@@ -1,4 +1,4 @@
-"""`linckia status` and `top`: the kernel's report of its services."""
+"""`linckia status` and `top`: the kernel's report about its services."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STYLES = {
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """One look. Exit code 1 where a service has failed.  Raises ControlError."""
+    """Show the status once. Exit code 1 if a service has failed. Raises ControlError."""
     with connect(arguments) as client:
         answer: JsonObject = client.call("kernel_status", {})
     if arguments.json:
@@ -37,11 +37,11 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def top(arguments: argparse.Namespace) -> int:
-    """A look every `--interval` seconds until interrupted.  Raises ControlError, Failed, Usage."""
+    """Show the status every `--interval` seconds until interrupted. Raises ControlError, Failed, Usage."""
     if not 0.1 <= arguments.interval <= 3600:
-        raise Usage(f"--interval is {arguments.interval:g}; it is from 0.1 to 3600 seconds")
+        raise Usage(f"--interval is {arguments.interval:g}; it must be 0.1 to 3600 seconds")
     if not sys.stdout.isatty():
-        raise Failed("top draws on a terminal, and stdout is none; use `linckia status` or `linckia status --json`")
+        raise Failed("top needs a terminal as stdout; use `linckia status` or `linckia status --json`")
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -51,7 +51,7 @@ def top(arguments: argparse.Namespace) -> int:
             answer: JsonObject = client.call("kernel_status", {})
             live.update(
                 Group(
-                    # It stays on the screen, where others may look.
+                    # Without secrets: it stays on the screen, where others may see it.
                     *map(Text, map(escaped, heading(answer, secrets=False).split("\n"))),
                     Text(),
                     rich_table(HEADERS, [row(service) for service in answer["services"]]),
@@ -62,7 +62,7 @@ def top(arguments: argparse.Namespace) -> int:
 
 
 def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
-    """What concerns the kernel as a whole, a few lines; with the token and the page's address, if they may be seen."""
+    """Return a few lines about the kernel as a whole; with `secrets`, the token and the page's address too."""
     read_only = answer.get("read_only_roots", [])
     shown = (f"{root} (read only)" if root in read_only else root for root in answer["roots"])
     roots = ", ".join(shown) or "none: operations on files are refused"
@@ -81,21 +81,21 @@ def heading(answer: Mapping[str, Any], *, secrets: bool = True) -> str:
 
 
 def token(answer: Mapping[str, Any]) -> str:
-    """What a client over HTTP has to send."""
+    """Return what a client over HTTP has to send."""
     if answer.get("open"):
-        return "off: every user and program of this machine has what a client has"
+        return "off: every user and program on this machine has a client's access"
     return f"Authorization: Bearer {answer['token']}" if answer.get("token") else "-"
 
 
 def backup(state: Mapping[str, Any]) -> str:
-    """How old the latest is, and what went wrong since."""
+    """Return the age of the latest backup, and what went wrong since."""
     last = "none yet" if state["age_s"] is None else f"{state['snapshot']}, {duration(state['age_s'])} old"
     wrong = [f"the latest failed: {state['error']}"] if state["error"] else state["problems"]
     return "; ".join([f"{last}, to {state['to']}", *wrong])
 
 
 def _audit(state: Mapping[str, Any] | None) -> str:
-    """A line where the log of changes is not as it should be."""
+    """Return a line if the audit log has a problem."""
     if state is None or not (state["problem"] or state["lost"]):
         return ""
     problem = f"{state['problem']}: {state['waiting']} lines wait" if state["problem"] else "written again"
@@ -103,7 +103,7 @@ def _audit(state: Mapping[str, Any] | None) -> str:
 
 
 def row(service: Mapping[str, Any]) -> list[Cell]:
-    """A service, as HEADERS names the cells."""
+    """Return the cells of a service's row, in the order of HEADERS."""
     state = service["state"]
     up, recovery = service.get("uptime_s"), service.get("recovery_ms")
     queued = service.get("queued") or 0
@@ -122,7 +122,7 @@ def row(service: Mapping[str, Any]) -> list[Cell]:
 
 
 def trend(one: Mapping[str, Any]) -> list[Cell]:
-    """What a day brings to a service, as TRENDS names the cells."""
+    """Return the cells of a service's trend, in the order of TRENDS."""
     growth, held = one["growth_bytes_per_day"], one["bytes"]
     return [
         one["name"],
@@ -134,7 +134,7 @@ def trend(one: Mapping[str, Any]) -> list[Cell]:
 
 
 _UNSHOWN = ("confined",)
-"""What a service says of itself in `--json` only: it is long, and the same for most."""
+"""Service info shown only with `--json`: it is long and mostly the same for all services."""
 
 
 def _note(service: Mapping[str, Any]) -> str:
@@ -153,7 +153,7 @@ def _note(service: Mapping[str, Any]) -> str:
 
 
 def _backlog(held: Mapping[str, Any]) -> str:
-    """How far work in the background is, how quick, and how long it will take."""
+    """Return the progress of background work, its speed, and the time left."""
     text = f"{held['done']:,} of {held['total']:,}"
     if held["per_s"] is not None:
         text += f", {held['per_s']:.0f}/s, {duration(held['left_s'])} left"
@@ -161,7 +161,7 @@ def _backlog(held: Mapping[str, Any]) -> str:
 
 
 def memory(process: Mapping[str, Any]) -> str:
-    """What a process takes, in MiB or GiB."""
+    """Return the memory of a process, in MiB or GiB."""
     count = process.get("pss_bytes") or process.get("rss_bytes")
     if not count:
         return "-"

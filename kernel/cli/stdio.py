@@ -1,8 +1,8 @@
-"""`linckia stdio`: gives its stdin and stdout to the kernel that holds the data directory, and waits.
+"""`linckia stdio`: passes its stdin and stdout to the kernel of the data directory, and waits.
 
-The kernel speaks MCP on the two descriptors itself: nothing is relayed. Where no kernel runs it starts one, detached,
-that ends with its last client. A kernel that dies is followed by another, which gets the session as it stood
-(`services.front.transport.session_memory`). Standard library only: an MCP client waits for it.
+The kernel's front speaks MCP on the two descriptors directly; nothing is relayed. If no kernel runs, a detached one is
+started that ends with its last client. If the kernel dies, the next one continues the session
+(`services.front.transport.session_memory`). This module uses only the standard library, since an MCP client is waiting.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SERVE = (sys.executable, "-P", "-m", "linckia.kernel.cli", "serve")
-"""What starts a kernel where none runs."""
+"""Command that starts a kernel if none runs."""
 
 START_TIMEOUT_S = 20.0
-"""A kernel starts in about one second; this is for a machine that is very busy."""
+"""A kernel starts in about one second; this allows for a very busy machine."""
 
 POLL_S = 0.005
-"""Between two tries to connect: small beside the start of a process."""
+"""Interval between attempts to connect: short compared to the start of a process."""
 
 COMES_BACK_S = 10.0
-"""How long a kernel that others look after is waited for when it has died, before one is started here."""
+"""How long to wait for a service manager to restart its kernel before starting one here."""
 
 EARLY_DEATHS, EARLY_S = 5, 3.0
-"""Where so many kernels in a row die so soon after they took the session, it is ended: they may die of it."""
+"""If this many kernels in a row die this soon after taking the session, end it: it may be what kills them."""
 
 LOG_LINES = 20
-"""Of the kernel's log, shown where it could not start."""
+"""Number of lines of the kernel's log to show if it could not start."""
 
 
 def stdio(arguments: argparse.Namespace) -> int:
-    """Returns when the MCP session has ended.  Raises Failed, Usage, ControlError."""
+    """Return when the MCP session has ended. Raises Failed, Usage, ControlError."""
     data_dir: Path = arguments.data_dir
     roots = [real_root(path) for path in arguments.paths]
     with _as_they_were(0, 1):
@@ -58,7 +58,7 @@ def stdio(arguments: argparse.Namespace) -> int:
 
 
 def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> None:
-    """Until the session has ended, through the deaths of kernels.  Raises as `stdio`."""
+    """Serve until the session has ended, across deaths of kernels. Raises the same errors as `stdio`."""
     memory = os.memfd_create("linckia-session")
     log = log_dir(data_dir) / "kernel.log"
     early = 0
@@ -73,25 +73,25 @@ def _serve(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> N
                 ended = "died"
         if ended in ("client", "stopped"):
             if ended == "stopped":
-                complain("the kernel was ended; the session ends with it")
+                complain("the kernel was stopped, which ends the session")
             return
         roots = attached["roots"]
         if ended == "replaced":
-            complain("another kernel takes over; the session goes on there")
+            complain("another kernel takes over and continues the session")
             patience_s = COMES_BACK_S
             continue
         early = early + 1 if time.monotonic() - joined_at < EARLY_S else 0
         if early > EARLY_DEATHS:
             raise Failed(
                 f"{early} kernels in a row have died within {EARLY_S:.0f} s of taking the session; see {log}. "
-                "Start the client's session again: what was acknowledged is on disk."
+                "Start the client's session again: acknowledged data is on disk."
             )
-        complain(f"the kernel has died (see {log}); the session goes on with the next")
+        complain(f"the kernel has died (see {log}); the next one continues the session")
         patience_s = 0.0 if attached["ephemeral"] else COMES_BACK_S
 
 
 def real_root(path: str) -> str:
-    """Raises Usage where there is no such folder."""
+    """Return the real path of a root. Raises Usage if there is no such folder."""
     try:
         real = os.path.realpath(os.path.expanduser(path), strict=True)
     except OSError as error:
@@ -103,7 +103,7 @@ def real_root(path: str) -> str:
 
 @contextlib.contextmanager
 def _as_they_were(*descriptors: int) -> Iterator[None]:
-    """Leave the descriptors in the mode they came in, whatever ends this process in order.
+    """Restore the original mode of the descriptors when this process ends in order.
 
     The kernel makes them non-blocking, and the mode belongs to the open file, which a terminal shares with its shell.
     """
@@ -119,7 +119,7 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         restore()
-        # At once: the kernel sees the control connection close, and cancels the requests in flight.
+        # Exit at once: the kernel notices that the control connection closes, and cancels requests in flight.
         os._exit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -133,7 +133,10 @@ def _as_they_were(*descriptors: int) -> Iterator[None]:
 def _join(
     data_dir: Path, roots: list[str], arguments: argparse.Namespace, memory: int, patience_s: float
 ) -> tuple[Client, JsonObject]:
-    """A connection whose kernel serves our descriptors, and its answer; started if none comes in `patience_s`."""
+    """Return a connection to a kernel that serves our descriptors, and its reply.
+
+    A kernel is started if none appears within `patience_s`.
+    """
     start_at = time.monotonic() + patience_s
     give_up_at = start_at + START_TIMEOUT_S
     started: subprocess.Popen[bytes] | None = None
@@ -151,7 +154,7 @@ def _join(
                 )
                 return client, attached
             except KernelGone:
-                # It was on its way out, or died while starting; nothing was read from our descriptors.
+                # It was ending, or died while starting. Nothing was read from our descriptors.
                 client.close()
             except TimeoutError:
                 raise Failed(f"the kernel did not answer within {START_TIMEOUT_S:.0f} s{_log_end(data_dir)}") from None
@@ -160,7 +163,7 @@ def _join(
                 raise (Usage if wrong else Failed)(str(error)) from None
         code = started.poll() if started is not None else None
         if code == EXIT_HELD:
-            # Another client's kernel was first, or an old one is not quite gone: join or start again.
+            # Another client's kernel was faster, or an old one has not quite ended: join it or start again.
             started = None
         elif code is not None:
             raise Failed(f"the kernel ended while starting, with exit code {code}{_log_end(data_dir)}")
@@ -184,7 +187,7 @@ def _start(data_dir: Path, roots: list[str], arguments: argparse.Namespace) -> s
         raise Failed(f"cannot use {data_dir} as data directory: {error.strerror}; name another with --data") from error
     command += ["--", *roots]
     with log:
-        # A session of its own: what ends the client's process group must not end a kernel that others may have joined.
+        # In its own session, so that signals to the client's process group do not end a kernel that others may use.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 

@@ -1,9 +1,9 @@
-"""What commands share: calls of operations; output, tables, progress, sizes and durations for people at a terminal.
+"""Shared by the commands: calls of operations, and terminal output (tables, progress, sizes, durations).
 
-All output of commands passes through here.  A terminal obeys what is printed on it, and strangers choose the names of
-files, their contents, log lines and what services say of themselves.  On a terminal, characters that would control it
-are shown as escapes (`\\x1b`, `\\u202e`), and so is a newline within a line.  A pipe gets everything as it is, as from
-`ls` and `git`.  JSON stays JSON on both.
+All output of commands passes through here. A terminal obeys the text printed on it, while strangers choose file names,
+file contents, log lines and service info. On a terminal, characters that would control it are shown as escapes
+(`\\x1b`, `\\u202e`), and so are newlines within a line. A pipe gets everything unchanged, as with `ls` and `git`. JSON
+stays valid in both cases.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ OnProgress = Callable[[JsonObject], None]
 _NO_PARAMETERS = frozenset({"command", "module", "function", "data", "data_dir", "json"})
 
 Cell = str | tuple[str, str]
-"""Text, or text and the style it has on a terminal."""
+"""Text, or text with its style on a terminal."""
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 _UNSAFE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but the tab, what changes the direction of text, line separators, and halves of characters."""
+"""Control characters except the tab, characters that change text direction, line separators, and lone surrogates."""
 
 _HALVES = re.compile("[\ud800-\udfff]")
-"""No encoding has them."""
+"""Lone surrogates, which cannot be encoded."""
 
 _COLOURS = {"green": "\x1b[32m", "magenta": "\x1b[35m"}
 
 
 def escaped(text: str, unsafe: re.Pattern[str] = _UNSAFE) -> str:
-    """One line that a terminal shows and does not obey."""
+    """Return one line without characters that control a terminal."""
     return unsafe.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def say(*lines: Cell | Sequence[Cell], to: TextIO | None = None, flush: bool = False) -> None:
-    """Print lines, each of one text or of several that may have a colour, to stdout or to another stream."""
+    """Print lines, each a text or a sequence of texts that may have colours, to stdout or another stream."""
     stream = sys.stdout if to is None else to
     on_terminal = stream.isatty()
     colours = _COLOURS if on_terminal and not os.environ.get("NO_COLOR") else {}
@@ -73,7 +73,7 @@ def _is_styled(line: Cell | Sequence[Cell]) -> bool:
 
 
 def pour(pieces: Iterable[bytes]) -> None:
-    """Write bytes to stdout: as they are, or as text to a terminal."""
+    """Write bytes to stdout: unchanged, or as text if it is a terminal."""
     if not sys.stdout.isatty():
         sys.stdout.flush()
         sys.stdout.buffer.writelines(pieces)
@@ -87,12 +87,12 @@ def pour(pieces: Iterable[bytes]) -> None:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """A connection to the kernel of the data directory that was named.  Raises ControlError."""
+    """Connect to the kernel of the given data directory. Raises ControlError."""
     return Client(arguments.data_dir)
 
 
 def params_of(arguments: argparse.Namespace, *apart: str) -> JsonObject:
-    """The options that were given, as parameters of the operation, without those `apart`."""
+    """Return the given options as parameters of the operation, except those in `apart`."""
     left_out = _NO_PARAMETERS.union(apart)
     return {name: value for name, value in vars(arguments).items() if value is not None and name not in left_out}
 
@@ -100,7 +100,7 @@ def params_of(arguments: argparse.Namespace, *apart: str) -> JsonObject:
 def patiently(
     client: Client, name: str, params: JsonObject, on_progress: OnProgress | None = None, *, patience_s: float = 60.0
 ) -> JsonObject:
-    """Call an operation that may be repeated, until its service has been started.  Raises CallFailed."""
+    """Call a repeatable operation, retrying until its service has started. Raises CallFailed."""
     give_up_at = time.monotonic() + patience_s
     while True:
         try:
@@ -115,21 +115,21 @@ def patiently(
 
 
 def show_json(answer: object) -> None:
-    """Indented on a terminal, on one line elsewhere."""
+    """Print JSON, indented on a terminal, otherwise on one line."""
     on_terminal = sys.stdout.isatty()
     text = json.dumps(answer, ensure_ascii=False, indent=2 if on_terminal else None)
-    # JSON has an escape of its own for each of them, within its strings; between these there are newlines alone.
+    # Within JSON strings, each of these characters can be escaped; outside of strings there are only newlines.
     unsafe = _UNSAFE if on_terminal else _HALVES
     say(*(unsafe.sub(lambda found: f"\\u{ord(found[0]):04x}", line) for line in text.split("\n")))
 
 
 def complain(text: object) -> None:
-    """A message on stderr."""
+    """Print a message on stderr."""
     say(*f"linckia: {text}".split("\n"), to=sys.stderr)
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that suits."""
+    """Format bytes in a suitable unit."""
     for unit in UNITS:
         if count < 1024 or unit == UNITS[-1]:
             break
@@ -138,7 +138,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`12 s`, `3 min`, `5 h`, `2 d`: the largest unit that says enough."""
+    """Format a duration in its largest suitable unit: `12 s`, `3 min`, `5 h`, `2 d`."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -146,7 +146,7 @@ def duration(seconds: float) -> str:
 
 
 def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Columns padded to their widest cell, two spaces apart, without trailing spaces."""
+    """Format a table: columns padded to their widest cell, two spaces apart, without trailing spaces."""
     lines = [list(headers), *([cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return "\n".join(
@@ -155,7 +155,7 @@ def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
-    """The same for a terminal."""
+    """Format a table for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -170,7 +170,7 @@ def rich_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Table:
 
 
 def show_answer(as_json: bool, answer: object, headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """The whole answer as JSON, or its rows as a table."""
+    """Print the whole answer as JSON, or its rows as a table."""
     if as_json:
         show_json(answer)
     else:
@@ -178,7 +178,7 @@ def show_answer(as_json: bool, answer: object, headers: Sequence[str], rows: Seq
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table in the way that suits stdout."""
+    """Print a table in the form that suits stdout."""
     if not sys.stdout.isatty():
         say(*plain(headers, rows).split("\n"))
         return
@@ -188,9 +188,9 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 
 
 class Bars:
-    """Progress on stderr: a bar with rate and time left; none where stderr is no terminal.
+    """Shows progress on stderr as bars with rate and time left, if stderr is a terminal.
 
-    With a `label` there is one bar; without, one for each thing that the messages count (`notes: waits for the disk`).
+    With a `label` there is one bar; otherwise one for each item that the messages name (`notes: waits for the disk`).
     """
 
     def __init__(self, label: str = "", *, of_bytes: bool = False, shown: bool | None = None) -> None:
@@ -198,10 +198,10 @@ class Bars:
         self._of_bytes = of_bytes
         self._shown = sys.stderr.isatty() if shown is None else shown
         self._tasks: dict[str, tuple[TaskID, float, float]] = {}
-        """Of each thing: its bar, and since when and from where it is counted."""
+        """For each item: its bar, and the time and count at its first report."""
 
     def __enter__(self) -> OnProgress | None:
-        """What shows a report of the kernel's: `done`, `total` and `message`."""
+        """Return a function that shows a report from the kernel: `done`, `total` and `message`."""
         if not self._shown:
             return None
         from rich.console import Console

@@ -1,6 +1,6 @@
-"""`linckia token`: tokens for clients over HTTP, each with what its client may do.
+"""`linckia token`: tokens for clients over HTTP, each with its client's permissions.
 
-The tokens are in the data directory, whether a kernel runs or not; one that runs takes up each change before the
+Tokens are stored in the data directory, so no kernel needs to run. A running kernel applies each change before the
 command ends.
 """
 
@@ -28,21 +28,21 @@ from linckia.proto.near import nearest
 from linckia.proto.operation import ALL, CLIENT, COMPACT, OPERATOR, SURFACES
 
 RESERVED = frozenset({STDIO, HTTP, CLIENT, OPERATOR, *(entry.service for entry in ENTRIES), "kernel"})
-"""Who else the audit log names."""
+"""Other names that appear in the audit log."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HEADERS = ("NAME", "SURFACES", "ROOTS", "MAY", "RATE", "CREATED", "EXPIRES")
 
 
 def token(arguments: argparse.Namespace) -> int:
-    """Make, list or revoke.  Raises Usage, Failed, ControlError, OSError."""
+    """Create, list or revoke tokens. Raises Usage, Failed, ControlError, OSError."""
     act = {"create": _create, "list": _list, "revoke": _revoke}[arguments.action]
     if arguments.action != "create" and any((arguments.surfaces, arguments.roots, arguments.read_only)):
         raise Usage("--surface, --root and --read-only are for `linckia token create`")
     if arguments.action != "create" and (arguments.expires, arguments.rate) != (None, None):
         raise Usage("--expires and --rate are for `linckia token create`")
     if (arguments.name is None) != (arguments.action == "list"):
-        wants = "takes no name" if arguments.action == "list" else "wants the name of the token"
+        wants = "takes no name" if arguments.action == "list" else "needs the name of the token"
         raise Usage(f"linckia token {arguments.action} {wants}")
     try:
         return act(arguments, arguments.data_dir)
@@ -52,9 +52,9 @@ def token(arguments: argparse.Namespace) -> int:
 
 def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
     if not _NAME.fullmatch(arguments.name):
-        raise Usage(f"{arguments.name!r} is no name for a token: letters, digits, '.', '_' and '-', 64 at most")
+        raise Usage(f"{arguments.name!r} is not a valid token name: use letters, digits, '.', '_' and '-', 64 at most")
     if arguments.name in RESERVED:
-        raise Usage(f"{arguments.name} names somebody else in the audit log; choose another name")
+        raise Usage(f"the name {arguments.name} has another meaning in the audit log; choose another name")
     if arguments.rate is not None:
         try:
             parse_rate(arguments.rate)
@@ -71,14 +71,14 @@ def _create(arguments: argparse.Namespace, data_dir: Path) -> int:
     with tokens.editing(data_dir):
         there = tokens.listed(data_dir)
         if any(each.name == made.name for each in there):
-            raise Usage(f"there is a token {made.name} already; revoke it first, or choose another name")
+            raise Usage(f"the token {made.name} already exists; revoke it first, or choose another name")
         tokens.store(data_dir, [*there, made])
     _take_up(data_dir, arguments)
     if arguments.json:
         show_json({**_shown(made), "token": secret})
         return 0
     say(secret)
-    complain("it is shown this once; a client sends it as `Authorization: Bearer TOKEN`")
+    complain("it is shown only this once; a client sends it as `Authorization: Bearer TOKEN`")
     return 0
 
 
@@ -100,7 +100,7 @@ def _list(arguments: argparse.Namespace, data_dir: Path) -> int:
 
 
 def _shown(each: Token) -> dict[str, object]:
-    """All but the hash."""
+    """Return all fields except the hash."""
     shown = msgspec.structs.asdict(each)
     del shown["sha256"]
     expires = None if each.expires is None else _at(each.expires)
@@ -136,7 +136,7 @@ def _surfaces(given: Sequence[str]) -> tuple[str, ...]:
         return ()
     if set(given) == {COMPACT}:
         raise Usage(
-            f"--surface {COMPACT}: it is a way to operations of the other surfaces, and none is named; add them, as in "
+            f"--surface {COMPACT}: it gives access to operations of other surfaces, but none is named; add some, as in "
             f"--surface {COMPACT} --surface documents, or give --surface {ALL}"
         )
     return tuple(dict.fromkeys(given))
@@ -146,7 +146,7 @@ def _roots(given: Sequence[str], data: str | None, data_dir: Path) -> tuple[str,
     if not given:
         return ()
     if len(given) > MAX_ROOTS:
-        raise Usage(f"--root: {len(given)} of them; a token has {MAX_ROOTS} at most")
+        raise Usage(f"--root: {len(given)} of them; a token has at most {MAX_ROOTS}")
     known = _roots_in_force(data, data_dir)
     found = []
     for path in given:
@@ -155,15 +155,16 @@ def _roots(given: Sequence[str], data: str | None, data_dir: Path) -> tuple[str,
         except OSError as error:
             raise Usage(f"--root {path}: {error.strerror}") from None
         if not real.is_dir():
-            raise Usage(f"--root {path}: it is no folder")
+            raise Usage(f"--root {path}: it is not a folder")
         if not any(real.is_relative_to(root) for root in known):
-            raise Usage(f"--root {path}: it is neither a root of Linckia nor below one; there are: {', '.join(known)}")
+            roots = ", ".join(known)
+            raise Usage(f"--root {path}: it is neither a root of Linckia nor below one; the roots are: {roots}")
         found.append(str(real))
     return tuple(dict.fromkeys(found))
 
 
 def _roots_in_force(data: str | None, data_dir: Path) -> list[str]:
-    """Those of the kernel that runs, else of the settings.  Raises Usage, ControlError."""
+    """Return the roots of the running kernel, or of the settings if none runs. Raises Usage, ControlError."""
     try:
         with Client(data_dir) as client:
             return list(client.call("kernel_status", {})["roots"])
@@ -174,31 +175,31 @@ def _roots_in_force(data: str | None, data_dir: Path) -> list[str]:
     except ConfigError as error:
         raise Usage(str(error)) from None
     if not roots:
-        raise Usage("--root: no roots are set, and no kernel runs; start it first, `linckia serve PATH…`")
+        raise Usage("--root: no roots are set and no kernel runs; start it first, `linckia serve PATH…`")
     return roots
 
 
 def expiry(text: str, now: float) -> float:
-    """Seconds since 1970 of `30d`, `12h`, `4w`, a day (its beginning, local time) or a time.  Raises Usage."""
+    """Convert `30d`, `12h`, `4w`, a day (its start, local time) or a time to seconds since 1970. Raises Usage."""
     if (span := seconds(text)) is not None:
         return now + span
     try:
         at = datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
-        raise Usage(f"--expires {text}: write a span (30d, 12h, 4w) or a date (2027-01-31)") from None
+        raise Usage(f"--expires {text}: write a time span (30d, 12h, 4w) or a date (2027-01-31)") from None
     if at <= now:
-        raise Usage(f"--expires {text}: that has passed")
+        raise Usage(f"--expires {text}: this is in the past")
     return at
 
 
 def _take_up(data_dir: Path, arguments: argparse.Namespace) -> None:
-    """Have the kernel that runs, if one does, know of the change."""
+    """Notify the running kernel, if there is one, of the change."""
     try:
         with Client(data_dir) as client:
             done = client.call("kernel_tokens_changed", {"action": arguments.action, "name": arguments.name})
     except NoKernel:
         return
     except ControlError as error:
-        raise Failed(f"it is written down, but the running kernel could not be told: {error}") from None
+        raise Failed(f"the change is stored, but the running kernel could not be notified: {error}") from None
     if done["message"] != "in force":
         complain(done["message"])

@@ -1,4 +1,4 @@
-"""`linckia tools`: the operations that can be called, read from their table, with or without a running kernel."""
+"""`linckia tools`: the operations that can be called, from their table, with or without a running kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STYLES = {Access.READ: "", Access.WRITE: "yellow", Access.DESTRUCTIVE: "red"}
 
 
 def tools(arguments: argparse.Namespace) -> int:
-    """Print the tools of one surface.  Raises Usage where there is none of that name."""
+    """Print the tools of one surface. Raises Usage if it does not exist."""
     if arguments.surface not in SURFACES:
         raise Usage(f"there is no surface {arguments.surface!r}{nearest(arguments.surface, SURFACES)}")
     table = load()
@@ -38,7 +38,7 @@ def tools(arguments: argparse.Namespace) -> int:
 
 
 def markdown(table: Table) -> Iterator[str]:
-    """All that clients may call, by service: tools, steps, and HTTP routes."""
+    """Yield a table of everything that clients may call, by service: tools, steps, and HTTP routes."""
     yield "| service | operation | as | access | what it does |"
     yield "|---|---|---|---|---|"
     for op in sorted(table.values(), key=lambda op: (op.service, op.name)):
@@ -53,7 +53,7 @@ def markdown(table: Table) -> Iterator[str]:
 
 
 def callers(table: Table) -> dict[str, list[str]]:
-    """Who may call each operation: clients, the operator, services by name."""
+    """Return who may call each operation: clients, the operator, services by name."""
     known = {CLIENT, OPERATOR}.union(*(op.callers for op in table.values()))
     return {name: sorted(filter(op.admits, known)) for name, op in table.items()}
 
@@ -63,6 +63,6 @@ def _row(*cells: str) -> str:
 
 
 def first_sentence(description: str) -> str:
-    """Up to the first full stop or blank line, on one line."""
+    """Return the text up to the first full stop or blank line, on one line."""
     paragraph = " ".join(description.split("\n\n", 1)[0].split())
     return paragraph.split(". ", 1)[0].rstrip(".")

@@ -144,7 +144,8 @@ class ControlServer:
             mode = "read-only, " if self.read_only else ""
             raise Unavailable(
                 f"its kernel (process {os.getpid()}), started for MCP clients that are still connected, is {mode}"
-                f"serving the roots {_listed(self.roots)}: serve the same, or end it and its clients' sessions (linckia stop)"
+                f"serving the roots {_listed(self.roots)}: serve the same, or end it and its clients' sessions with "
+                "`linckia stop`"
             )
         log.info("stepping aside for a kernel that stays")
         self.is_replaced = True

@@ -285,7 +285,7 @@ def test_a_repair_opens_and_changes_only_what_is_the_services(
     outside.chmod(0o644)
     linked(how, end)(own, outside)
     how(data / "services/transcripts/transcripts.db-x", outside)
-    (said,) = (each for each in repaired(data) if "for its owner alone" not in each.found)
+    (said,) = (each for each in repaired(data) if "could be read by others" not in each.found)
     assert said.verdict is Verdict.BAD
     assert "services/echo/x.db" in said.found
     assert "link" in said.found

@@ -108,4 +108,4 @@ def test_lines_wait_for_a_full_disk_and_calls_do_not(kernel: RunningKernel, file
 def test_it_is_read_when_no_kernel_runs_and_says_where_none_is(tmp_path: Path) -> None:
     nothing = command(tmp_path, "audit")
     assert nothing.returncode == 1
-    assert "nothing was recorded" in nothing.stderr
+    assert "nothing has been recorded" in nothing.stderr

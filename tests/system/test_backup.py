@@ -227,7 +227,7 @@ def test_no_backup_is_made_where_a_client_could_read_it(kernel: RunningKernel, p
     for to in (place / "root" / "backup", place / "root" / "deep" / "b.tar", outside / "backup"):
         said = in_this_process(kernel.data_dir, "backup", str(to), "--data", str(kernel.data_dir))
         assert said.returncode == 2
-        assert f"lies below the root {place / 'root'}" in said.stderr
+        assert f"is below the root {place / 'root'}" in said.stderr
         assert not to.exists()
 
 

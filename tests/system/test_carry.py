@@ -143,7 +143,7 @@ def test_export_import_export_gives_the_same_bytes(made: tuple[RunningKernel, Pa
             other.call("transcript_restore", {"turns": [{**lines[0], "model": "forged"}]})
         assert "is not stored" in linckia(tmp_path / "data", "import", str(cut), code=1)
         linckia(tmp_path / "data", "import", str(one))
-        assert linckia(tmp_path / "data", "import", str(one)).count(" 0 rows were not there before") == 2
+        assert linckia(tmp_path / "data", "import", str(one)).count(" 0 new rows") == 2
         linckia(tmp_path / "data", "export", str(tmp_path / "two"))
         assert contents(tmp_path / "two") == contents(one)
         assert [run["status"] for run in other.call("plan-get", {"name": "p"})["executions"]] == ["completed"]
@@ -167,7 +167,7 @@ def test_what_is_no_export_is_refused_and_nothing_is_overwritten(
     sets = kernel.call("resource-set-list")["resource_sets"]
     (tmp_path / "mine").write_text("mine")
     assert "is there already" in linckia(kernel.data_dir, "export", str(tmp_path), code=1)
-    assert "no export of Linckia" in linckia(kernel.data_dir, "import", str(tmp_path), code=2)
+    assert "is not a Linckia export" in linckia(kernel.data_dir, "import", str(tmp_path), code=2)
     (tmp_path / "export.json").write_text('{"linckia_export": 2}')
     assert "has format 2; this version of Linckia reads 1" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
     (tmp_path / "export.json").write_text('{"linckia_export": 1}')
@@ -175,7 +175,7 @@ def test_what_is_no_export_is_refused_and_nothing_is_overwritten(
     (tmp_path / "files" / "sets.jsonl").write_text('{"name": "new"}\n{"na\n')
     assert "sets.jsonl, line 2" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
     (tmp_path / "files" / "sets.jsonl").write_text("[1]\n")
-    assert "is not as its README.md says" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
+    assert "does not match its README.md" in linckia(kernel.data_dir, "import", str(tmp_path), code=1)
     assert kernel.call("resource-set-list")["resource_sets"] == sets
     assert (tmp_path / "mine").read_text() == "mine"
 
@@ -202,9 +202,9 @@ def test_the_conversations_of_tapes(made: tuple[RunningKernel, Path], tmp_path: 
         _node(db, "d4", "b2", _bucket("user", "another branch"), project="site", **at)
         _node(db, "a1", None, _bucket("user", "a question for tapes"), **at)
         db.commit()
-    assert "4 turns are kept" in linckia(kernel.data_dir, "import", "--from", "tapes", str(file))
+    assert "4 turns are stored" in linckia(kernel.data_dir, "import", "--from", "tapes", str(file))
     turns = kernel.call("transcript_stats")
-    assert "4 turns are kept" in linckia(kernel.data_dir, "import", "--from", "tapes", str(file))
+    assert "4 turns are stored" in linckia(kernel.data_dir, "import", "--from", "tapes", str(file))
     assert kernel.call("transcript_stats") == turns
     found = [history["messages"] for history in kernel.call("transcript_histories", {"limit": 2})["histories"]]
     assert {message["content"][0]["text"] for message in found[0]} | {found[1][-1]["content"][0]["text"]} == {
@@ -216,7 +216,7 @@ def test_the_conversations_of_tapes(made: tuple[RunningKernel, Path], tmp_path: 
         row = ("e5", json.dumps(_bucket("user", "the first schema")), "2026-01-26 10:00:00")
         db.execute("INSERT INTO nodes(hash, content, created_at) VALUES(?, ?, ?)", row)
         db.commit()
-    assert "1 turns are kept" in linckia(kernel.data_dir, "import", "--from", "tapes", str(tmp_path / "first.sqlite"))
+    assert "1 turns are stored" in linckia(kernel.data_dir, "import", "--from", "tapes", str(tmp_path / "first.sqlite"))
     (tmp_path / "no.sqlite").write_text("no database at all, whatever its name says")
     said = linckia(kernel.data_dir, "import", "--from", "tapes", str(tmp_path / "no.sqlite"), code=1)
     assert "cannot be read as a database of tapes" in said
@@ -264,5 +264,7 @@ def test_the_sets_and_plans_of_the_space_browser(made: tuple[RunningKernel, Path
     assert kernel.call("plan-get", {"name": "sort"})["status"] == "disabled"
     assert kernel.call("query-execute", {"name": "big"})["entries"][0]["path"].endswith(".bin")
     before = kernel.call("resource-set-list")
-    assert "0 were made, 0 entries" in linckia(kernel.data_dir, "import", "--from", "space-browser", str(file), code=1)
+    assert "0 were created, 0 entries" in linckia(
+        kernel.data_dir, "import", "--from", "space-browser", str(file), code=1
+    )
     assert kernel.call("resource-set-list")["total"] == before["total"]

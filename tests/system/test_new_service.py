@@ -213,12 +213,12 @@ def test_a_package_with_a_manifest_is_a_whole_service(tmp_path: Path) -> None:
 
     other = tmp_path / "other"
     with serving(other, "sightings") as kernel:
-        assert "sightings: 5 sightings were not there before" in linckia(other, "import", tmp_path / "export")
-        assert "sightings: 0 sightings were not there before" in linckia(other, "import", tmp_path / "export")
+        assert "sightings: 5 new sightings" in linckia(other, "import", tmp_path / "export")
+        assert "sightings: 0 new sightings" in linckia(other, "import", tmp_path / "export")
         assert len(kernel.call("sightings_export")["sightings"]) == 5
     with serving(other) as kernel:
         said = linckia(other, "import", tmp_path / "export", code=1)
-        assert "no service 'sightings' is served that takes it in" in said
+        assert "no running service 'sightings' can import it" in said
         with pytest.raises(CallFailed, match="unknown operation"):
             kernel.call("sightings_export")
 

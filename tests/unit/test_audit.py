@@ -165,7 +165,7 @@ def test_no_name_moves_the_cursor_of_who_reads() -> None:
 @pytest.mark.parametrize(
     ("state", "verdict", "told"),
     [
-        (None, "note", "no change is recorded"),
+        (None, "note", "changes are not recorded"),
         ({"path": "/d/a", "problem": "", "waiting": 0, "lost": 0}, "ok", "/d/a"),
         ({"path": "/d/a", "problem": "/d/a: No space left on device", "waiting": 3, "lost": 0}, "bad", "3 lines wait"),
         ({"path": "/d/a", "problem": "", "waiting": 0, "lost": 7}, "note", "7 lines were lost"),

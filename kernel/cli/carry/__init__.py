@@ -1,1 +1,1 @@
-"""`linckia export` and `import`: what users made, for any program to read, and from other programs."""
+"""`linckia export` and `import`: data that users made, readable by any program, and data from other programs."""

@@ -1,7 +1,7 @@
-"""`linckia export`: what users made, as JSON Lines and files that need no Linckia to be read.
+"""`linckia export`: data that users made, as JSON Lines and files that can be read without Linckia.
 
-It is read page by page through the operations, and written into `DIR.partial`, which becomes `DIR` once it is whole.
-The order is that of the data, so that two exports of the same data are the same bytes.
+It is read page by page through the operations, and written to `DIR.partial`, which is renamed to `DIR` when complete.
+The order follows the data, so that two exports of the same data are identical.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ FORMAT = 1
 README = """\
 # An export of Linckia
 
-What was made with Linckia, for any program to read. Each `.jsonl` file has one JSON object a line, in UTF-8. `linckia
-import DIR` takes it in again: what is there already stays, so that it may be repeated. Format 1.
+Data made with Linckia, readable by any program. Each `.jsonl` file has one JSON object per line, in UTF-8. `linckia
+import DIR` imports it again and keeps existing data, so it may be repeated. Format 1.
 
 - `documents/documents.jsonl`: documents by path. `file` is the content below `documents/`, `hash` its SHA-256; times
-  are nanoseconds since 1970. Of several documents with one content, there is one file, under the name of the first.
-- `documents/sessions.jsonl`, `documents/snapshots.jsonl`: in the order in which they were made; `listing` names the
-  file with the files of a snapshot, each with the hash of its content, which is in `documents/contents/` too.
+  are nanoseconds since 1970. Documents with the same content share one file, named after the first of them.
+- `documents/sessions.jsonl`, `documents/snapshots.jsonl`: in order of creation; `listing` names the file that lists
+  the files of a snapshot, each with the hash of its content, which is also in `documents/contents/`.
 - `transcripts/YYYY-MM/TIME-HASH.jsonl`: a conversation with all its branches, parents first. `hash` is the SHA-256 of
-  the canonical JSON (RFC 8785) of the turn and its `parent_hash`; `at` is in Unix seconds. Of a turn that was deleted
-  while others follow it, only the place is there (`gone`).
-- `transcripts/prompts.jsonl`: system prompts; turns name them by `prompt`, the first 32 digits of their SHA-256.
-  `transcripts/barred.jsonl`: digests of what was deleted and is not to come back.
+  the canonical JSON (RFC 8785) of the turn and its `parent_hash`; `at` is in Unix seconds. A deleted turn that others
+  follow is only a placeholder (`gone`).
+- `transcripts/prompts.jsonl`: system prompts; turns refer to them by `prompt`, the first 32 digits of their SHA-256.
+  `transcripts/barred.jsonl`: digests of deleted turns that must not return.
 - `files/sets.jsonl`, `files/entries.jsonl`, `files/queries.jsonl`, `files/sources.jsonl`, `files/plans.jsonl`: resource
-  sets with their children, what is in them, saved queries, sources and plans, by name, as the tools that make them take
-  them. `files/runs.jsonl`: runs of plans that have ended, each with the plan as it was then; times are nanoseconds.
-- `collections/NAME.jsonl`: a collection of your own; the first line has the `dimensions` of its vectors (null where it
-  takes text), each other a document. Vectors are of length 1, in 16 bits a number.
+  sets with their children, their entries, saved queries, sources and plans, by name, as accepted by the tools that
+  create them. `files/runs.jsonl`: finished runs of plans, each with the plan as it was then; times are nanoseconds.
+- `collections/NAME.jsonl`: one of your collections. The first line has the `dimensions` of its vectors (null if it
+  takes text); each other line is a document. Vectors have length 1 and 16 bits per number.
 {exports}
 
 Notes and their tags are in their Markdown files. Search indexes, the graph, pictures and the index of the file system
-follow from what is here and from the folders. Not here: what lies in the trash (restore it first), settings, tokens.
+are derived from this data and from the folders. Not included: the trash (restore it first), settings, tokens.
 """
 
 FILE_PARTS = {
@@ -60,17 +60,17 @@ FILE_PARTS = {
         "plan-list", "plans", ("name", "description", "mode", "status", "sources", "conditions", "outcomes"),
     ),
 }  # fmt: skip
-"""Of each file: the operation, its list, and what of its items users gave."""
+"""For each file: the list operation, the key of its items, and the fields that users set."""
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write all of it.  Raises ControlError, Failed."""
+    """Export everything. Raises ControlError, Failed."""
     target = Path(arguments.directory).expanduser().resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise Failed(f"{target} is there already; name a directory that is not, or an empty one")
+        raise Failed(f"{target} already exists; name a new or an empty directory")
     part = target.with_name(f"{target.name}.partial")
     if (part / "export.json").is_file():
-        # Of an export that was cut short.
+        # It is left over from an interrupted export.
         shutil.rmtree(part)
     part.mkdir(parents=True)
     (part / "export.json").write_text(json.dumps({"linckia_export": FORMAT}) + "\n")
@@ -87,7 +87,7 @@ def export(arguments: argparse.Namespace) -> int:
             except CallFailed as error:
                 if error.failure.get("kind") != "unknown_operation":
                     raise
-                complain(f"{name} is switched off, so that nothing of it is in the export")
+                complain(f"{name} is disabled, so the export does not include it")
                 shutil.rmtree(part / name, ignore_errors=True)
     if target.exists():
         target.rmdir()
@@ -99,7 +99,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def content_folder(folder: Path, hash_: str) -> Path:
-    """Where in `documents/` a content is, as the only file."""
+    """Return the folder below `documents/` that holds only this content."""
     return folder / "contents" / hash_[:2] / hash_
 
 
@@ -133,11 +133,11 @@ def _listing(client: Client, folder: Path, snapshot: str) -> Iterator[JsonObject
 
 
 def _contents(client: Client, folder: Path, names: dict[str, str]) -> dict[str, Path]:
-    """The files of contents, by their hashes, written where they are not there; without those that cannot be read."""
+    """Return the files of contents by hash, writing missing ones; contents that cannot be read are left out."""
     homes = {hash_: content_folder(folder, hash_) for hash_ in names}
     wanted = [hash_ for hash_, home in homes.items() if not home.is_dir()]
     while wanted:
-        # As many as fit into an answer: the first of them.
+        # An answer holds as many contents as fit, from the front of the list.
         for content in patiently(client, "documents_export_contents", {"hashes": wanted})["contents"]:
             hash_ = wanted.pop(0)
             if problem := _write_content(client, homes[hash_], names[hash_], content):
@@ -147,7 +147,7 @@ def _contents(client: Client, folder: Path, names: dict[str, str]) -> dict[str, 
 
 
 def _write_content(client: Client, home: Path, name: str, piece: JsonObject) -> str:
-    """From its first piece on; answers why it cannot be, or nothing."""
+    """Write a content, given its first piece; return why it could not be read, or ""."""
     home.mkdir(parents=True)
     with (home / _file_name(name)).open("wb") as out:
         while out.write(base64.b64decode(piece["data"])) and out.tell() < piece["size"]:
@@ -157,7 +157,7 @@ def _write_content(client: Client, home: Path, name: str, piece: JsonObject) -> 
 
 
 def _file_name(name: str) -> str:
-    """One that every file system takes."""
+    """Return a file name that every file system accepts."""
     plain = "".join("_" if char == "/" or not char.isprintable() else char for char in name)
     short = plain.encode("utf-8", "replace")[-120:].decode("utf-8", "ignore").lstrip(". ")
     return short or "content"
@@ -185,7 +185,7 @@ def _transcripts(client: Client, folder: Path) -> str:
 
 
 def _conversation(root: str, began: float) -> Path:
-    """By time, so that an import keeps them in their order."""
+    """Return a path that sorts by time, so that an import keeps the order."""
     try:
         at = time.gmtime(began)
         return Path(time.strftime("%Y-%m", at), f"{time.strftime('%Y%m%dT%H%M%SZ', at)}-{root}.jsonl")
@@ -217,14 +217,12 @@ def _files(client: Client, folder: Path) -> str:
         counts.append(f"{write(folder / f'{name}.jsonl', made)} {name}")
     write(folder / "runs.jsonl", listed(client, "files_export_runs", "runs", by_next, after=0))
     if trash := patiently(client, "list-trash", {"limit": 1}).get("total_count"):
-        complain(
-            f"{trash} items are in the trash, which is not exported: `linckia call restore-files` brings them back"
-        )
+        complain(f"{trash} items in the trash are not exported: `linckia call restore-files` restores them")
     return ", ".join(counts)
 
 
 def set_names(client: Client) -> list[str]:
-    """Of all resource sets: `resource-set-list` answers as many as fit."""
+    """Return the names of all resource sets (`resource-set-list` returns only as many as fit)."""
     return [one["name"] for one in listed(client, "files_sets", "resource_sets", by_offset, offset=0)]
 
 
@@ -271,7 +269,7 @@ def _simple(exports: Iterable[Export], client: Client, folder: Path) -> str:
 
 
 def items(client: Client, export: Export) -> Iterator[JsonObject]:
-    """All items, as an export has them, in the order in which the operation lists them."""
+    """Yield all items in exported form, in the order of the list operation."""
     return listed(
         client, export.lists, export.items, {"next": by_next, "offset": by_offset}[export.follows_by], **export.first
     )

@@ -1,5 +1,5 @@
-"""The files of an export (JSON Lines, read and written), lists that operations answer page by page, and batches of what
-suits a request."""
+"""Reads and writes the files of an export (JSON Lines), reads paginated lists from operations, and batches items to the
+size of a request."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def line(value: object) -> str:
 
 
 def write(file: Path, values: Iterable[object]) -> int:
-    """Answers how many lines there are."""
+    """Write one line for each value; return the number of lines."""
     file.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with file.open("w", encoding="utf-8") as out:
-        for count, value in enumerate(values, 1):  # noqa: B007  # what is left of it is the answer
+        for count, value in enumerate(values, 1):  # noqa: B007  # the last count is returned
             out.write(line(value))
     return count
 
 
 def lines(file: Path) -> Iterator[Any]:
-    """The values of a file, whatever JSON holds; none where it is not there.  Raises Failed."""
+    """Yield the JSON values in a file; none if it does not exist. Raises Failed."""
     if not file.exists():
         return
     with file.open(encoding="utf-8") as text:
@@ -49,7 +49,7 @@ def lines(file: Path) -> Iterator[Any]:
 
 
 def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:
-    """As many together as suit a request: at most so many, of about `BATCH_BYTES`."""
+    """Group items for requests: at most `most` items and about `BATCH_BYTES` each."""
     batch: list[T] = []
     held = 0
     for item in items:
@@ -63,7 +63,7 @@ def batched(items: Iterable[T], most: int = BATCH, length: Callable[[T], int] = 
 
 
 Following = Callable[[JsonObject, int], JsonObject]
-"""From a page, and how many there were with it, the parameters that the next one is asked with."""
+"""Takes a page and the number of items so far; returns the parameters for the next page."""
 
 
 def by_offset(_: JsonObject, count: int) -> JsonObject:
@@ -75,7 +75,7 @@ def by_next(page: JsonObject, _: int) -> JsonObject:
 
 
 def listed(client: Client, operation: str, key: str, following: Following, **params: object) -> Iterator[JsonObject]:
-    """All that an operation lists under `key`, page by page until one has none."""
+    """Yield everything that an operation lists under `key`, until a page is empty."""
     count = 0
     while found := (page := patiently(client, operation, params))[key]:
         yield from found
@@ -84,7 +84,7 @@ def listed(client: Client, operation: str, key: str, following: Following, **par
 
 
 def declared(client: Client) -> dict[str, tuple[Export, ...]]:
-    """By service: the exports that the manifests of all services served declare.  Raises Failed."""
+    """Return the exports that the manifests of served services declare, by service. Raises Failed."""
     try:
         found = manifests.served(patiently(client, "kernel_status", {})["packages"])
     except ConfigError as error:

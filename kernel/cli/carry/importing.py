@@ -1,6 +1,6 @@
-"""`linckia import`: an export (see `export`) taken in; what is there already stays.
+"""`linckia import`: imports an export (see `export`); existing data is kept.
 
-Each step is idempotent and asks for what is missing, so that an import that was cut short goes on when it is repeated.
+Each step is idempotent and asks which data is missing, so an interrupted import can be resumed by repeating it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from linckia.proto.json_types import JsonObject
 from linckia.proto.manifest import Export
 
 INLINE_BYTES = PIECE_BYTES = 1024 * 1024
-"""Of contents: up to this they come with their rows, longer ones in pieces of it."""
+"""Contents up to this size are sent with their rows; larger ones are sent in pieces of this size."""
 
 LOOSE = "linckia-import/"
-"""Where contents are documents until what holds them is there."""
+"""Path prefix of temporary documents that hold contents until the snapshot that refers to them exists."""
 
 
 def take_in(arguments: argparse.Namespace) -> int:
-    """Exit code 1 where something could not be taken in.  Raises ControlError, Failed, Usage."""
+    """Import; exit code 1 if something was left out. Raises ControlError, Failed, Usage."""
     source = Path(arguments.source).expanduser().resolve()
     with connect(arguments) as client:
         if arguments.origin is not None:
@@ -40,7 +40,7 @@ def take_in(arguments: argparse.Namespace) -> int:
         try:
             found = json.loads((source / "export.json").read_bytes())["linckia_export"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise Usage(f"{source} is no export of Linckia: it has no export.json of one; see --from") from None
+            raise Usage(f"{source} is not a Linckia export (no valid export.json); see --from") from None
         if found != FORMAT:
             raise Failed(f"{source} has format {found}; this version of Linckia reads {FORMAT}")
         left = 0
@@ -53,11 +53,11 @@ def take_in(arguments: argparse.Namespace) -> int:
                 try:
                     said, missing = take(client, source / name)
                 except (KeyError, TypeError, AttributeError) as error:
-                    raise Failed(f"{source / name} is not as its README.md says: {error!r}") from None
+                    raise Failed(f"{source / name} does not match its README.md: {error!r}") from None
                 say(f"{name}: {said}")
                 left += missing
         for folder in sorted(each for each in source.iterdir() if each.is_dir() and each.name not in parts):
-            complain(f"{folder} is left out: no service {folder.name!r} is served that takes it in")
+            complain(f"{folder} is left out: no running service {folder.name!r} can import it")
             left += 1
     return 1 if left else 0
 
@@ -84,9 +84,9 @@ def _documents(client: Client, folder: Path) -> tuple[str, int]:
         if not offset:
             changed += patiently(client, "documents_import", {"snapshot": snapshot})["changed"]
     with contextlib.suppress(CallFailed):
-        # There may be none: that is a failure of its own.
+        # Deleting fails if no such document exists, which does not matter.
         patiently(client, "documents_delete", {"name": f"{LOOSE}*"})
-    return f"{changed} rows were not there before", failed
+    return f"{changed} new rows", failed
 
 
 def _loose(file: JsonObject) -> JsonObject:
@@ -95,9 +95,10 @@ def _loose(file: JsonObject) -> JsonObject:
 
 
 def _rows(client: Client, folder: Path, rows: Iterator[JsonObject], *, only_missing: bool = False) -> tuple[int, int]:
-    """Store documents with their contents; answers how many rows changed, and how many contents are not in the export.
+    """Store documents with their contents; return how many rows changed and how many contents are missing in the
+    export.
 
-    With `only_missing`, those alone whose contents are not stored.
+    With `only_missing`, store only documents whose contents are not stored yet.
     """
     changed = failed = 0
     for batch in batched(rows):
@@ -143,7 +144,7 @@ def _file(folder: Path, hash_: str) -> Path | None:
 
 
 def _upload(client: Client, file: Path, row: JsonObject) -> None:
-    """A large content, as a document of its own until its documents are there."""
+    """Upload a large content as a temporary document, until its own documents exist."""
     begun = {"path": LOOSE + row["hash"], "name": row["name"], "mimeType": row.get("mime_type")}
     upload = patiently(client, "documents_put_begin", begun)["upload_id"]
     offset = 0
@@ -163,18 +164,18 @@ def _transcripts(client: Client, folder: Path) -> tuple[str, int]:
     for name in ("barred", "prompts"):
         for some in batched(lines(folder / f"{name}.jsonl"), length=len):
             changed += patiently(client, "transcript_restore", {name: some})["changed"]
-    # Of many conversations together: a commit for each would take hours.
+    # Turns of many conversations share a request: a commit for each conversation would take hours.
     said = (turn for file in sorted(folder.glob("*/*.jsonl")) for turn in lines(file))
     for turns in batched(said, length=lambda turn: len(str(turn))):
         changed += patiently(client, "transcript_restore", {"turns": turns})["changed"]
-    return f"{changed} rows were not there before", 0
+    return f"{changed} new rows", 0
 
 
 # Sets, queries, sources and plans
 
 
 def take_files(client: Client, folder: Path) -> tuple[str, int]:
-    """The `.jsonl` files of the folder; answers what was made in words, and how much is left out."""
+    """Import the `.jsonl` files in a folder; return a summary in words, and how many items were left out."""
     sets = list(lines(folder / "sets.jsonl"))
     there = set(set_names(client))
     made, left = _create(client, "resource-set", there, [{**one, "children": None} for one in sets])
@@ -194,12 +195,12 @@ def take_files(client: Client, folder: Path) -> tuple[str, int]:
             found = _add(client, name, [entry["path"] for entry in entries if entry["set"] == name])
             added, missing = added + found[0], missing + found[1]
     if missing:
-        complain(f"{missing} entries of resource sets are not on this disk, below a root, and are left out")
-    return f"{made} were made, {added} entries were added to sets", missing + left
+        complain(f"{missing} entries of resource sets are left out: they do not exist below a root on this machine")
+    return f"{made} were created, {added} entries were added to sets", missing + left
 
 
 def _create(client: Client, kind: str, there: set[str], items: list[JsonObject]) -> tuple[int, int]:
-    """Those whose names are free: how many were made and left out. A plan is made as it was, but not begun."""
+    """Create items whose names are free, plans without running them; return how many were created and left out."""
     new = [one for one in items if one["name"] not in there]
     made = 0
     for one in new:
@@ -218,7 +219,7 @@ def _create(client: Client, kind: str, there: set[str], items: list[JsonObject])
 
 
 def _add(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
-    """Add entries to a set: how many were added, and how many are not on the disk. The index takes them in first."""
+    """Add entries to a set, indexing them first if needed; return how many were added and how many do not exist."""
     if (added := _modify(client, name, paths)) is not None:
         return added, 0
     for root in patiently(client, "kernel_status", {})["roots"]:
@@ -229,7 +230,7 @@ def _add(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
             try:
                 patiently(client, "index", {"root": folder, "async": False, "force": True})
             except CallFailed as error:
-                # A folder that is not on this disk is said by its entries.
+                # If the folder does not exist, its entries are reported as missing.
                 complain(error)
     return _bisected(client, name, paths)
 
@@ -245,7 +246,7 @@ def _bisected(client: Client, name: str, paths: list[str]) -> tuple[int, int]:
 
 
 def _modify(client: Client, name: str, paths: list[str]) -> int | None:
-    """How many were added; None where one of them cannot be."""
+    """Add entries; return how many were added, or None if one of them cannot be."""
     given = {"name": name, "operation": "add", "paths": paths}
     try:
         return int(patiently(client, "resource-set-modify", given)["changed"])
@@ -259,7 +260,7 @@ def _modify(client: Client, name: str, paths: list[str]) -> int | None:
 
 
 def _collections(client: Client, folder: Path) -> tuple[str, int]:
-    """Put what is not there; answers that in words, and how many documents are left out."""
+    """Import missing documents; return a summary in words, and how many collections are incomplete."""
     made = left = 0
     for file in sorted(folder.glob("*.jsonl")):
         rows = lines(file)
@@ -270,10 +271,10 @@ def _collections(client: Client, folder: Path) -> tuple[str, int]:
             for some in batched(rows, length=lambda row: len(str(row))):
                 made += _put(client, file.stem, some)
         except CallFailed as error:
-            # Another shape, or the quota: what was there stays.
-            complain(f"collection {file.stem} is not taken in whole: {error}")
+            # The collection has another shape, or the quota is reached. Existing data is kept.
+            complain(f"collection {file.stem} was not imported completely: {error}")
             left += 1
-    return f"{made} documents were put into collections", left
+    return f"{made} documents were added to collections", left
 
 
 def _put(client: Client, name: str, rows: list[JsonObject]) -> int:
@@ -294,5 +295,5 @@ def _simple(exports: tuple[Export, ...], client: Client, folder: Path) -> tuple[
         changed = 0
         for some in batched(lines(folder / each.file), length=lambda row: len(str(row))):
             changed += patiently(client, each.takes, {each.items: some})["changed"]
-        said.append(f"{changed} {each.items} were not there before")
+        said.append(f"{changed} new {each.items}")
     return ", ".join(said), 0

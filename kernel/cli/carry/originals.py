@@ -1,8 +1,8 @@
-"""`linckia import --from`: the databases of programs whose users come to Linckia.
+"""`linckia import --from`: databases of other programs.
 
-tapes (github.com/papercomputeco/tapes) kept conversations in one SQLite table of nodes until it went over to DuckDB in
-April 2026; mcp-space-browser (github.com/prismon/mcp-space-browser) keeps sets, queries, sources and plans in one. What
-has no counterpart here is said and left out. The databases are only read.
+tapes (github.com/papercomputeco/tapes) kept conversations in a SQLite table of nodes until it switched to DuckDB in
+April 2026. mcp-space-browser (github.com/prismon/mcp-space-browser) keeps sets, queries, sources and plans in SQLite.
+Items without an equivalent here are reported and left out. The databases are only read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from linckia.proto.control.client import Client
 from linckia.proto.json_types import JsonObject
 
 TakeFiles = Callable[[Client, Path], tuple[str, int]]
-"""Takes in a folder of an export with sets, queries, sources and plans; returns what was made, and how much was not."""
+"""Imports an export folder with sets, queries, sources and plans; returns a summary and the number left out."""
 
 
 def take_original(client: Client, origin: str, file: Path, take_files: TakeFiles) -> int:
-    """Exit code 1 where something is left out.  Raises Failed, ControlError."""
+    """Import a database; exit code 1 if something is left out. Raises Failed, ControlError."""
     try:
         with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as db:
             db.row_factory = sqlite3.Row
@@ -51,11 +51,11 @@ _USAGE = (
 def _tapes(client: Client, db: sqlite3.Connection, file: Path) -> int:
     there = _columns(db, "nodes")
     if not {"hash", "parent_hash", "content"} <= there:
-        raise Failed(f"{file} has no table `nodes` as that of tapes; a DuckDB file of later versions cannot be read")
+        raise Failed(f"{file} has no tapes table `nodes`; DuckDB files of later versions cannot be read")
     total = db.execute("SELECT count(*) FROM nodes").fetchone()[0]
     position = unreadable = 0
     tail = problem = ""
-    # From the beginning each time: what is kept is not kept twice, and new turns may stand anywhere.
+    # Always from the beginning: stored turns are not stored twice, and new turns may be anywhere.
     for records in batched(_nodes(db, there), length=len):
         start, position = position, position + len(records)
         tail = hashlib.sha256((tail + records[-1]).encode()).hexdigest()
@@ -63,14 +63,14 @@ def _tapes(client: Client, db: sqlite3.Connection, file: Path) -> int:
         answer = patiently(client, "transcript_import", {**given, "final": position >= total})
         unreadable += answer["unreadable"]
         problem = problem or answer["problem"]
-    say(f"{position - unreadable} turns are kept")
+    say(f"{position - unreadable} turns are stored")
     if unreadable:
         complain(f"{unreadable} turns are left out; the first: {problem}")
     return 1 if unreadable else 0
 
 
 def _nodes(db: sqlite3.Connection, there: set[str]) -> Iterator[str]:
-    """Records of turns, parents first. The first schema had a turn in `content`, later ones have it in `bucket`."""
+    """Yield records of turns, parents first. The first schema had the turn in `content`, later ones in `bucket`."""
     bucket = "bucket" if "bucket" in there else "content"
     more = [name for name in ("stop_reason", "project", *_USAGE) if name in there]
     rows = db.execute(
@@ -83,12 +83,12 @@ def _nodes(db: sqlite3.Connection, there: set[str]) -> Iterator[str]:
     for row in rows:
         usage = {name: row[name] for name in _USAGE if name in there and row[name]}
         record = {"hash": row["hash"], "parent_hash": row["parent_hash"], "created_at": row["created_at"]}
-        told = {name: row[name] for name in ("stop_reason", "project") if name in there and row[name]}
-        yield json.dumps({**record, **told, "usage": usage or None, "bucket": _json(row[bucket])})
+        details = {name: row[name] for name in ("stop_reason", "project") if name in there and row[name]}
+        yield json.dumps({**record, **details, "usage": usage or None, "bucket": _json(row[bucket])})
 
 
 def _json(text: str | bytes | None) -> Any:
-    """What a column holds; None where it is no JSON."""
+    """Decode a column; return None if it is not JSON."""
     try:
         return json.loads(text or "null")
     except ValueError:
@@ -99,7 +99,7 @@ def _json(text: str | bytes | None) -> Any:
 
 
 class _LeftOut(Exception):
-    """What has no counterpart here."""
+    """The item has no equivalent here."""
 
 
 _FILTER = {
@@ -111,7 +111,7 @@ _FILTER = {
 
 def _space_browser(client: Client, db: sqlite3.Connection, take_files: TakeFiles) -> int:
     if not _columns(db, "resource_sets"):
-        raise Failed("the database has no table `resource_sets` as that of mcp-space-browser")
+        raise Failed("the database has no mcp-space-browser table `resource_sets`")
     left = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -147,22 +147,22 @@ def _query(row: sqlite3.Row) -> JsonObject:
         found["extension"] = extensions[0]
     others = [*given.keys() - _FILTER.keys(), *["several extensions"] * (len(extensions) > 1)]
     if row["query_type"] != "file_filter" or others:
-        raise _LeftOut(f"{', '.join(others) or row['query_type']} has no counterpart")
+        raise _LeftOut(f"{', '.join(others) or row['query_type']} has no equivalent")
     found |= {_FILTER[key]: value for key, value in given.items()}
     return {"description": row["description"] or "", "query": found}
 
 
 def _source(row: sqlite3.Row) -> JsonObject:
     if row["type"] not in ("live", "manual"):
-        raise _LeftOut(f"there are no {row['type']} sources here")
+        raise _LeftOut(f"sources of type {row['type']} are not supported")
     config = _json(row["config_json"]) or {}
     given = {key: config[key] for key in ("watch_recursive", "debounce_ms") if key in config}
     return {"type": row["type"], "path": row["root_path"], "enabled": bool(row["enabled"]), **given}
 
 
 def _plan(row: sqlite3.Row) -> JsonObject:
-    if "trigger" in row.keys() and row["trigger"] not in (None, "", "manual"):  # noqa: SIM118  # of a row, not a dict
-        raise _LeftOut(f"there are no plans with the trigger {row['trigger']}")
+    if "trigger" in row.keys() and row["trigger"] not in (None, "", "manual"):  # noqa: SIM118  # a row, not a dict
+        raise _LeftOut(f"plans with the trigger {row['trigger']} are not supported")
     plan = {"description": row["description"] or "", "mode": row["mode"], "status": row["status"]}
     conditions = _json(row["conditions_json"])
     return {
@@ -182,12 +182,12 @@ def _plan_sources(one: JsonObject) -> list[JsonObject]:
         case "query":
             return [{"type": "query", "config": {"query": one["source_ref"]}}]
         case other:
-            raise _LeftOut(f"there are no sources of the type {other}")
+            raise _LeftOut(f"sources of type {other} are not supported")
 
 
 def _outcome(one: JsonObject) -> JsonObject:
     if one.get("conditions"):
-        raise _LeftOut("outcomes have no conditions of their own")
+        raise _LeftOut("conditions on outcomes are not supported")
     if one.get("outcomes"):
         outcomes = [_outcome(each) for each in one["outcomes"]]
         return {"type": "chained", "outcomes": outcomes, "stopOnError": bool(one.get("stopOnError"))}

@@ -118,7 +118,7 @@ def test_without_a_hub_one_sentence_says_what_helps(tmp_path: Path, hub: Hub) ->
     assert partial.returncode == 1
     assert "has no tokenizer.json" in partial.stderr
     for words, said in (
-        (("get", "nonsense"), "no model 'nonsense' is known"), (("get",), "which one?"), (("use", "nonsense"), "known"),
+        (("get", "nonsense"), "unknown model 'nonsense'"), (("get",), "which model?"), (("use", "nonsense"), "known"),
         (("use", "bge-small-en-v1.5"), "linckia models get bge-small-en-v1.5"), (("list", NAME), "takes no NAME"),
     ):  # fmt: skip
         refused = models(tmp_path, hub.url, *words)
@@ -140,13 +140,13 @@ def test_a_model_is_used_at_once_and_one_that_cannot_be_loaded_changes_nothing(t
         )
         refused = models(tmp_path, hub.url, "use", str(wrong))
         assert refused.returncode == 1
-        assert "is not used, and all is as before" in refused.stderr
+        assert "is not used, and everything is as before" in refused.stderr
         assert not settings.exists()
         assert not kernel.call("rerank_model")["available"]
         assert models(tmp_path, hub.url, "get", NAME).returncode == 0
         used = models(tmp_path, hub.url, "use", NAME)
         assert used.returncode == 0, used.stderr
-        assert "is used: rerank is ready with it" in used.stdout
+        assert "is in use: rerank is ready with it" in used.stdout
         assert tomllib.loads(settings.read_text())["services"]["rerank"]["model"] == f"cross-encoder/{NAME}"
         ranked = kernel.call("rerank_pairs", {"query": "who purr", "texts": ["cats purr", "dogs bark"]})
         assert (ranked["model"], len(ranked["ranked"])) == (f"cross-encoder/{NAME}", 2)
@@ -170,5 +170,5 @@ def test_a_setting_is_changed_and_all_else_stays(before: str, after: str) -> Non
 
 @pytest.mark.parametrize("text", ['services.embed.model = "y"\n', '[services]\nembed = { model = "y" }\n'])
 def test_settings_that_are_written_in_another_way_are_left_alone(text: str) -> None:
-    with pytest.raises(Failed, match="in a way that this command does not change"):
+    with pytest.raises(Failed, match="cannot edit linckia.toml as it is written"):
         with_setting(text, "services.embed", "model", "x")

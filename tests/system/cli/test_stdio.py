@@ -117,7 +117,7 @@ def test_a_session_goes_on_through_the_deaths_of_its_kernels(data: Path, root: P
             # Whichever kernel answered those, the next one is there now.
             assert client.call(1000 * number, "mcp.echo", message="here")["isError"] is False
         assert client.leave() == 0
-        assert client.stderr().count("the session goes on") == 3
+        assert client.stderr().count("continues the session") == 3
 
 
 def test_a_kernel_that_others_look_after_is_waited_for(kernel: RunningKernel, data: Path, root: Path) -> None:
@@ -165,7 +165,7 @@ def test_sessions_outlive_a_restart_by_the_service_manager(data: Path, root: Pat
                 # The operator's own command means the sessions as well.
                 assert linckia(data, "stop").returncode == 0
                 assert client.leave() == 0
-                assert "the session ends with it" in client.stderr()
+                assert "which ends the session" in client.stderr()
 
 
 def test_serve_with_other_settings_than_the_kernel_of_a_client_changes_nothing(

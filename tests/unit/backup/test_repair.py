@@ -61,7 +61,7 @@ def test_a_damaged_source_is_kept_and_the_backup_named(data: Path, tmp_path: Pat
     (finding,) = repaired(data)
     assert finding.verdict is Verdict.BAD
     assert finding.what == "services/transcripts/transcripts.db"
-    assert "What can be read of it is served" in finding.found
+    assert "Its readable part is served" in finding.found
     assert f"restore-backup {tmp_path / 'to'} --at {made.snapshot} --replace" in finding.remedy
     assert path.read_bytes() == before
 
@@ -74,7 +74,7 @@ def test_secrets_are_for_their_owner_and_what_died_leaves_nothing(data: Path) ->
     (data / "token").chmod(0o644)
     said = [each.found for each in repaired(data)]
     assert len(said) == 2
-    assert "token is for its owner alone again" in said[0]
+    assert "token could be read by others" in said[0]
     assert "kernel.sock" in said[1]
     assert (data / "token").stat().st_mode & 0o777 == 0o600
     assert not [each for each in left if (data / each).exists()]

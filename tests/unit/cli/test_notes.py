@@ -91,7 +91,7 @@ def test_ingest_goes_on_after_a_crash_and_names_what_failed(
     assert waits == [0.2]
     out, err = capsys.readouterr()
     assert out.startswith("5 notes are indexed, 3 of them now, in ")
-    assert out.endswith("notes/s); 1 could not be; 2 pieces are not found by meaning yet\n")
+    assert out.endswith("notes/s); 1 failed; 2 passages have no vectors yet\n")
     assert err == "linckia: /n/b.md: cannot be read\n"
 
 

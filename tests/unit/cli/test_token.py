@@ -60,13 +60,13 @@ def test_token_is_printed_once_and_only_its_hash_is_kept_for_its_owner(
     ("options", "said"),
     [
         (("ci", "--surface", "fils"), "did you mean files?"),
-        (("ci", "--surface", "compact"), "add them"),
+        (("ci", "--surface", "compact"), "add some"),
         (("ci", "--root", "/nowhere"), "No such file"),
         (("ci", "--root", "/"), "neither a root of Linckia nor below one"),
-        (("ci", "--expires", "2020-01-01"), "that has passed"),
+        (("ci", "--expires", "2020-01-01"), "this is in the past"),
         (("ci", "--expires", "soon"), "30d, 12h, 4w"),
-        (("c:i",), "no name for a token"),
-        (("old",), "there is a token old already"),
+        (("c:i",), "is not a valid token name"),
+        (("old",), "the token old already exists"),
     ],
 )
 def test_what_is_wrong_is_named_and_changes_nothing(
@@ -125,7 +125,7 @@ def test_doctor_names_a_token_that_is_off_and_tokens_that_never_expire(
     assert ("tokens", "never expire: forever") in found
     assert any(what == "token" and text.startswith("off:") for what, text in found)
     monkeypatch.delenv("LINCKIA_TOKEN")
-    assert ("token", "HTTP asks for one") in [(finding.what, finding.found) for finding in examine(data)]
+    assert ("token", "HTTP requires one") in [(finding.what, finding.found) for finding in examine(data)]
 
 
 STATUS: dict[str, Any] = {
