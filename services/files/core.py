@@ -1,4 +1,4 @@
-"""What the families of operations share: the open index, its roots, its jobs, and how a handler reads and writes it."""
+"""What the operation families share: the open index, its roots, its jobs, and decorators for reading and writing it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ F = TypeVar("F", bound="Family")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As they may be written."""
+    """Settings of `[services.files]`."""
 
-    ignore: Annotated[list[str], Meta(description="Patterns, as in .gitignore, of what the index leaves out")] = []
-    trash: Annotated[bool, Meta(description="Whether deleted files are kept, so that they can be restored")] = True
+    ignore: Annotated[list[str], Meta(description="Patterns of names that are not indexed, as in .gitignore")] = []
+    trash: Annotated[bool, Meta(description="Whether deleted files are kept so that they can be restored")] = True
 
 
 def read_settings(table: Mapping[str, Any]) -> Settings:
-    """Raises ValueError, which names the setting."""
+    """Parse the settings table. Raises ValueError, which names the setting."""
     try:
         return msgspec.convert(dict(table), Settings)
     except msgspec.ValidationError as error:
@@ -40,7 +40,7 @@ def read_settings(table: Mapping[str, Any]) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The service's parts, each as its own module describes it."""
+    """The parts of the service that handlers need."""
 
     env: Environment
     settings: Settings
@@ -51,13 +51,13 @@ class Core:
 
 
 class Family:
-    """Operations that need nothing but the core."""
+    """Base class of operations that need only the core."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def told(self, params: Any) -> None:
-        """A change was stored: tell clients that subscribed."""
+        """Called after a change was stored; notifies subscribed clients."""
 
 
 Query = Callable[[F, apsw.Connection, P], R]
@@ -65,7 +65,7 @@ Handler = Callable[[F, A, Context], Awaitable[R]]
 
 
 def reads(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:
-    """Have the decorated query of a `Family` handle an operation, in a thread that reads the database."""
+    """Make the decorated query of a `Family` handle an operation; it runs in a thread that reads the database."""
 
     def handler_of(query: Query[F, P, R]) -> Handler[F, P, R]:
         async def handler(self: F, given: P, ctx: Context) -> R:
@@ -77,7 +77,7 @@ def reads(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:
 
 
 def writes(params: type[P]) -> Callable[[Query[F, P, R]], Handler[F, P, R]]:
-    """Have the decorated change of a `Family` handle an operation, in a transaction, and `told` after it."""
+    """Make the decorated change of a `Family` handle an operation in a transaction, then call `notify`."""
 
     def handler_of(change: Query[F, P, R]) -> Handler[F, P, R]:
         async def handler(self: F, given: P, ctx: Context) -> R:

@@ -1,4 +1,4 @@
-"""The service `files`: opens the index, takes up the jobs that a dead process left, and answers."""
+"""The service `files`: opens the index, resumes interrupted jobs and serves requests."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from linckia.services.runtime.handlers import Environment, Handlers
 from linckia.services.runtime.storage import DiskFull
 
 _SWITCH_S = 0.001
-"""A scan holds the interpreter; a call that comes meanwhile shall not wait long for it."""
+"""Thread switch interval: a scan holds the interpreter, and calls that arrive meanwhile should not wait long for it."""
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open. Raises ValueError where a setting is wrong."""
+    """Open the service; ready once the database is open. Raises ValueError if a setting is wrong."""
     chosen = read_settings(env.settings)
     roots = FileRoots(env.roots)
     ignored = ignore_rules(chosen.ignore, env.roots)
@@ -80,19 +80,19 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
         yield handlers_of(core, changes, recovery, followers, executions, classifying)
         await executions.close()
         await followers.close()
-        # A scan in hand is stopped where it is, and taken up at the next start.
+        # Running scans stop where they are and resume at the next start.
         await jobs.stop()
         tasks.cancel_scope.cancel()
 
 
 async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
-    """What a process that died left behind; where the disk is full, once it is not."""
+    """Recover what a dead process left behind; if the disk is full, as soon as there is room."""
     try:
         noted = await core.database.read(changes.noted)
     except Unavailable:
-        # Damaged and begun again: the new one has what could be read.
+        # The database was damaged and recreated; the new one contains everything readable.
         noted = await core.database.read(changes.noted)
-    # What was indexed before it was denied goes.
+    # Rescanning paths that were indexed before access to them was denied removes them.
     denied = await core.database.read(lambda db: [path for path in core.roots.denied if find(db, path) is not None])
 
     async def take_up() -> None:
@@ -108,8 +108,11 @@ async def _take_up(core: Core, changes: Changes, nursery: trio.Nursery) -> None:
 
 
 class Recovery:
-    """Has the index follow what it could not: what came back from the trash is in its sets again, also where the disk
-    was full or the process died meanwhile, and so is what was in them in a database that was damaged."""
+    """Catches up with changes that the index could not store.
+
+    Items restored from the trash rejoin their sets, even if the disk was full or the process died in between. So do the
+    former members of sets in a damaged database.
+    """
 
     def __init__(self) -> None:
         self._rebuilt = trio.Event()
@@ -117,16 +120,16 @@ class Recovery:
         self._unread: list[str] = []
 
     def wake(self) -> None:
-        """The database was begun again."""
+        """Called when the database was recreated."""
         self._rebuilt.set()
 
     def behind(self, unread: Sequence[str]) -> None:
-        """A change was done of which the index could not take in these paths, or their sets."""
+        """Called after a change for which the index could not store these paths, or their set memberships."""
         self._unread += unread
         self._behind.set()
 
     async def run(self, core: Core) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with trio.open_nursery() as tasks:
             tasks.start_soon(self._after_changes, core)
             tasks.start_soon(self._after_damage, core)
@@ -168,7 +171,7 @@ def handlers_of(
     executions: Executions,
     classifying: Classifying,
 ) -> Handlers:
-    """The operations, a family after the other."""
+    """Create the handlers of all operations, family by family."""
     indexing, reading, searches = Indexing(core), Reading(core), SetSearch(core)
     writing = Writing(core.tree, core.roots, core.env.data_dir, changes.owe)
     return Handlers(
@@ -188,6 +191,6 @@ def handlers_of(
 
 
 def _tell(env: Environment, job: int, status: str, root: str) -> None:
-    """Tell clients that subscribed which resources read otherwise now."""
+    """Notify subscribed clients of the resources that have changed."""
     nodes = () if status in ("pending", "running") else ("nodes", f"nodes{root}")
     named.tell(env, f"jobs/{job}", "jobs", f"jobs/{status}", *nodes)

@@ -1,4 +1,4 @@
-"""`files`, and `compare` beside it, as the kernel sees them."""
+"""Manifests of the services `files` and `compare`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANIFESTS = (
         memory_limit_bytes=2 * GIB,
         roots=Roots.WRITE,
         stores=(
-            # With the tree, which follows from the disk, are sets, plans, queries and the list of the trash.
+            # Apart from the tree, which can be rebuilt from the disk, it holds sets, plans, queries and the trash list.
             Store("files.db", Keep.SOURCE, schema=SCHEMA_VERSION),
             Store("files.db-begun", Keep.SOURCE),
             Store("trash", Keep.ITEMS),
@@ -27,10 +27,10 @@ MANIFESTS = (
         stall_s=STALL_S,
         disk_limit_bytes=SCRATCH,
         in_flight=8,
-        # One for each folder above what is copied.
+        # One for each folder above the one being copied.
         open_files=4096,
         roots=Roots.READ,
-        # A rescan goes on without it, only slower.
+        # Rescans work without it, only more slowly.
         rests=True,
         pool=Pool(),
     ),

@@ -1,1 +1,1 @@
-"""Tools and resources that show the index, and where the space goes."""
+"""Tools and resources that show the index and disk usage."""

@@ -1,4 +1,4 @@
-"""`index` and what there is to know of its jobs."""
+"""`index`, and the tools that report on its jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Indexing:
                     duration_ms=int((time.monotonic() - began) * 1000), skipped=True, skip_reason=reason,
                 )  # fmt: skip
         if not params.async_ and await trio.to_thread.run_sync(look, root) is None:
-            # What was indexed of it goes with it, if what held it is there.
+            # This removes it from the index, if its parent directory exists.
             await self._core.jobs.scan(root)
             raise OperationError(f"{paths.shown(root)} does not exist")
         job = await self._core.jobs.start(
@@ -57,7 +57,7 @@ class Indexing:
         await self._core.jobs.wait(job, on_progress)
         ended = await self._core.jobs.get(job.id)
         if ended.status == "failed":
-            raise OperationError(f"{paths.shown(root)} was not indexed: {ended.error}")
+            raise OperationError(f"could not index {paths.shown(root)}: {ended.error}")
         return structs.replace(
             msgspec.convert(ended, ops.IndexResult, from_attributes=True),
             job_id=None, status_url=None, duration_ms=int((time.monotonic() - began) * 1000),
@@ -76,8 +76,8 @@ class Indexing:
         jobs, total = await self._core.jobs.list(statuses, params.min_progress, params.max_progress, params.limit)
         shown, cut = fitting(jobs)
         summary = (
-            f"{total} jobs match; these are the {len(shown)} newest, as many as fit into {MAX_BYTES} bytes. Narrow it"
-            " by status or progress, or read synthesis://jobs page by page."
+            f"{total} jobs match; truncated to the {len(shown)} newest to fit into {MAX_BYTES} bytes. Filter by"
+            " status or progress, or page through synthesis://jobs."
         )
         return ops.JobList(jobs=shown, total=total, summary=summary if cut else None)
 

@@ -1,4 +1,4 @@
-"""Looking at the index entry by entry, and at the database that holds it."""
+"""Shows the index entry by entry, and the database that holds it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from linckia.services.runtime.birth import born_ns
 from linckia.services.runtime.handlers import Context, handles
 
 STALE_S = 3600
-"""What `index` takes for out of date unless it is told otherwise."""
+"""Age at which `index` considers a scan stale by default."""
 
 PREFERENCES_KEPT_NS = 30 * times.DAY_NS
-"""Since one was last set, of a session that may be over."""
+"""How long preferences are kept after they were last set, since their session may be over."""
 
 PICTURED = EXTENSIONS["image"] | EXTENSIONS["video"] | {"pdf"}
-"""Extensions of files that there may be a thumbnail of."""
+"""Extensions of files that may have a thumbnail."""
 
 _ORDERS = {"name": key("name"), "size": "size", "mtime": "mtime"}
 
@@ -50,7 +50,7 @@ class Reading(Family):
         def query(db: apsw.Connection) -> tuple[ops.NavigateResult, dict[int, str]]:
             path, folder = find_indexed(db, self._core.roots, params.path, follow=True)
             if folder.kind != schema.DIRECTORY:
-                why = f"is a {schema.KINDS[folder.kind]}, not a directory; `inspect` shows it"
+                why = f"is a {schema.KINDS[folder.kind]}, not a directory; use `inspect`"
                 raise InvalidParams(f"`path`: {paths.shown(path)} {why}", field="path")
             total: int = fetch_value(db, "SELECT count(*) FROM node WHERE parent = ?", (folder.id,))
             rows = fetch_all(
@@ -65,14 +65,14 @@ class Reading(Family):
             )
             end = params.offset + len(entries)
             summary = (
-                f"{total} entries, {folder.size} bytes in all; these are {len(entries)} of them, as many as fit"
-                f" into {MAX_BYTES} bytes. Go on with offset={end}, or set a limit."
+                f"{total} entries, {folder.size} bytes in all; truncated to {len(entries)} to fit into"
+                f" {MAX_BYTES} bytes. Continue with offset={end}, or set a limit."
             )
             whole = fetch_value(db, "SELECT rows FROM folder WHERE id = ?", (folder.id,)) == schema.WHOLE
             if whole:
                 summary = (
-                    f"This folder stands as one row for its {folder.files} files and {folder.directories} folders,"
-                    f" {folder.size} bytes; `index` with no_ignore lists them."
+                    f"This folder is shown as one row for its {folder.files} files and {folder.directories} folders,"
+                    f" {folder.size} bytes; `index` it with no_ignore to list them."
                 )
             job = self._core.jobs.scanning(path)
             result = ops.NavigateResult(
@@ -186,7 +186,7 @@ class Reading(Family):
                         "INSERT OR REPLACE INTO session_preference VALUES(?,?,?,?)",
                         (ctx.session, name, msgspec.json.encode(value).decode(), now),
                     )
-            # The end of a session is not announced.
+            # Sessions end without notice.
             db.execute("DELETE FROM session_preference WHERE session <> '' AND at < ?", (now - PREFERENCES_KEPT_NS,))
             return ops.Preferences(preferences=_preferences(db, ctx.session))
 
@@ -197,7 +197,7 @@ def _target(path: str) -> str | None:
     try:
         return paths.to_text(os.readlink(paths.to_os(path)))
     except OSError:
-        # It is not on the disk any more, or is no link: nothing to be told.
+        # It no longer exists, or is not a link.
         return None
 
 
@@ -222,7 +222,7 @@ WHERE (d.size, d.files, d.directories) IS NOT (inside.size, inside.files, inside
 
 
 def _stale(db: apsw.Connection, since: int) -> int:
-    """Entries that neither they themselves nor a directory above them was scanned for since then."""
+    """Count the entries that were last scanned before `since`, as were all directories above them."""
     fresh = [paths.as_folder(root) for (root,) in fetch_all(db, "SELECT root FROM scan WHERE finished >= ?", (since,))]
     outside = " AND ".join("NOT (n.folder >= ? AND n.folder < ?) AND n.path || '/' <> ?" for _ in fresh) or "1"
     bindings = [part for folder in fresh for part in (folder, folder[:-1] + "0", folder)]
@@ -230,21 +230,21 @@ def _stale(db: apsw.Connection, since: int) -> int:
     return row[0] if row is not None else 0
 
 
-# What `media` makes of a file; nothing where it is away
+# What `media` derives from a file; empty while that service is unavailable
 
 LIMIT_S = 45.0
-"""Less than `inspect` has: a slow decoder must not cost the rest of the answer."""
+"""Shorter than the deadline of `inspect`: a slow decoder must not cost the rest of the answer."""
 
 KNOWN_LIMIT_S = 1.0
 """A directory is shown without thumbnails rather than late."""
 
 
 async def artifacts(ctx: Context, path: str) -> list[ops.Artifact]:
-    """Pictures and metadata of a file's content."""
+    """Return the pictures and metadata of a file's content."""
     try:
         found = await ctx.call(media.MediaInspect(path=path), timeout_s=LIMIT_S)
     except LinckiaError as error:
-        ctx.log("info", f"no media of {path}: {error}")
+        ctx.log("info", f"cannot get media of {path}: {error}")
         return []
     url = await _content_url(ctx)
     told = [_artifact(each, url) for each in found.artifacts]
@@ -255,20 +255,20 @@ async def artifacts(ctx: Context, path: str) -> list[ops.Artifact]:
 
 
 async def thumbnail(ctx: Context, path: str) -> bytes:
-    """A JPEG. Raises LinckiaError where there is none, and says why."""
+    """Return the thumbnail as a JPEG. Raises LinckiaError, with the reason, if it has no thumbnail."""
     found = await ctx.call(media.MediaInspect(path=path), timeout_s=LIMIT_S)
     made = next((each for each in found.artifacts if each.type == media.THUMBNAIL), None)
     if made is None or found.hash is None:
-        raise OperationError(f"there is no thumbnail of {path[:200]!r}: {found.problem or f'it is {found.mime_type}'}")
+        raise OperationError(f"no thumbnail of {path[:200]!r}: {found.problem or f'it is {found.mime_type}'}")
     return (await ctx.call(media.MediaArtifactParams(hash=found.hash, name=made.name))).data
 
 
 async def known_thumbnails(ctx: Context, versions: list[str]) -> list[str | None]:
-    """Where the thumbnail is, of each file that has one already; `media` knows files by these versions."""
+    """Return the URL of the thumbnail of each file that already has one; `media` identifies files by these versions."""
     try:
         found = await ctx.call(media.MediaThumbnails(versions=versions), timeout_s=KNOWN_LIMIT_S)
     except LinckiaError as error:
-        ctx.log("info", f"no thumbnails: {error}")
+        ctx.log("info", f"cannot get thumbnails: {error}")
         return [None] * len(versions)
     if not any(found.paths):
         return [None] * len(versions)
@@ -277,7 +277,7 @@ async def known_thumbnails(ctx: Context, versions: list[str]) -> list[str | None
 
 
 def _first(of: list[ops.Artifact], kind: str) -> str | None:
-    """Where the first artefact of a type is."""
+    """Return the URL of the first artefact of a type."""
     return next((each.url for each in of if each.type == kind), None)
 
 
@@ -287,11 +287,12 @@ def _artifact(made: media.MediaArtifact, url: str) -> ops.Artifact:
 
 
 async def _content_url(ctx: Context) -> str:
-    """Where files are served; its path alone where that is nowhere, for it may be so later."""
+    """Return the URL at which files are served, or just its path if they are not served now, since they may be
+    later."""
     try:
         return await ctx.call(KernelContentUrl()) or CONTENT_PATH
     except LinckiaError as error:
-        ctx.log("info", f"the address where files are served is unknown: {error}")
+        ctx.log("info", f"cannot get the address where files are served: {error}")
         return CONTENT_PATH
 
 

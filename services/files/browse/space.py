@@ -1,4 +1,4 @@
-"""Where the space goes: maps, the largest entries, duplicates, growth between scans, age and type, free space."""
+"""Disk usage: maps, the largest entries, duplicates, growth between scans, age and type, free space."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.times import instant
 
 SEQUENTIAL = 4
-"""From such a part of the index on, all of it is read in its order."""
+"""If at least one in this many entries is needed, the whole index is read sequentially."""
 
 MAX_BOXES = 400
-"""Of one directory in a map; the rest of it is one rectangle."""
+"""Most boxes per directory in a map; the remaining entries share one rectangle."""
 
 AGES = (
     ("last day", 1), ("last week", 7), ("last 30 days", 30), ("last 90 days", 90), ("last year", 365),
@@ -55,7 +55,7 @@ class Space(Family):
             return treemap.draw(top, lambda id_: _largest(db, id_, column), params.width, params.height, params.depth)
 
         boxes = await self._core.database.read(query)
-        words = f"{treemap.label(boxes[0].item)}: the largest in it are " + (
+        words = f"{treemap.label(boxes[0].item)}; largest entries: " + (
             ", ".join(treemap.label(box.item) for box in [box for box in boxes if box.level == 1][:10]) or "none"
         )
         if params.format == "svg":
@@ -106,7 +106,7 @@ class Space(Family):
         ]
         page, cut = fitting(found[params.offset : params.offset + params.limit])
         end = params.offset + len(page)
-        summary = f"These are {len(page)} of {len(found)} groups, as many as fit. Go on with offset={end}."
+        summary = f"Truncated to {len(page)} of {len(found)} groups. Continue with offset={end}."
         return ops.DuplicateGroups(
             groups=page, total=len(found), wasted=sum(group.wasted for group in found), compared=search.compared,
             unreadable=search.unreadable, has_more=end < len(found), summary=summary if cut else None,
@@ -138,7 +138,7 @@ def _top(
     db: apsw.Connection, path: str, from_: str, conditions: str, bindings: Sequence[object],
     params: ops.TopFiles | ops.TopDirectories, total: int | None,
 ) -> ops.TopEntries:  # fmt: skip
-    """`total`: how many there are, where that is known without counting."""
+    """Return the largest entries. `total` is their number, if it is known without counting."""
     by = "size" if params.measure == "apparent" else "disk"
     rows = db.execute(
         f"SELECT {SELECTED} FROM {from_} WHERE {conditions} ORDER BY n.{by} DESC, n.path LIMIT ? OFFSET ?",
@@ -149,18 +149,18 @@ def _top(
     count = total
     if count is None:
         count = int(fetch_value(db, f"SELECT count(*) FROM {from_} WHERE {conditions}", bindings))
-    summary = f"These are {len(found)} of {count}, as many as fit into {MAX_BYTES} bytes. Go on with offset={end}."
+    summary = f"Truncated to {len(found)} of {count} to fit into {MAX_BYTES} bytes. Continue with offset={end}."
     return ops.TopEntries(path=path, entries=found, total=count, has_more=end < count, summary=summary if cut else None)
 
 
 def _joined(db: apsw.Connection, total: int) -> str:
-    """How so many entries are joined to their folders: most of all in the order of the rows, which is twice as fast as
-    folder by folder."""
+    """Choose how to join entries to their folders: if most of the index is needed, in row order, which is twice as fast
+    as folder by folder."""
     return "CROSS JOIN" if total * SEQUENTIAL > fetch_value(db, "SELECT max(id) FROM entry") else "JOIN"
 
 
 def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item]:
-    """What is in a directory, the smallest together, largest first."""
+    """Return the entries of a directory, largest first; the smallest ones are combined."""
     rows = fetch_all(
         db,
         f"SELECT name, {column}, kind, extension, id FROM entry WHERE parent = ? AND scanned > 0 AND {column} > 0"
@@ -177,7 +177,7 @@ def _largest(db: apsw.Connection, folder: int, column: str) -> list[treemap.Item
 
 
 def _same_size(db: apsw.Connection, roots: paths.FileRoots, params: ops.FindDuplicates) -> list[list[File]]:
-    """Files of one size, each inode by the first of its paths, largest first."""
+    """Return groups of files of equal size, largest first; each inode appears once, with the first of its paths."""
     path, _ = _folder(db, roots, params.path)
     inside = below(paths.as_folder(path))
     rows = fetch_all(
@@ -204,7 +204,7 @@ def _compared(
     there = scans_of(db, path)
     shown = [times.rfc3339(at) for at in there]
     if not there:
-        raise InvalidParams(f"`path`: {paths.shown(path)} was never scanned to its end; `index` scans it", field="path")
+        raise InvalidParams(f"`path`: {paths.shown(path)} has no completed scan; call `index` first", field="path")
     later = there[0] if until is None else next((at for at in there if at <= until), there[-1])
     older = [at for at in there if at < later] or [later]
     start = older[0] if since is None else next((at for at in there if at <= since), there[-1])
@@ -247,7 +247,7 @@ def _file_systems(roots: Sequence[str]) -> list[ops.FileSystem]:
         try:
             status = os.statvfs(paths.to_os(mount.path))
         except OSError:
-            # Gone since, or not for us to ask.
+            # It was unmounted, or access is denied.
             continue
         if not status.f_blocks:
             continue
@@ -262,7 +262,7 @@ def _file_systems(roots: Sequence[str]) -> list[ops.FileSystem]:
 
 
 def _by_extension_and_age(db: apsw.Connection, path: str, entry: Stored, now: int) -> list[Row]:
-    """Extension, which of `AGES` or none, how many files, how many bytes."""
+    """Count files and bytes by extension and age; ages are positions in `AGES`, or its length."""
     ages = "".join(f" WHEN e.mtime >= {now - days * times.DAY_NS} THEN {n}" for n, (_, days) in enumerate(AGES))
     return fetch_all(
         db,
@@ -295,7 +295,7 @@ def _shares(rows: Iterable[tuple[str, int, int]]) -> list[ops.Share]:
 
 
 def _type_of(extension: str) -> str:
-    """The first part of the media type, or `document` for those of text processing."""
+    """Return the first part of the media type, or `document` for office formats."""
     guessed = mimetypes.guess_type(f"x.{extension}")[0] if extension else None
     if guessed is None:
         return "other"
@@ -306,17 +306,18 @@ def _type_of(extension: str) -> str:
     return kind
 
 
-# Files with the same content: candidates by size from the index, then by both ends, then by a hash of all. Names of one
-# inode are one file. A file that changed since it was scanned, or cannot be read, is left out and counted.
+# Files with the same content. Candidates are grouped by indexed size, then by both ends, then by a hash of all content.
+# Several names of one inode count as one file. Files that changed since they were scanned, or cannot be read, are
+# counted but left out.
 
 END_BYTES = 16_384
-"""Of each end, for the first comparison."""
+"""Bytes read at each end for the first comparison."""
 
 CHUNK = 1 << 20
 
 
 class File(NamedTuple):
-    """A candidate, as it is in the index."""
+    """A candidate, as indexed."""
 
     path: str
     size: int
@@ -325,22 +326,22 @@ class File(NamedTuple):
 
 
 class Search:
-    """One search; blocks."""
+    """A search for duplicates; blocks."""
 
     def __init__(self, roots: paths.FileRoots, go_on: Callable[[int], None]) -> None:
-        """`go_on` is told how many files were read so far, and may raise to stop."""
+        """`go_on` is called with the number of files read so far, and may raise to stop."""
         self._roots = roots
         self._go_on = go_on
         self.compared = 0
         self.unreadable = 0
 
     def groups(self, same_size: Iterable[list[File]]) -> list[list[File]]:
-        """Those equal in content, the groups that waste most first, each in the order of its paths."""
+        """Return groups of files with equal content, the most wasteful groups first, each ordered by path."""
         found = []
         for files in same_size:
             size = files[0].size
             for ends in self._split(files, END_BYTES):
-                # What is not longer than both ends has been read whole.
+                # A file no longer than both ends has been read completely.
                 found += [ends] if size <= 2 * END_BYTES else self._split(ends, None)
         found = [sorted(group) for group in found]
         return sorted(found, key=lambda group: (-group[0].size * (len(group) - 1), group[0].path))

@@ -1,7 +1,7 @@
-"""Treemaps: what a directory holds as rectangles, each as large as its share, directories drawn into each other.
+"""Treemaps: a directory's content as rectangles proportional to size, with directories nested.
 
 The layout is the squarified treemap (Bruls, Huizing, van Wijk 2000), which keeps rectangles close to squares. Areas are
-exact; what would be thinner than a pixel is drawn as one rectangle with its neighbours.
+exact; entries that would be thinner than a pixel share a rectangle with their neighbours.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 HEADER = 16
-"""Pixels of a directory's own line."""
+"""Height of a directory's title line, in pixels."""
 
 SMALLEST = 3.0
-"""Pixels: the least width and height of a box that is drawn."""
+"""Minimum width and height of a box, in pixels."""
 
 _FONT = 11
 
 
 class Item(NamedTuple):
-    """What gets a rectangle."""
+    """Something drawn as a rectangle."""
 
     name: str
     size: int
@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A rectangle of the map, in pixels, of a level from 0."""
+    """A rectangle of the map, in pixels; levels start at 0."""
 
     item: Item
     x: float
@@ -44,15 +44,15 @@ class Box(NamedTuple):
     height: float
     level: int
     open: bool
-    """Whether its content is drawn too."""
+    """True if its content is drawn too."""
 
 
 def draw(top: Item, children: Callable[[int], Sequence[Item]], width: int, height: int, depth: int) -> list[Box]:
-    """All boxes, each before what lies in it.
+    """Return all boxes, each before those inside it.
 
     Args:
-        children: the entries of a directory, by its id, largest first.
-        depth: levels below the top.
+        children: returns the entries of a directory, given its id, largest first.
+        depth: number of levels below the top.
     """
     boxes: list[Box] = []
     _fill(boxes, top, children, (0.0, 0.0, float(width), float(height)), 0, depth)
@@ -78,7 +78,7 @@ def _fill(
 def squarified(
     sizes: Sequence[int], x: float, y: float, width: float, height: float
 ) -> list[tuple[float, float, float, float]]:
-    """A rectangle (x, y, width, height) for each size, given largest first; together they fill the area."""
+    """Return a rectangle (x, y, width, height) for each size, largest first; together they fill the area."""
     total = sum(sizes)
     if not total or width <= 0 or height <= 0:
         return []
@@ -112,14 +112,14 @@ def squarified(
 
 
 def _worst(largest: float, smallest: float, area: float, side: float) -> float:
-    """The greatest ratio of sides in a row of rectangles."""
+    """Return the greatest aspect ratio in a row of rectangles."""
     if not smallest:
         return float("inf")
     return max(side * side * largest / (area * area), area * area / (side * side * smallest))
 
 
 def colour(box: Box) -> tuple[int, int, int]:
-    """Of directories by level, greyish; of files by extension, so that alike ones look alike."""
+    """Choose a colour: greyish by level for directories, by extension for files."""
     if box.item.is_folder:
         light = max(0.55, 0.93 - 0.06 * box.level)
         red, green, blue = colorsys.hls_to_rgb(0.6, light, 0.2)
@@ -130,12 +130,12 @@ def colour(box: Box) -> tuple[int, int, int]:
 
 
 def label(item: Item) -> str:
-    """Name and size."""
+    """Return name and size."""
     return f"{item.name}  {readable(item.size)}"
 
 
 def readable(size: int) -> str:
-    """Bytes in the unit that suits, as `du -h` counts."""
+    """Format a size in the largest suitable unit, like `du -h`."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -145,7 +145,7 @@ def readable(size: int) -> str:
 
 
 def svg(boxes: Sequence[Box], width: int, height: int) -> str:
-    """As SVG; each rectangle has its name and size as its title."""
+    """Draw as SVG; each rectangle's title is its name and size."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         f' font-family="sans-serif" font-size="{_FONT}">'
@@ -164,7 +164,7 @@ def svg(boxes: Sequence[Box], width: int, height: int) -> str:
 
 
 def _plain(text: str) -> str:
-    # XML has no control characters, whatever a file's name has.
+    # XML does not allow control characters, which file names may contain.
     return escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
 
 
@@ -176,7 +176,7 @@ def _fitting(text: str, box: Box) -> str:
 
 
 def png(boxes: Sequence[Box], width: int, height: int) -> bytes:
-    """As PNG."""
+    """Draw as PNG."""
     image = Image.new("RGB", (width, height), "white")
     canvas = ImageDraw.Draw(image)
     font = ImageFont.load_default(_FONT)

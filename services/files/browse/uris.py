@@ -1,4 +1,4 @@
-"""What is read at `synthesis://…`: the same as the tools answer, page by page."""
+"""Handlers of `synthesis://…` resources, which return the same data as the tools, in pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Uris(Family):
 
     @reads(ops.Nodes)
     def nodes(self, db: apsw.Connection, params: ops.Nodes) -> ops.NodePage:
-        # In this order the indexes deliver them, without a sort of all.
+        # In this order the rows come from the indexes, without sorting everything.
         rows = db.execute(
             "SELECT f.path || e.name, e.name, e.kind, e.size, e.disk, e.mtime, e.ctime FROM folder f"
             " JOIN entry e ON e.parent = f.id WHERE e.scanned > 0 ORDER BY f.path, e.name LIMIT ? OFFSET ?",
@@ -70,7 +70,7 @@ class Uris(Family):
     async def _of_file(
         self, path: str, name: str, mime_type: str, ctx: Context, made: Callable[[str], Awaitable[bytes]]
     ) -> ResourceResult:
-        """Data derived from a file; below a directory, `name` is an ordinary entry."""
+        """Return data derived from a file. If `path` is a directory, `name` is an ordinary entry in it."""
         found = await self._reading.inspect(Inspect(path=f"/{path}"), ctx)
         uri = f"{found.resource_uri}/{name}"
         if found.kind == "directory":
@@ -201,7 +201,7 @@ def _plan(row: Row) -> ops.PlanRecord:
 
 
 def _executions(db: apsw.Connection, uri: str, params: Paged, plan: str | None = None) -> ops.ExecutionRecords:
-    """Those of a plan, or of all plans, latest first."""
+    """Return the executions of a plan, or of all plans, latest first."""
     where, bindings = ("WHERE plan = ?", (plan,)) if plan is not None else ("", ())
     query = f"SELECT {EXECUTION} FROM execution {where} ORDER BY id DESC LIMIT ? OFFSET ?"
     found, _ = fitting(map(execution_of, fetch_all(db, query, (*bindings, params.limit, params.offset))))

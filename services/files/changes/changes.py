@@ -1,6 +1,8 @@
-"""Changes of the disk with the index in step: each is written down before it is begun, takes place while no scan can
-write, and is in the index, with every sum and set, in the transaction that takes the note away again. What a crash
-leaves noted is looked up on the disk at the next start, and the index told.
+"""Changes on disk, with the index updated to match.
+
+Each change is recorded before it begins and is made while no scan can write. The transaction that adds it to the index,
+with every sum and set, also deletes the record. For records left by a crash, the next start checks the disk and updates
+the index.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from linckia.services.files.store.sql import fetch_all
 from linckia.services.runtime.replace import rename
 
 CHUNK_ITEMS = 100
-"""Of which one transaction takes care; none of them has to do with another."""
+"""Most items per transaction; items of one transaction do not affect each other."""
 
 _log = logging.getLogger("linckia.files")
 
@@ -46,13 +48,13 @@ class Changes:
         self._follow = Follow(tree)
         self._trash = data_dir / "trash"
         self._left: list[int] = []
-        """What was noted of changes that the index could not follow."""
+        """Intents of changes that the index could not follow yet."""
 
     def run(self, items: Sequence[Item], go_on: Callable[[int], None]) -> None:
-        """Do all of them, in order, and note in each what became of it.
+        """Make all changes in order, and store in each item what became of it.
 
         Args:
-            go_on: told after each few how many are done, and now and then; may raise to stop before the next.
+            go_on: called with the number of items done, before each chunk and periodically; may raise to stop there.
         """
         done = 0
         for item in items[:1]:
@@ -62,7 +64,7 @@ class Changes:
             try:
                 self._run(chunk, functools.partial(go_on, done))
             except LinckiaError as error:
-                # It says that nothing was done: of a call that was done in part, each item says it of itself.
+                # The error says that nothing was done. If part of the call was done, each item reports its own result.
                 if not any(item.done for item in items):
                     raise
                 for item in items[done:]:
@@ -88,12 +90,12 @@ class Changes:
             yield chunk
 
     def _forms(self, given: str) -> set[str]:
-        """As it was written, and where it leads now."""
+        """Return the path as given, and the path it currently leads to."""
         with contextlib.suppress(Refused):
             return {given, placed(self._roots, given, "path")}
         return {given}
 
-    # One chunk
+    # A chunk
 
     def _run(self, chunk: list[Item], go_on: Callable[[], None]) -> None:
         with contextlib.ExitStack() as stack:
@@ -115,14 +117,14 @@ class Changes:
                     if each.crosses:
                         self._cross(each, go_on)
             except BaseException:
-                # What was done on the disk is looked up there; if the index can take nothing, before the next change.
+                # Sync the index with the disk now or, if it cannot be written, before the next change.
                 self._left += [each.intent for each in ready]
                 with contextlib.suppress(LinckiaError):
                     chunk[0].scan += self._heal_what_is_left()
                 raise
 
     def owe(self, intent: int) -> None:
-        """The index is to follow this change, before the next one."""
+        """Have the index follow this change before the next one is made."""
         self._left.append(intent)
 
     def _heal_what_is_left(self) -> list[str]:
@@ -132,7 +134,7 @@ class Changes:
         return scan
 
     def _open(self, item: Item, stack: contextlib.ExitStack) -> Opened:
-        """Raises Refused."""
+        """Open an item's source and target. Raises Refused."""
         if item.kind == "restore":
             source = Place(stack.enter_context(self._open_trash()), str(item.trash_id), str(self._trash))
         else:
@@ -161,11 +163,11 @@ class Changes:
         return Opened(item, source, target, status)
 
     def check(self, path: str, named: str) -> None:
-        """Raises Refused where changing a path would change what may not be reached or written, or a root."""
+        """Raises Refused if changing a path would affect a root, or something that may not be accessed or written."""
         if refusal := self._roots.all.refusal_of_all(paths.to_os(path)):
             raise Refused(f"`{named}`: {refusal}")
         if inside := [root for root in self._roots.paths if paths.is_within(root, (path,))]:
-            raise Refused(f"`{named}`: {paths.shown(path)} holds the root {paths.shown(inside[0])}")
+            raise Refused(f"`{named}`: {paths.shown(path)} contains the root {paths.shown(inside[0])}")
 
     def _open_trash(self) -> contextlib.AbstractContextManager[int]:
         self._trash.mkdir(mode=0o700, exist_ok=True)
@@ -194,7 +196,7 @@ class Changes:
                 each.intent = db.last_insert_rowid()
         for each in ready:
             if each.note is not None and each.item.trash_id is not None and each.target is not None:
-                # Before it is moved into the trash.
+                # Written before the item is moved into the trash.
                 write_note(self._trash, each.item.trash_id, each.note)
                 disk.sync(each.target.folder)
 
@@ -205,10 +207,10 @@ class Changes:
             each.item.error = f"{disk.said(each.item.source, error)}{disk.where(error)}"
 
     def _apply(self, moves: list[Opened], ready: list[Opened]) -> None:
-        """Rename the items to be moved, and bring the index in step with moves and deletions.
+        """Rename the items to be moved, and update the index for moves and deletions.
 
         Raises:
-            LinckiaError: the index cannot follow. What was renamed is where it was; what could not be is `done`.
+            LinckiaError: the index could not be updated. Renamed items are moved back; any that cannot be are `done`.
         """
         renamed: list[Opened] = []
         try:
@@ -216,7 +218,7 @@ class Changes:
         except LinckiaError:
             for each in ready:
                 each.item.scan.clear()
-                # What was deleted does not come back.
+                # Deletions cannot be undone.
                 each.item.done = each.target is None and each.item.error is None
                 each.item.trash_id = None if each.item.kind == "trash" else each.item.trash_id
             for each in reversed(renamed):
@@ -275,7 +277,7 @@ class Changes:
             each.item.trash_id = None
 
     def _cross(self, each: Opened, go_on: Callable[[], None]) -> None:
-        """Move by a verified copy: it takes its place, and then the original goes."""
+        """Move by a verified copy: the copy takes its new path, then the original is deleted."""
         item, target = each.item, each.target
         assert target is not None
         copy_place = target._replace(name=f"{PREFIX}{each.intent}")
@@ -312,7 +314,7 @@ class Changes:
             disk.remove(copy_place, force=True)
             return
         if item.target and stat.S_ISDIR(each.status.st_mode):
-            # All in it has other inodes now.
+            # Everything below it has new inodes.
             item.scan.append(item.target)
         try:
             copy.delete_original()
@@ -326,18 +328,18 @@ class Changes:
                 item.scan.append(item.source)
             db.execute("DELETE FROM intent WHERE id = ?", (each.intent,))
 
-    # After a crash
+    # Recovery after a crash
 
     @staticmethod
     def noted(db: apsw.Connection) -> list[int]:
-        """What was begun and not seen to its end, or is under way."""
+        """Return the intents that were not completed, or are in progress."""
         return [id_ for (id_,) in fetch_all(db, "SELECT id FROM intent")]
 
     def heal(self, only: Collection[int]) -> list[str]:
-        """Have the index follow what was noted and not seen to its end; answers paths that are to be scanned.
+        """Update the index for intents that were not completed. Returns the paths to scan.
 
         Raises:
-            DiskFull: nothing was noted of it.
+            DiskFull: nothing was stored.
         """
         if not only:
             return []
@@ -354,7 +356,7 @@ class Changes:
         self, db: apsw.Connection, id_: int, kind: str, source: str, target: str | None, inode: int, device: int,
         trash_id: int | None,
     ) -> list[str]:  # fmt: skip
-        _log.warning("%s of %s did not finish: the index is brought in step with the disk", kind, source)
+        _log.warning("%s of %s did not finish; updating the index from the disk", kind, source)
         self._remove_copy(id_, target)
         is_in_trash = os.path.lexists(self._trash / str(trash_id))
         if kind == "restore" and not is_in_trash and trash_id is not None and target is not None:
@@ -369,7 +371,7 @@ class Changes:
         return [path for path in changed if self._follow.seen(db, path)]
 
     def _remove_copy(self, intent: int, target: str | None) -> None:
-        """What a crash left of a copy under way."""
+        """Remove what a crash left of an unfinished copy."""
         folder = str(self._trash) if target is None else paths.split(target)[0]
         with contextlib.suppress(Refused, FileNotFoundError):
             if target is None:
@@ -382,7 +384,7 @@ class Changes:
     # The trash
 
     def empty(self, ids: Sequence[int]) -> list[str]:
-        """Delete these items of the trash for good; answers what could not be."""
+        """Permanently delete items of the trash. Returns an error message for each failure."""
         problems = []
         with self._open_trash() as folder:
             for id_ in ids:

@@ -1,5 +1,5 @@
-"""`rename-files`, `move-files`, `delete-files` and the trash, with their dry runs: each item of a dry run sees the disk
-as those before it would have left it."""
+"""`rename-files`, `move-files`, `delete-files` and the trash, with dry runs: each item of a dry run sees the disk as
+the previous items would have left it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from linckia.services.runtime.handlers import Context, handles
 
 T = TypeVar("T", ops.Relocations, ops.Deletions)
 
-_OF_NOTES = "links of other notes to a renamed Markdown note stay as they are; rename_note rewrites them"
+_OF_NOTES = "links from other notes to a renamed Markdown note are not updated; use rename_note to rewrite them"
 
 MAX_TOLD = 100
-"""Changed paths of one call that are published to subscribers."""
+"""Most changed paths per call that subscribers are notified of."""
 
 
 class Changing(Family):
@@ -53,7 +53,7 @@ class Changing(Family):
                 return
 
             def go_on(done: int) -> None:
-                # A call that is cancelled ends before the next item.
+                # A cancelled call ends before the next item.
                 trio.from_thread.check_cancelled()
                 trio.from_thread.run_sync(ctx.progress, done, len(items))
 
@@ -66,7 +66,7 @@ class Changing(Family):
                 named.tell(self._core.env, *(f"nodes{path}" for path in dict.fromkeys(changed[:MAX_TOLD])))
 
     async def _index(self, items: Sequence[Item]) -> None:
-        """Have the index know all that was done; later, where the disk has no room for it now."""
+        """Update the index for everything that was done, or later if the disk is too full now."""
         unread = list(dict.fromkeys(path for item in items for path in item.scan))
         restored = [item.trash_id for item in items if item.kind == "restore" and item.trash_id]
         try:
@@ -113,7 +113,7 @@ class Changing(Family):
     @handles(ops.RestoreFiles)
     async def restore(self, params: ops.RestoreFiles, ctx: Context) -> ops.Relocations:
         if not params.paths and not params.items:
-            raise InvalidParams("`paths`: name what is to be restored, by its path or in `items` its id", field="paths")
+            raise InvalidParams("`paths`: required: paths to restore, or their ids in `items`", field="paths")
 
         def find(db: apsw.Connection) -> list[Item]:
             by_path = [_restorable(db, path, None, None) for path in params.paths]
@@ -122,7 +122,7 @@ class Changing(Family):
         items = await self._core.database.read(find)
         for item in items:
             if item.error is not None and self._is_permanent:
-                item.error += "; what is deleted now is gone: the setting `trash` of `[services.files]` is off"
+                item.error += "; deletions are permanent: the setting `trash` of `[services.files]` is off"
         there = [item for item in items if item.error is None]
         await self._perform(there, params.dry_run, ctx)
         return _relocations([(item.source, item.target) for item in items], items, params.dry_run)
@@ -144,7 +144,7 @@ class Changing(Family):
     async def empty_trash(self, params: ops.EmptyTrash, ctx: Context) -> ops.EmptiedTrash:
         if not params.trash_ids and params.older_than_days is None:
             raise InvalidParams(
-                "`trashIds`: name the items, or with `olderThanDays` how old they must be", field="trashIds"
+                "`trashIds`: required: the ids of the items, or their minimum age in `olderThanDays`", field="trashIds"
             )
         until = None if params.older_than_days is None else time.time_ns() - int(params.older_than_days * times.DAY_NS)
 
@@ -161,7 +161,7 @@ class Changing(Family):
 
 
 async def rejoin(core: Core, trash_ids: Sequence[int]) -> None:
-    """Have these items, which came back from the trash and are scanned, in their sets again."""
+    """Add items that were restored from the trash and scanned to their sets again."""
 
     def change(db: apsw.Connection) -> None:
         for trash_id in trash_ids:
@@ -172,7 +172,7 @@ async def rejoin(core: Core, trash_ids: Sequence[int]) -> None:
 
 
 def _cleaned(path: str) -> str:
-    """As it was written, where it is no path: the item says so then."""
+    """Clean a path; an invalid one is returned as given, and reported later for its item."""
     try:
         return paths.clean(path, "path")
     except InvalidParams:
@@ -182,10 +182,10 @@ def _cleaned(path: str) -> str:
 def _restorable(db: apsw.Connection, path: str, trash_id: int | None, to: str | None) -> Item:
     if trash_id is None:
         row = fetch_one(db, "SELECT id, path FROM trash WHERE path = ? ORDER BY id DESC", (_cleaned(path),))
-        missing = f"`paths`: {paths.shown(path)} is not in the trash; list-trash has what is"
+        missing = f"`paths`: {paths.shown(path)} is not in the trash; see list-trash"
     else:
         row = fetch_one(db, "SELECT id, path FROM trash WHERE id = ?", (trash_id,))
-        missing = f"`trashId`: there is no item {trash_id} in the trash; list-trash has those there are"
+        missing = f"`trashId`: no item {trash_id} in the trash; see list-trash"
     if row is None:
         return Item("restore", path, path, error=missing)
     return Item(
@@ -208,13 +208,13 @@ def _relocations(given: Sequence[tuple[str, str]], items: Sequence[Item], dry_ru
 
 
 def _told(answer: Callable[..., T], results: Sequence[ops.Outcome], dry_run: bool) -> T:
-    """All outcomes; where these are too long for an answer, those that failed before the others, and what was left."""
+    """Build the answer with all outcomes. If they do not fit, failures come first and the summary says so."""
     shown, cut = fitting(results)
     if cut:
         shown, _ = fitting(sorted(results, key=lambda result: result.status != "error"))
     summary = (
-        f"These are {len(shown)} of {len(results)} outcomes, those that failed first, as many as fit into {MAX_BYTES}"
-        " bytes; `succeeded` and `failed` count all."
+        f"Truncated to {len(shown)} of {len(results)} outcomes, failures first, to fit into {MAX_BYTES} bytes;"
+        " `succeeded` and `failed` count all of them."
     )
     failed = sum(result.status == "error" for result in results)
     return answer(
@@ -224,7 +224,7 @@ def _told(answer: Callable[..., T], results: Sequence[ops.Outcome], dry_run: boo
 
 
 class _Preview:
-    """The disk as the items so far would have left it; blocks."""
+    """The disk as the previous items would have left it; blocks."""
 
     def __init__(self, changes: Changes, roots: FileRoots) -> None:
         self._changes = changes
@@ -232,7 +232,7 @@ class _Preview:
         self._moves: list[tuple[str, str | None]] = []
 
     def run(self, items: Sequence[Item]) -> None:
-        """Note in each item, in their order, what would become of it."""
+        """Predict the result of each item, in order."""
         for item in items:
             try:
                 self._run(item)
@@ -264,7 +264,7 @@ class _Preview:
             above = paths.parent(above)
         folder = self._status(above)
         if folder is None:
-            raise Refused(f"`{item.target_field}`: there is no directory {paths.shown(above)}")
+            raise Refused(f"`{item.target_field}`: directory {paths.shown(above)} does not exist")
         if not stat.S_ISDIR(folder.st_mode):
             raise Refused(f"`{item.target_field}`: {paths.shown(above)} is not a directory")
         if self._status(target) is not None:
@@ -273,7 +273,7 @@ class _Preview:
         self._moves.append((source or "", target))
 
     def _origin(self, path: str) -> str | None:
-        """Where on the disk that is now which would be at a path; None where nothing would be."""
+        """Return the current path of the entry that the moves so far would put at `path`, or None."""
         for source, target in reversed(self._moves):
             if target is not None and paths.is_within(path, (target,)):
                 if not source:
@@ -285,7 +285,7 @@ class _Preview:
 
     def _status(self, path: str) -> os.stat_result | None:
         if any(target == path and not source for source, target in self._moves):
-            # Of the trash; enough is known of it to stand in the way.
+            # Restored from the trash; any status will do to show that the path is taken.
             return os.lstat("/")
         origin = self._origin(path)
         if origin is None:
@@ -305,4 +305,4 @@ class _Preview:
     def _check_writable(self, path: str) -> None:
         above = self._origin(paths.parent(path))
         if above is not None and os.path.isdir(paths.to_os(above)) and not os.access(paths.to_os(above), os.W_OK):
-            raise Refused(f"{paths.shown(above)} may not be written to")
+            raise Refused(f"{paths.shown(above)} is not writable")

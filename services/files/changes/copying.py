@@ -1,8 +1,8 @@
-"""Copies to another file system that may take the original's place: verified byte by byte, with modes, owners, times,
-extended attributes and hard links, and forgotten where the original changed meanwhile.
+"""Copies to another file system that may replace the original.
 
-The copy is made under a name of its own beside its place, is on the disk before it gets its name, and the original is
-deleted only where it is still what was copied. Whatever goes wrong before that leaves the original alone.
+A copy is verified byte by byte and keeps modes, owners, times, extended attributes and hard links; it is discarded if
+the original changed meanwhile. It is made under a temporary name next to its target and is durable before it gets its
+final name. The original is deleted only if it is unchanged. Any earlier failure leaves the original untouched.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from linckia.services.files.changes import disk
 from linckia.services.files.changes.disk import Place, Refused
 
 PREFIX = ".linckia-moving-"
-"""Of names of copies under way, which a crash may leave."""
+"""Name prefix of unfinished copies, which a crash may leave behind."""
 
 CHUNK = 1 << 20
 MAX_DEPTH = 500
-"""Directories within each other that can be copied."""
+"""Deepest nesting of directories that can be copied."""
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _State(NamedTuple):
-    """What must still be so of an original when it is deleted."""
+    """What must be unchanged in an original before it is deleted."""
 
     inode: int
     size: int
@@ -41,26 +41,25 @@ class _State(NamedTuple):
     @classmethod
     def of(cls, status: os.stat_result) -> _State:
         folder = stat.S_ISDIR(status.st_mode)
-        # Of a directory its names are compared instead.
+        # Directories are compared by their names instead.
         return cls(status.st_ino, 0 if folder else status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 class Copy:
-    """One copy; `make` it, then, with the copy in its place, `delete_original`."""
+    """A copy in progress: call `make`, put the copy in its place, then call `delete_original`."""
 
     def __init__(self, source: Place, target: Place, go_on: Callable[[], None]) -> None:
-        """`go_on` is called now and then and may raise to stop the copy."""
+        """`go_on` is called periodically and may raise to stop the copy."""
         self._source = source
         self._target = target
         self._go_on = go_on
         self._states: dict[str, _State] = {}
         self._links: dict[tuple[int, int], str] = {}
-        """Where, below the top of the copy, an inode of several links was copied to."""
+        """The path, relative to the top of the copy, to which an inode with several links was copied."""
         self._top = -1
 
     def make(self) -> None:
-        """Copy and verify. Raises Refused where it cannot be copied, or changed meanwhile; nothing is left of the
-        copy."""
+        """Copy and verify. Raises Refused if it cannot be copied or changed meanwhile; no partial copy is left."""
         try:
             self._copy(self._source.folder, self._source.name, self._target.folder, self._target.name, "", 0)
             disk.sync(self._target.folder)
@@ -68,18 +67,18 @@ class Copy:
             with contextlib.suppress(FileNotFoundError):
                 disk.remove(self._target, force=True)
             if isinstance(error, OSError):
-                raise Refused(f"it cannot be copied: {disk.said(self._source.path, error)}") from None
+                raise Refused(f"cannot copy: {disk.said(self._source.path, error)}") from None
             raise
 
     def delete_original(self) -> None:
-        """Delete what was copied. Raises Refused where something changed since or cannot be deleted; that, and what
-        holds it, is still there."""
+        """Delete the original. Raises Refused if anything in it has changed or cannot be deleted; that, and the
+        directories that contain it, remain."""
         left = self._delete(self._source.folder, self._source.name, "")
         disk.sync(self._source.folder)
         if left:
             raise Refused(
-                f"it was copied, and some of the original is left: {len(left)} entries changed meanwhile or cannot be"
-                f" deleted, {paths.shown(paths.to_text(left[0]))} for one"
+                f"copied, but part of the original remains: {len(left)} entries changed meanwhile or cannot be"
+                f" deleted, for example {paths.shown(paths.to_text(left[0]))}"
             )
 
     def _copy(self, from_: int, name: str, to: int, new: str, at: str, depth: int) -> None:
@@ -105,13 +104,13 @@ class Copy:
         elif kind == stat.S_IFIFO:
             os.mkfifo(new, stat.S_IMODE(status.st_mode), dir_fd=to)
         else:
-            raise Refused(f"{paths.shown(self._source.path + paths.to_text(at))} is a device or socket: not copied")
+            raise Refused(f"cannot copy {paths.shown(self._source.path + paths.to_text(at))}: it is a device or socket")
 
     def _copy_folder(
         self, from_: int, name: str, to: int, new: str, at: str, depth: int, status: os.stat_result
     ) -> None:
         if depth >= MAX_DEPTH:
-            raise Refused(f"directories lie in each other more than {MAX_DEPTH} deep: not copied")
+            raise Refused(f"cannot copy: directories are nested more than {MAX_DEPTH} levels deep")
         os.mkdir(new, 0o700, dir_fd=to)
         with (
             disk.open_at(name, disk.O_READ_FOLDER, from_) as source,
@@ -135,7 +134,7 @@ class Copy:
                     rest = rest[os.write(target, rest) :]
             _keep(source, target, status)
             os.fsync(target)
-            # What is read now shall come from the disk where the system allows that.
+            # Verify the data on disk rather than in the page cache, if the system allows it.
             os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
             os.lseek(target, 0, os.SEEK_SET)
             written = hashlib.blake2b()
@@ -145,16 +144,16 @@ class Copy:
             if read.digest() != written.digest():
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             if _State.of(os.fstat(source)) != _State.of(status):
-                raise Refused(f"{paths.shown(self._source.path)} changed while it was copied")
+                raise Refused(f"{paths.shown(self._source.path)} changed while it was being copied")
 
     def _delete(self, above: int, name: str, at: str) -> list[str]:
-        """Delete the entries that are unchanged since they were copied; answers the others."""
+        """Delete the entries that are unchanged since they were copied. Returns the others."""
         try:
             status = os.stat(name, dir_fd=above, follow_symlinks=False)
             state = self._states.get(at)
             if not stat.S_ISDIR(status.st_mode):
                 now = _State.of(status)
-                # A name that went before, of the same inode, has changed its ctime.
+                # Deleting another name of the same inode has changed its ctime.
                 if state is None or (now != state and not (status.st_nlink and now[:3] == state[:3] and self._links)):
                     return [name]
                 os.unlink(name, dir_fd=above)
@@ -169,12 +168,12 @@ class Copy:
         except FileNotFoundError:
             return []
         except OSError:
-            # It stays, and is named.
+            # It remains, and is reported.
             return [name]
 
 
 def _keep(source: int, target: int, status: os.stat_result) -> None:
-    """Attributes, owner, mode and times, as far as they may be set."""
+    """Copy attributes, owner, mode and times, as far as permitted."""
     with contextlib.suppress(OSError):
         for name in os.listxattr(source):
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Changes on the disk that cannot be redirected by links, and that never overwrite.
+"""Changes on disk that links cannot redirect, and that never overwrite anything.
 
-What is changed is a name in an open directory, reached from its root name by name with no link followed: a directory
-that is swapped for a link meanwhile is not entered. Names here are as `os` has them; messages are for clients.
+A change applies to a name in an open directory, which is reached from its root name by name without following links: a
+directory that is swapped for a link meanwhile is not entered. Names here are in `os` form; messages are for clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ O_READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def open_at(name: str, flags: int, folder: int | None = None, mode: int = 0o777) -> Iterator[int]:
-    """A descriptor, closed at the end. Raises OSError."""
+    """Open a descriptor and close it on exit. Raises OSError."""
     descriptor = os.open(name, flags, mode, dir_fd=folder)
     try:
         yield descriptor
@@ -34,20 +34,20 @@ def open_at(name: str, flags: int, folder: int | None = None, mode: int = 0o777)
 
 
 class Refused(Exception):
-    """One item cannot be done; nothing of it was. The message is for the client."""
+    """An item that cannot be processed; nothing of it was done. The message is for the client."""
 
 
 class Place(NamedTuple):
     """A name in an open directory."""
 
     folder: int
-    """Its descriptor, good for `dir_fd` alone."""
+    """Descriptor of the directory, usable only as `dir_fd`."""
     name: str
     path: str
-    """All of it, as text."""
+    """The full path, as text."""
 
     def status(self) -> os.stat_result | None:
-        """Of the entry, no link followed; None where there is none. Raises OSError."""
+        """Stat the entry without following links; None if it does not exist. Raises OSError."""
         try:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -56,10 +56,10 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Item:
-    """One change, and what became of it."""
+    """A change and its result."""
 
     kind: str
-    """move, trash, restore or delete."""
+    """"move", "trash", "restore" or "delete"."""
     source: str
     target: str = ""
     source_field: str = "from"
@@ -69,17 +69,17 @@ class Item:
     make: bool = False
     error: str | None = None
     scan: list[str] = field(default_factory=list)
-    """Paths that are to be scanned, for the index to know all of it."""
+    """Paths to scan so that the index is complete."""
     done: bool = False
 
     def paths(self) -> tuple[str, ...]:
-        """Those that clients know."""
+        """Return the paths known to clients."""
         return tuple(path for path in (self.source, self.target) if path)
 
 
 @dataclass(slots=True)
 class Opened:
-    """An item with its places."""
+    """An item with its opened source and target."""
 
     item: Item
     source: Place
@@ -87,20 +87,20 @@ class Opened:
     status: os.stat_result
     intent: int = 0
     note: Note | None = None
-    """Of an item for the trash."""
+    """The trash note of an item to be moved to the trash."""
     crosses: bool = False
 
 
 @contextlib.contextmanager
 def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved: str = "") -> Iterator[Place]:
-    """The place of a path, of which every link but the last is followed.
+    """Open the place of a path, resolving every link but the last.
 
     Args:
-        make: make the directories that lead to it and are missing.
-        moved: as `FileRoots.place`.
+        make: create missing parent directories.
+        moved: see `FileRoots.place`.
 
     Raises:
-        Refused: it is no path below the roots, is denied or itself a root, or a directory that leads to it is missing.
+        Refused: the path is outside the roots, denied or itself a root, or a parent directory is missing.
     """
     place = placed(roots, path, field, moved=moved)
     root = max((root for root in roots.paths if paths.is_within(place, (root,))), key=len)
@@ -117,7 +117,7 @@ def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved
             raise
     except OSError as error:
         if error.errno == errno.ENOENT:
-            raise Refused(f"`{field}`: there is no directory {paths.shown(paths.of_folder(at))}") from None
+            raise Refused(f"`{field}`: directory {paths.shown(paths.of_folder(at))} does not exist") from None
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             raise Refused(f"`{field}`: {paths.shown(paths.of_folder(at))} is not a directory") from None
         raise Refused(f"`{field}`: {said(paths.of_folder(at), error)}") from None
@@ -128,13 +128,13 @@ def opened(roots: FileRoots, path: str, field: str, *, make: bool = False, moved
 
 
 def placed(roots: FileRoots, path: str, field: str, *, moved: str = "") -> str:
-    """The path with every link but the last followed (see `FileRoots.place`). Raises Refused."""
+    """Return the path with every link but the last resolved (see `FileRoots.place`). Raises Refused."""
     try:
         place = roots.place(paths.clean(path, field), field, moved=moved)
     except LinckiaError as error:
         raise Refused(error.failure.message) from None
     if place in roots.paths:
-        raise Refused(f"`{field}`: {paths.shown(place)} is a root, which stays where it is")
+        raise Refused(f"`{field}`: {paths.shown(place)} is a root and cannot be changed")
     return place
 
 
@@ -153,41 +153,41 @@ def _step(above: int, name: str, *, make: bool) -> int:
 
 
 def said(path: str, error: OSError) -> str:
-    """A failure at a path, in words."""
+    """Format an error at a path."""
     return f"{paths.shown(path)}: {os.strerror(error.errno or 0)}"
 
 
 def where(error: OSError) -> str:
-    """Where in a directory it was, in words."""
+    """Describe where in a directory a deletion failed."""
     inside = error.filename
-    return f" ({paths.shown(paths.to_text(inside))}; what comes before it is gone)" if isinstance(inside, str) else ""
+    return f" ({paths.shown(paths.to_text(inside))}; everything before it is gone)" if isinstance(inside, str) else ""
 
 
 def not_empty(path: str) -> str:
-    """That a directory is not deleted, in words."""
-    return f"`path`: {paths.shown(path)} is a directory that is not empty; `force` deletes it"
+    """Return the message for a directory that is not empty."""
+    return f"`path`: {paths.shown(path)} is a directory and not empty; set `force` to delete it"
 
 
 def exists(named: str, path: str) -> str:
-    """That nothing is overwritten, in words."""
-    return f"`{named}`: {paths.shown(path)} exists already, and nothing is overwritten"
+    """Return the message for a target that exists."""
+    return f"`{named}`: {paths.shown(path)} already exists and is not overwritten"
 
 
 def check_not_inside(source: str, target: str, named: str) -> None:
-    """Raises Refused."""
+    """Raises Refused if the target is inside the source."""
     if target != source and paths.is_within(target, (source,)):
-        raise Refused(f"`{named}`: {paths.shown(target)} lies within the directory to be moved")
+        raise Refused(f"`{named}`: {paths.shown(target)} is inside the directory to be moved")
 
 
 def sync(folder: int) -> None:
-    """Have the names in a directory on the disk. Raises OSError."""
-    # One that may be written to and not read cannot be asked.
+    """Make the names in a directory durable. Raises OSError."""
+    # A directory that is writable but not readable cannot be synced.
     with contextlib.suppress(PermissionError), open_at(".", O_READ_FOLDER, folder) as readable:
         os.fsync(readable)
 
 
 def sync_all(ready: Iterable[Opened]) -> None:
-    """Have the names that changed on the disk, each directory once."""
+    """Make the changed names durable, syncing each directory once."""
     synced = set()
     for each in ready:
         for place in (each.source, each.target):
@@ -202,14 +202,14 @@ def sync_all(ready: Iterable[Opened]) -> None:
 
 
 def is_empty(place: Place) -> bool:
-    """Whether the directory at a place has nothing in it. Raises OSError."""
+    """True if the directory is empty. Raises OSError."""
     with open_at(place.name, O_READ_FOLDER, place.folder) as descriptor, os.scandir(descriptor) as entries:
         return next(entries, None) is None
 
 
 def remove(place: Place, *, force: bool) -> None:
-    """Remove an entry; with `force` also a directory with all its content. Raises OSError where it, or something in it,
-    cannot be removed; what could be is gone."""
+    """Remove an entry; with `force`, also a directory with all its content. Raises OSError if it, or something in it,
+    cannot be removed; everything before that is gone."""
     status = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(place.name, dir_fd=place.folder)
@@ -220,7 +220,7 @@ def remove(place: Place, *, force: bool) -> None:
 
 
 def _empty(descriptor: int, path: str) -> None:
-    """Take all out of an open directory, and close it."""
+    """Remove everything in an open directory, and close it."""
     stack: list[tuple[int, str, Iterator[os.DirEntry[str]]]] = []
     try:
         stack.append((descriptor, "", _entries(descriptor)))
@@ -246,7 +246,7 @@ def _empty(descriptor: int, path: str) -> None:
 
 
 def _entries(descriptor: int) -> Iterator[os.DirEntry[str]]:
-    # Read when first asked for: by then the descriptor is where it will be closed.
+    # Read on the first `next`: by then the descriptor is on the stack that closes it.
     with os.scandir(descriptor) as entries:
         found = list(entries)
     yield from found

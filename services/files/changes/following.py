@@ -1,8 +1,8 @@
-"""The index after a change on the disk: what was moved keeps its row, its place in resource sets and all below it; what
-comes back from the trash is in its sets again.
+"""Updates the index after a change on disk.
 
-Each function belongs to a transaction; those that change the tree hold off every scan, and tell scans what they may
-have read before.
+Moved entries keep their rows, their resource sets and everything below them; entries restored from the trash rejoin
+their sets. Each function runs within a transaction. Those that change the tree keep all scans from writing, and
+invalidate what scans may have read before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from linckia.services.files.store import schema
 from linckia.services.files.store.sql import fetch_all, fetch_value
 
 SALVAGED = 0
-"""Stands for an item of the trash: what was in sets in a damaged database."""
+"""Trash id that stands for the former set members of a damaged database."""
 
 
 class Follow:
-    """Has the index follow changes."""
+    """Updates the index after changes."""
 
     def __init__(self, tree: Tree) -> None:
         _, self._invalidations, self._ignored = tree
@@ -32,7 +32,8 @@ class Follow:
         return self._ignored is not None and self._ignored(*paths.split(path), found.kind == schema.DIRECTORY)
 
     def moved(self, db: apsw.Connection, source: str, target: str) -> bool:
-        """What was at one clean path is at another now; answers whether the new one must be scanned."""
+        """Store that an entry has moved from one clean path to another. Returns True if the new path must be
+        scanned."""
         found = look(target)
         if found is None:
             return self.seen(db, source) | self.seen(db, target)
@@ -42,7 +43,7 @@ class Follow:
             edit.remove(stale)
         stored = find(db, source)
         if stored is not None and (stored.kind != found.kind or self._is_ignored(target, found)):
-            # It leaves the index, or the index had not heard yet that something else is there.
+            # It is now ignored, or the index did not know yet that something else is at this path.
             edit.remove(stored)
             stored = None
         edit.flush()
@@ -68,12 +69,12 @@ class Follow:
             edit.flush()
         if found.kind != schema.DIRECTORY or not is_shown:
             return False
-        # Whether some directory at or below it is stored and was never listed, or is to be listed again.
+        # Check for directories at or below it that were never listed, or need to be listed again.
         unread = "SELECT 1 FROM folder WHERE path >= ? AND path < ? AND fingerprint IS NULL AND problem IS NULL LIMIT 1"
         return stored is None or fetch_value(db, unread, _inside(target)) is not None
 
     def seen(self, db: apsw.Connection, path: str) -> bool:
-        """What is at a clean path now, or that nothing is; answers whether it must be scanned."""
+        """Update the entry at a clean path, or remove it if nothing is there. Returns True if it must be scanned."""
         edit = Edit(db, time.time_ns())
         found, stored = look(path), find(db, path)
         must_scan = False
@@ -93,7 +94,7 @@ class Follow:
         return must_scan
 
     def _refresh(self, db: apsw.Connection, edit: Edit, path: str) -> None:
-        """The directories above a clean path, which have changed with it."""
+        """Update the directories above a changed path, which have changed too."""
         self._invalidations.add(paths.split(path)[0] or "/")
         for at in paths.ancestors(path):
             stored = find_scanned(db, at)
@@ -112,7 +113,7 @@ def _inside(path: str) -> tuple[str, str]:
 
 
 def _move_scans(db: apsw.Connection, source: str, target: str) -> None:
-    """When a path was scanned moves with it."""
+    """Move the scan times of a path along with it."""
     db.execute("DELETE FROM scan WHERE root = ? OR (root >= ? AND root < ?)", (target, *_inside(target)))
     at = last_scan(db, source)
     db.execute(
@@ -123,11 +124,11 @@ def _move_scans(db: apsw.Connection, source: str, target: str) -> None:
         db.execute("INSERT OR IGNORE INTO scan VALUES(?, ?)", (target, at))
 
 
-# Members of sets, through the trash
+# Set members in the trash
 
 
 def remember(db: apsw.Connection, trash_id: int, path: str) -> None:
-    """Note the sets of the entry at a clean path, and of all below it, which goes into the trash."""
+    """Record the sets of the entry at a clean path, and of everything below it, before it goes into the trash."""
     stored = find(db, path)
     if stored is None:
         return
@@ -142,25 +143,25 @@ def remember(db: apsw.Connection, trash_id: int, path: str) -> None:
 
 
 def came_back(db: apsw.Connection, trash_id: int, target: str) -> None:
-    """The item is at a clean path now; what the index has of it is in its sets again."""
+    """Store where an item was restored; whatever is indexed of it rejoins its sets."""
     db.execute("UPDATE trash_member SET target = ? WHERE trash_id = ?", (target, trash_id))
     _rejoin(db, trash_id)
 
 
 def waiting(db: apsw.Connection) -> list[tuple[int, str]]:
-    """Items that came back, of which not all was in the index then: their number and where they are."""
+    """Return the ids and paths of restored items that were not fully indexed."""
     rows = fetch_all(db, "SELECT DISTINCT trash_id, target FROM trash_member WHERE target <> ''")
     return [(trash_id, target) for trash_id, target in rows]
 
 
 def scanned(db: apsw.Connection, trash_id: int = SALVAGED) -> None:
-    """All of a restored item is in the index now; members that are not there no longer exist."""
+    """Store that a restored item is fully indexed; set members that are still missing no longer exist."""
     _rejoin(db, trash_id)
     db.execute("DELETE FROM trash_member WHERE trash_id = ? AND target IS NOT NULL", (trash_id,))
 
 
 def _rejoin(db: apsw.Connection, trash_id: int) -> None:
-    # What stays when all but slashes is trimmed from the right is the path of the folder, with its slash.
+    # Trimming everything but slashes from the right leaves the folder's path with its slash.
     there = (
         "SELECT tm.set_id, e.id, tm.added, tm.inside FROM (SELECT *, target || inside AS path FROM trash_member"
         " WHERE trash_id = ? AND target IS NOT NULL) tm"

@@ -1,5 +1,7 @@
-"""Files written with the index in step, and what was in them kept in the trash: noted before it is begun, as every
-change of the disk is, so that a death in between is followed at the next start."""
+"""Writes files with the index updated to match, and their previous content kept in the trash.
+
+Like every change on disk, a write is recorded before it begins, so that the next start can complete it after a crash.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,13 @@ class _Noted:
 
 
 class Writing:
-    """Writes; blocks. Several may write at once, of one file one after the other."""
+    """Writes files; blocks. Writes to different files may be concurrent; writes to the same file are serialized."""
 
     def __init__(self, tree: Tree, roots: FileRoots, data_dir: Path, owe: Callable[[int], None]) -> None:
-        """
+        """Create a writer.
+
         Args:
-            owe: told of a change that was noted, and that the index could not follow.
+            owe: called for a recorded change that the index could not follow.
         """
         self._owe = owe
         self._database = tree.database
@@ -51,8 +54,8 @@ class Writing:
         self, path: str, change: Callable[[bytes], bytes], *, if_match: str | None, dry_run: bool = False,
         keep: bool = False,
     ) -> tuple[Rewritten, int | None]:  # fmt: skip
-        """Change the file at a clean path as `runtime.rewrite` does, and raise as that does; with `keep`, what was in
-        it goes to the trash, and its number there is answered."""
+        """Change the file at a clean path with `runtime.rewrite`, and raise the same errors. With `keep`, its previous
+        content goes to the trash, and the trash id is returned."""
         noted: _Noted | None = None
 
         def replacing(done: Rewritten) -> None:
@@ -76,14 +79,14 @@ class Writing:
         return done, None if noted is None else noted.trash_id
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a file at a clean real path where nothing is, with the directories that lead to it.  Raises as
-        `runtime.rewrite.create`."""
+        """Create a file, and missing parent directories, at a clean real path where nothing exists. Raises the same
+        errors as `runtime.rewrite.create`."""
         made = [each for each in _down_to(path) if not os.path.lexists(paths.to_os(each))] or [path]
         noted = self._begin(made[0], "edit", 0)
         try:
             rewrite.create(paths.to_os(path), self._roots.all, content)
         except BaseException:
-            # Directories may have been made.
+            # Directories may have been created.
             self._finish(noted, made)
             raise
         self._finish(noted, made)
@@ -95,7 +98,7 @@ class Writing:
             if kind == "trash":
                 db.execute("INSERT INTO trash(path, kind, size, deleted) VALUES(?,?,?,?)", astuple(note))
                 trash_id = db.last_insert_rowid()
-            # The inode is that of something moved, which this is not.
+            # No inode is stored: it identifies something moved, and this is not a move.
             db.execute(
                 "INSERT INTO intent(kind, source, target, inode, device, trash_id) VALUES(?,?,NULL,0,0,?)",
                 (kind, path, trash_id),
@@ -116,8 +119,8 @@ class Writing:
                 os.fchmod(kept, stat.S_IMODE(status.st_mode))
 
     def _finish(self, noted: _Noted, made: Sequence[str]) -> None:
-        """The file is written: the index follows, down through the directories that were made; later, where it has no
-        room now, for what is written is not to be said to have failed."""
+        """Update the index after a write, from the first directory that was created downwards. If the index has no room
+        now, it follows later: a successful write must not be reported as failed."""
         try:
             with self._database.transaction() as db:
                 for path in made:
@@ -127,7 +130,7 @@ class Writing:
             self._owe(noted.intent)
 
     def _undo(self, noted: _Noted) -> None:
-        """The file was not written."""
+        """Discard the record of a file that was not written."""
         if noted.trash_id is not None:
             (self._trash / str(noted.trash_id)).unlink(missing_ok=True)
         try:
@@ -141,5 +144,5 @@ class Writing:
 
 
 def _down_to(path: str) -> list[str]:
-    """The directories above a clean path, the highest first, and itself."""
+    """Return the directories above a clean path, the highest first, and the path itself."""
     return [*reversed(list(paths.ancestors(path))), path]

@@ -1,1 +1,1 @@
-"""The tree as it is stored, and the scans and single changes that keep it in step with the disk."""
+"""The stored tree, and the scans and single updates that keep it in sync with the disk."""

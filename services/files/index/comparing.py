@@ -1,9 +1,9 @@
-"""Which of the directories that are stored are as they were when they were listed.
+"""Finds the stored directories that have changed since they were listed.
 
-A rescan reads the stored directories in the order of their paths, some thousand entries at a time. It examines one such
-piece itself while processes of the service `compare` examine the next ones, for a Python process uses one processor. A
-piece that they do not answer, in time or at all, is examined here, so a rescan depends on them for its speed only.
-Pieces come back in their order, and no more of them are held than keep the others busy.
+A rescan reads the stored directories in path order, some thousand entries at a time. It examines one such piece itself
+while processes of the service `compare` examine the next ones, since a Python process uses a single processor. A piece
+that they do not return in time is examined here: the other processes only make a rescan faster. Results are returned in
+order, and only as many pieces are held as keep the others busy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PIECE_ENTRIES = 2_000
 PIECE_FOLDERS = 500
 
 ELSEWHERE = 6
-"""Pieces that others look at, or that wait for them to."""
+"""Number of pieces in flight to other processes."""
 
 HELD = 3 * ELSEWHERE
 
@@ -43,15 +43,15 @@ TIMEOUT_S = 10.0
 """A piece takes milliseconds unless the disk is slow, and then the scan would wait for the same disk."""
 
 PATIENCE_S = 0.2
-"""Between two looks at whether the scan is to stop, while there is nothing else to be done."""
+"""Interval between checks for cancellation while waiting for another process."""
 
 COLLECTIONS = (100_000, 50, 100)
-"""Thresholds of the garbage collector: the objects of a scan, millions of them, are in no cycles, and looking for some
-took an eighth of its time."""
+"""Garbage collector thresholds: a scan creates millions of objects without cycles; looking for cycles took an eighth of
+its time."""
 
 
 class Known(NamedTuple):
-    """A directory as it is stored; `path` ends in a slash."""
+    """A directory as stored; `path` ends in a slash."""
 
     id: int
     path: str
@@ -62,19 +62,19 @@ class Known(NamedTuple):
 
 
 Listed = Sequence[tuple[str, bytes]]
-"""Directories, each a path with slash and the fingerprint of its listing; an empty one is always different."""
+"""Directories: paths with slash, and the fingerprints of their listings. An empty fingerprint counts as changed."""
 
 Future = concurrent.futures.Future[list[int]]
 
 Look = Callable[[Listed], list[int]]
-"""As `different`, of which the rules are known already."""
+"""Like `different`, with the rules bound."""
 
 Ask = Callable[[Listed], Future]
-"""The same by another process, which may answer with a LinckiaError instead. Does not wait for it."""
+"""Requests the same from another process, without waiting; the future may fail with LinckiaError."""
 
 
 def different(folders: Listed, ignored: Ignored | None, skipped_devices: frozenset[int]) -> list[int]:
-    """Which directories, by their place in the list, cannot be listed or are not as they were."""
+    """Return the indexes of directories that have changed or cannot be listed."""
     found = []
     for number, (path, known) in enumerate(folders):
         try:
@@ -86,9 +86,9 @@ def different(folders: Listed, ignored: Ignored | None, skipped_devices: frozens
 
 
 def fingerprint(path: str, ignored: Ignored | None, skipped_devices: frozenset[int]) -> bytes:
-    """Of a directory (path with slash), no link followed at its end; empty where not all of it can be known. Raises
-    OSError."""
-    # An ending slash would have a link followed.
+    """Compute the fingerprint of a directory (path with slash) without following a link at its end. Empty if some
+    entries could not be examined. Raises OSError."""
+    # With a trailing slash, a link would be followed.
     descriptor = open_folder(paths.of_folder(path), None)
     try:
         if skipped_devices and os.fstat(descriptor).st_dev in skipped_devices:
@@ -102,12 +102,12 @@ def fingerprint(path: str, ignored: Ignored | None, skipped_devices: frozenset[i
 def compared(
     db: apsw.Connection, root: str, last: int, look: Look, ask: Ask | None, go_on: Callable[[], None]
 ) -> Iterator[tuple[list[Known], list[int]]]:
-    """All directories at or below a path (with slash) that are stored, up to the id `last`, piece by piece; and which
-    of each piece are different.
+    """Yield all directories stored at or below a path (with slash), up to id `last`, in pieces, with the indexes of
+    those that changed.
 
     Args:
-        db: a reader; each piece has the state stored when its turn comes.
-        go_on: called now and then, and may raise.
+        db: a reader; each piece is read when its turn comes.
+        go_on: called periodically; may raise.
     """
     pieces = _pieces(db, root, last)
     held: deque[tuple[list[Known], Future]] = deque()
@@ -115,7 +115,8 @@ def compared(
     while piece is not None or held:
         go_on()
         if piece is not None:
-            # The first one as well: what one process looks at in a moment is not worth the way to another.
+            # This includes the very first piece: something one process examines in a moment is not worth sending to
+            # another.
             own = Future()
             own.set_result(look(_listed(piece)))
             held.append((piece, own))
@@ -159,7 +160,7 @@ def _pieces(db: apsw.Connection, root: str, last: int) -> Iterator[list[Known]]:
             if entries >= PIECE_ENTRIES:
                 break
         yield folders
-        # No path is the last one and a NUL.
+        # No path is the previous one with a NUL appended.
         first = folders[-1].path + "\0"
 
 
@@ -167,16 +168,16 @@ def _pieces(db: apsw.Connection, root: str, last: int) -> Iterator[list[Known]]:
 
 
 class CompareClient:
-    """Asks the service `compare` on behalf of scans in their threads."""
+    """Calls the service `compare` on behalf of scans, which run in threads."""
 
     def __init__(self, env: Environment, nursery: trio.Nursery, ignore: Sequence[str]) -> None:
-        """`nursery`: ends after the scans."""
+        """`nursery` must end after the scans."""
         self._env = env
         self._nursery = nursery
         self._ignore = tuple(ignore)
 
     def ask(self, folders: Listed, empty_devices: frozenset[int]) -> Future:
-        """Which of the directories are different, in time. For a thread of trio's."""
+        """Request which directories have changed, from a trio worker thread. Returns a future."""
         answer = Future()
         question = CompareFolders(
             paths=[path for path, _ in folders],
@@ -193,7 +194,7 @@ class CompareClient:
         except LinckiaError as error:
             answer.set_exception(error)
         except BaseException:
-            answer.set_exception(Unavailable("it ends"))
+            answer.set_exception(Unavailable("shutting down"))
             raise
         else:
             answer.set_result(found.different)
@@ -201,7 +202,7 @@ class CompareClient:
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """The service `compare`: it holds nothing, writes nothing, and is ready at once."""
+    """Open the service `compare`, which has no state and is ready at once."""
     gc.set_threshold(*COLLECTIONS)
     roots = paths.FileRoots(env.roots)
     # Two at once would only contend for the interpreter.
@@ -211,7 +212,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
     @handlers.handle(CompareFolders)
     async def compare_folders(params: CompareFolders, ctx: Context) -> Compared:
-        # What is outside the roots, or has nothing to be compared with, is different without a look at it.
+        # Directories outside the roots, or without a fingerprint, count as changed without being examined.
         fingerprints = itertools.chain(params.fingerprints, itertools.repeat(b""))
         folders = [
             (path, known if _is_folder_below(path, roots) else b"")

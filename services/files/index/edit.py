@@ -1,9 +1,9 @@
-"""Changes to the stored tree: whatever an `Edit` does, every directory's sums are right once it is finished.
+"""Changes to the stored tree: once an `Edit` is finished, every directory's sums are correct.
 
-An `Edit` belongs to one transaction. It notes what each change adds to or takes from the directory it happened in, and
-`finish` adds that to every directory above. Files with several links are kept apart: before one of them is touched it
-is noted which directories count its inode, and at the end they are counted again, so that each directory counts an
-inode below it once, whichever of its names came or went.
+An `Edit` belongs to one transaction. It records how each change affects the sums of its directory, and `finish` applies
+that to every directory above. Files with several links are handled separately: before the first change to an inode, the
+directories that count it are recorded, and at the end they are counted again. So each directory counts an inode below
+it once, whichever of its names came or went.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from linckia.services.files.store.sql import Row, fetch_all, fetch_one, fetch_va
 
 
 class Edit:
-    """Changes to the tree within one transaction; nothing is right before `finish`."""
+    """Changes to the tree within one transaction; sums are incorrect before `finish`."""
 
     def __init__(self, db: apsw.Connection, now: int) -> None:
-        """`now`: nanoseconds, what `scanned` of the entries becomes."""
+        """`now` is the time in nanoseconds that is stored in `scanned`."""
         self._db = db
         self._now = now
         self._next_id: int = fetch_value(db, "SELECT max(id) FROM entry") + 1
         self._inserts: list[Sequence[int | str]] = []
         self._parents: dict[int, int] = {}
-        """Of directories, as far as they were asked for."""
+        """Cached parents of directories."""
         self._folders: dict[int, list[int | str | bytes | None]] = {}
         self._shown: dict[int, int] = {}
-        """`folder.rows`, as far as it was asked for."""
+        """Cached values of `folder.rows`."""
         self._deltas: dict[int, list[int]] = {}
         self._groups: dict[tuple[int, int], None] = {}
         self._unlisted: set[int] = set()
-        """Directories of which single entries changed, so that their fingerprints are out of date."""
+        """Directories whose fingerprints are stale because single entries changed."""
         self.changed = False
-        """Whether anything was different from what was stored."""
+        """True if anything differed from the stored state."""
 
     # Directories
 
     def reach(self, path: str) -> int:
-        """The id of a directory, made with all that lead to it where it is not there.
+        """Return the id of a directory, creating it and its parents if they are missing.
 
-        What is made below a directory that was scanned is scanned too, with what is at its path on the disk.
+        A directory created below a scanned one counts as scanned too, with the attributes of the directory on disk.
         """
         found = find(self._db, path)
         if found is not None and found.kind == schema.DIRECTORY:
@@ -68,19 +68,19 @@ class Edit:
         return id_
 
     def path_of(self, id_: int) -> str | None:
-        """The path of a directory, with its slash; None where it is gone."""
+        """Return the path of a directory with its slash; None if it is gone."""
         pending = self._folders.get(id_)
         return str(pending[2]) if pending is not None else folder_path(self._db, id_)
 
     def put_folder(self, id_: int, path: str, listing: Listing, *, fresh: bool) -> dict[str, int]:
-        """Make the directory `id_` hold exactly what was listed, but for what could not be examined, which stays.
+        """Make the directory `id_` contain exactly what was listed; entries that could not be examined stay.
 
         Args:
-            path: of the directory, with its slash.
-            fresh: nothing is stored of it yet.
+            path: the directory's path, with its slash.
+            fresh: none of its entries are stored yet.
 
         Returns:
-            The ids of the subdirectories that were not stored before, by name.
+            The ids of newly stored subdirectories, by name.
         """
         new: dict[str, int] = {}
         if fresh:
@@ -96,14 +96,14 @@ class Edit:
                 self.remove(gone)
         problem = None
         if unknown := listing.unknown:
-            problem = f"{len(unknown)} entries could not be examined, {unknown[0]!r} for one"
+            problem = f"{len(unknown)} entries could not be examined, for example {unknown[0]!r}"
         own_files, own_size, inside = listing.totals
-        # Where something is not known, a fingerprint would say that all is.
+        # With unknown entries, a fingerprint would wrongly say that all are known.
         self._set_folder(id_, None if unknown else listing.fingerprint, problem, inside, own_files, own_size)
         return new
 
     def put(self, parent: int, path: str, found: Found) -> int:
-        """Make one entry of the directory `parent` (of `path`, with its slash) what was found; answers its id."""
+        """Store a found entry in the directory `parent` (whose `path` ends in a slash). Returns its id."""
         row = fetch_one(self._db, "SELECT * FROM entry WHERE parent = ? AND name = ?", (parent, found.name))
         before = None if row is None else Stored(*row)
         if before is None or not _is_as_stored(found, before):
@@ -129,7 +129,7 @@ class Edit:
     # Entries
 
     def _fill(self, folder: int, path: str, listing: Listing, new: dict[str, int]) -> None:
-        """Put all that was listed into an empty directory. Ordinary files, which most entries are, on a short way."""
+        """Store everything listed in an empty directory, with a fast path for ordinary files, the most common kind."""
         id_, now = self._next_id, self._stamp(folder)
         add = self._inserts.append
         size = disk = files = 0
@@ -193,7 +193,7 @@ class Edit:
         return rows
 
     def _stamp(self, parent: int) -> int:
-        """What `scanned` of an entry in a directory becomes."""
+        """Return the value of `scanned` for an entry in a directory."""
         return -self._now if self._rows_of(parent) in (schema.WHOLE, schema.INSIDE) else self._now
 
     def _put(self, parent: int, path: str, found: Found, before: Stored | None, new: dict[str, int]) -> int:
@@ -224,7 +224,7 @@ class Edit:
             if same and before.scanned and (before.size, before.disk) == (size, disk):
                 return before.id
             if links > 1:
-                # Before it leaves: as the only name so far it is counted plainly, which the touch takes back.
+                # Touch it first: while it is the only name it counts as unlinked, and the touch corrects that.
                 self._touch(inode, device)
             self._leave(before)
             self._add(parent, size, 0 if links > 1 else disk, kind == schema.FILE, 0)
@@ -236,7 +236,7 @@ class Edit:
         return before.id
 
     def remove(self, gone: Stored) -> None:
-        """Take an entry out, with all below it."""
+        """Remove an entry and everything below it."""
         self.changed = True
         self._unlisted.add(gone.parent)
         if gone.kind != schema.DIRECTORY:
@@ -250,13 +250,13 @@ class Edit:
         self._db.execute("DELETE FROM entry WHERE id = ?", (gone.id,))
 
     def move(self, moved: Stored, parent: int, name: str) -> None:
-        """Give an entry another directory and name, with all below it; there is none of that name there."""
+        """Move an entry, with everything below it, to a directory and name that are free."""
         self.flush()
         self.changed = True
         self._unlisted.update((moved.parent, parent))
         target = folder_path(self._db, parent)
         if target is None:
-            raise LookupError(f"there is no directory {parent}")
+            raise LookupError(f"no directory with id {parent}")
         if moved.kind != schema.DIRECTORY:
             self._leave(moved)
             linked = (moved.inode, moved.device) in self._groups
@@ -290,15 +290,15 @@ class Edit:
         delta[3] += directories
 
     def _leave(self, entry: Stored) -> None:
-        """Take an entry that is no directory out of the sums."""
+        """Remove a non-directory entry from the sums."""
         if entry.links > 1:
             self._touch(entry.inode, entry.device)
-        # One that is touched is out of the sums of disk sizes already, whatever `entry` said of its links before.
+        # A touched inode is no longer in the disk sums, whatever `entry` said of its links before.
         linked = (entry.inode, entry.device) in self._groups
         self._add(entry.parent, -entry.size, 0 if linked else -entry.disk, -(entry.kind == schema.FILE), 0)
 
     def _leave_folder(self, folder: Stored) -> tuple[Stored, tuple[str, str]]:
-        """Take a directory out of the sums above it; answers it as it is then, and the bounds of the paths below."""
+        """Remove a directory from the sums above it. Returns its current row, and the bounds of the paths below it."""
         self.flush()
         bounds = below(folder_path(self._db, folder.id) or "")
         linked = (
@@ -307,7 +307,7 @@ class Edit:
         )
         for inode, device in fetch_all(self._db, linked, bounds):
             self._touch(inode, device)
-        # What is still to be added goes where the directory was, and what it has then is its own.
+        # Apply pending changes where the directory was, so that its own sums are final.
         self._settle()
         (row,) = fetch_all(self._db, "SELECT * FROM entry WHERE id = ?", (folder.id,))
         now = Stored(*row)
@@ -315,7 +315,7 @@ class Edit:
         return now, bounds
 
     def _touch(self, inode: int, device: int) -> None:
-        """Note, once and before it changes, which directories count an inode of several links."""
+        """Record, once and before it changes, which directories count an inode with several links."""
         if (inode, device) in self._groups:
             return
         self._groups[inode, device] = None
@@ -324,7 +324,7 @@ class Edit:
         self._count([(parent, disk) for _, parent, disk, links in rows if links > 1], -1)
         for id_, parent, disk, links in rows:
             if links == 1:
-                # A second name was made for it since it was scanned: it is one of a group from now on.
+                # It got a second name since it was scanned: treat it as linked from now on.
                 self._add(parent, 0, -disk, 0, 0)
                 self._db.execute("UPDATE entry SET links = 2 WHERE id = ?", (id_,))
 
@@ -338,13 +338,13 @@ class Edit:
             self._add(folder, 0, sign * most, 0, 0)
             for id_ in self._chain(folder):
                 if id_ in counted:
-                    # This one and all above it count the inode already.
+                    # This directory and all above it already count the inode.
                     self._add(id_, 0, -sign * most, 0, 0)
                     break
                 counted.add(id_)
 
     def _chain(self, folder: int) -> Iterator[int]:
-        """A directory and all above it, from the inside."""
+        """Yield a directory and all directories above it, innermost first."""
         while folder > 0:
             yield folder
             parent = self._parents.get(folder)
@@ -353,24 +353,24 @@ class Edit:
                 self._parents[folder] = parent
             folder = parent
 
-    # The end
+    # Finishing
 
     def flush(self) -> None:
-        """Write what was put so far; the sums follow in `finish`."""
+        """Write the entries added so far; the sums follow in `finish`."""
         self._db.executemany("INSERT INTO entry VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", self._inserts)
         self._db.executemany("INSERT INTO folder VALUES(?,?,?,?,?,?,?,?,?,?)", map(tuple, self._folders.values()))
         self._inserts.clear()
         self._folders.clear()
 
     def finish(self) -> None:
-        """Write all of it, with the sums of every directory above a change."""
+        """Write everything, including the sums of all directories above a change."""
         self.flush()
         for inode, device in self._groups:
             query = "SELECT parent, disk FROM entry WHERE inode=? AND device=? AND kind <> 1 AND links > 1"
             self._count(fetch_all(self._db, query, (inode, device)), 1)
         self._groups.clear()
         self._settle()
-        # Else a directory that is again as it was when it was listed would pass for one that is as stored.
+        # Otherwise a directory that later returns to its listed state would wrongly count as unchanged.
         self._db.executemany(
             "UPDATE folder SET fingerprint = ? WHERE id = ? AND length(fingerprint) > 0",
             ((schema.NO_FINGERPRINT, id_) for id_ in self._unlisted),
@@ -393,7 +393,7 @@ class Edit:
 
 
 def _is_as_stored(found: Found, before: Stored) -> bool:
-    """Whether it would be the same to a fingerprint."""
+    """True if a fingerprint would not distinguish the two."""
     return (found.kind, found.inode, found.ctime) == (before.kind, before.inode, before.ctime) and (
         found.kind == schema.DIRECTORY or (found.size, found.disk) == (before.size, before.disk)
     )

@@ -1,4 +1,4 @@
-"""A job of `index`: as it runs here, and as clients are told of it."""
+"""A job of `index`: its state in this process, and its public form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from linckia.services.runtime.storage import DiskFull
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Running:
-    """A job that waits or runs in this process."""
+    """A job that is pending or running in this process."""
 
     id: int
     root: str
@@ -28,16 +28,16 @@ class Running:
     force: bool
     max_age_s: float
     rows: int | None = None
-    """What clients are to see of the path, as `folder.rows`; None: what they see already."""
+    """New value of `folder.rows` for the path, which controls the rows that clients see; None leaves it unchanged."""
     attempt: int = 1
     waiting: int = 0
-    """Calls that wait for its end."""
+    """Number of calls waiting for it to end."""
     cancelled: bool = False
     scan: Scan | None = None
     looked: bool = False
-    """Whether the scan itself is over: a later caller wants to know of what may have changed since."""
+    """True once the scan itself is over; a later caller needs a new scan to see more recent changes."""
     failure: DiskFull | None = None
-    """Why a job that a call waits for was not run."""
+    """Why a job that a call waits for did not run."""
     ended: trio.Event = field(default_factory=trio.Event)
 
     def cancel(self) -> None:
@@ -51,7 +51,7 @@ class Running:
 
 
 class Outcome(NamedTuple):
-    """Of a job."""
+    """How a job ended."""
 
     status: JobStatus
     error: str | None = None
@@ -64,17 +64,17 @@ _SELECT = (
 )
 
 Counted = Callable[[int], Counts | None]
-"""The counts of a job, by its id, where it runs."""
+"""Returns the counts of a job by its id, if it is running."""
 
 
 def find_job(db: apsw.Connection, id_: int, counted: Counted) -> Job | None:
-    """The job of this id."""
+    """Return a job by its id."""
     row = fetch_one(db, f"{_SELECT} WHERE id = ?", (id_,))
     return None if row is None else _job(row, counted)
 
 
 def every_job(db: apsw.Connection, counted: Counted) -> list[Job]:
-    """All jobs, newest first."""
+    """Return all jobs, newest first."""
     return [_job(row, counted) for row in fetch_all(db, f"{_SELECT} ORDER BY id DESC")]
 
 

@@ -1,8 +1,8 @@
-"""The jobs of `index`: each is a row that says how far it has come, and a scan in a worker thread.
+"""The jobs of `index`: each is a row that records its progress, and a scan in a worker thread.
 
-A job is durable before anyone hears of it. Of one path there is never more than one at a time: a second caller joins
-it. Jobs of which one path lies in the other's wait for each other; all others run side by side. A job whose process
-died is run once more at the next start, and fails with that cause if its process dies again.
+A job is durable before anyone is notified of it. There is never more than one job per path: a second caller joins it.
+Jobs whose paths are nested wait for each other; all others run concurrently. A job whose process died is run once more
+at the next start, and fails if its process dies again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from linckia.services.runtime.storage import DiskFull
 SCANS_AT_ONCE = 4
 MAX_ATTEMPTS = 2
 KEPT_JOBS = 10_000
-"""Ended ones; older ones are forgotten."""
+"""Number of ended jobs that are kept; older ones are deleted."""
 
 ACTIVE = ("pending", "running")
 
@@ -41,16 +41,17 @@ _log = logging.getLogger("linckia.files")
 
 
 class Jobs:
-    """All jobs. `start` and `wait` belong to trio's thread."""
+    """All jobs. Call `start` and `wait` on trio's thread only."""
 
     def __init__(
         self, env: Environment, tree: Tree, nursery: trio.Nursery, compare_client: CompareClient,
         on_change: Callable[[int, str, str], None],
     ) -> None:  # fmt: skip
-        """
+        """Create the runner of index jobs.
+
         Args:
-            compare_client: examines a part of the directories of a rescan.
-            on_change: called for each job whose status changed, with its id, its status and its root.
+            compare_client: examines some of the directories of a rescan.
+            on_change: called with the id, status and root of each job whose status changed.
         """
         self._env = env
         self._tree = tree
@@ -60,13 +61,13 @@ class Jobs:
         self._on_change = on_change
         self._running: dict[int, Running] = {}
         self._recorded: dict[str, int] = {}
-        """By root, what others had changed when the sizes of its directories were last kept."""
+        """By root, the invalidation mark at which the sizes of its directories were last recorded."""
         self._stopping = False
         self._creating = trio.Lock()
         self._threads = trio.CapacityLimiter(SCANS_AT_ONCE)
 
     async def resume(self) -> None:
-        """Take up, or fail, what a process that died left behind, or what a rebuilt index needs."""
+        """Resume or fail the jobs of a process that died, and start those that a rebuilt index needs."""
         running = tuple(self._running)
         left = f"status IN ('pending', 'running') AND id NOT IN ({','.join('?' * len(running))})"
 
@@ -93,7 +94,7 @@ class Jobs:
         self._nursery.start_soon(self._run, job)
 
     def interrupt(self) -> None:
-        """The index was begun again: scans under way cannot go on with what they know of it."""
+        """Stop running scans after the index was recreated: their view of it is no longer valid."""
         for job in self._running.values():
             if job.scan is not None:
                 job.scan.cancel()
@@ -101,7 +102,7 @@ class Jobs:
     async def start(
         self, root: str, *, background: bool, force: bool = True, max_age_s: float = 0, rows: int | None = None
     ) -> Running:
-        """The job that scans a path: a new one, or the one that does it already."""
+        """Return the job that scans a path: a running one, or else a new one."""
 
         def create(db: apsw.Connection) -> int:
             db.execute(
@@ -112,7 +113,7 @@ class Jobs:
             db.execute("DELETE FROM job WHERE id <= ? AND status NOT IN ('pending', 'running')", (id_ - KEPT_JOBS,))
             return id_
 
-        # Until its id is known it cannot be joined.
+        # A job cannot be joined until its id is known.
         async with self._creating:
             for job in self._running.values():
                 if job.root == root and rows in (None, job.rows) and not (job.cancelled or job.looked):
@@ -126,9 +127,9 @@ class Jobs:
         return job
 
     async def wait(self, job: Running, on_progress: Callable[[Counts], None] = lambda counts: None) -> None:
-        """Until a job has ended. A caller that is cancelled here, and was the last to wait for it, cancels it too,
-        unless it was started to run in the background. Raises DiskFull where the job was not started in the background,
-        and the disk has no room for what it would write."""
+        """Wait until a job has ended. If the last caller waiting for it is cancelled, the job is cancelled too,
+        unless it runs in the background. Raises DiskFull if a job that is not in the background has no room for its
+        results."""
         job.waiting += 1
         try:
             while not job.ended.is_set():
@@ -144,18 +145,18 @@ class Jobs:
             raise job.failure
 
     async def scan(self, path: str, rows: int | None = None) -> Running:
-        """Scan a path and wait, as `wait` does; answers the job, which has ended."""
+        """Scan a path and wait, like `wait`. Returns the ended job."""
         job = await self.start(path, background=False, rows=rows)
         await self.wait(job)
         return job
 
     async def rescan(self, path: str, *, must_exist: bool = False) -> None:
-        """Scan a path, which is real and below the roots, by a job that begins after this call: one under way may have
-        passed by what has changed since. Cancelling this cancels the job.
+        """Scan a real path below the roots with a job that begins after this call, since a running one may have missed
+        recent changes. Cancelling this call cancels the job.
 
         Raises:
-            OperationError: it was not scanned to its end; with `must_exist` also where there is nothing at the path.
-            DiskFull: as `wait`.
+            OperationError: the scan did not complete; with `must_exist`, also if nothing exists at the path.
+            DiskFull: see `wait`.
         """
         newest: int = await self._database.read(lambda db: fetch_value(db, "SELECT max(id) FROM job")) or 0
         rows = rows_of_root(path)
@@ -167,52 +168,52 @@ class Jobs:
             return
         if not must_exist and await trio.to_thread.run_sync(look, path) is None:
             return
-        raise OperationError(f"{paths.shown(path)} was not scanned: {ended.error or ended.status}")
+        raise OperationError(f"could not scan {paths.shown(path)}: {ended.error or ended.status}")
 
     async def stop(self) -> None:
-        """Stop all scans where they are, at the orderly end of the service; background jobs go on at the next start."""
+        """Stop all scans in an orderly shutdown; background jobs resume at the next start."""
         self._stopping = True
         for job in list(self._running.values()):
             job.cancel()
         await self.settled()
 
     async def settled(self) -> None:
-        """Until all jobs that wait or run now have ended."""
+        """Wait until all current jobs have ended."""
         for job in list(self._running.values()):
             await job.ended.wait()
 
     def find(self, id_: int) -> Running | None:
-        """A job that waits or runs here."""
+        """Return a job that is pending or running in this process."""
         return self._running.get(id_)
 
     def scanning(self, path: str) -> Running | None:
-        """A job here that has yet to finish what lies in `path`: its root is that, above it, or below."""
+        """Return a job in this process whose root is `path`, above it, or below it."""
         return next((job for job in self._running.values() if paths.overlap(job.root, path)), None)
 
     async def cancel(self, id_: int) -> None:
-        """Stop a job and wait until it has stopped. Raises OperationError where it has ended already, or there is
-        none."""
+        """Stop a job and wait until it has stopped. Raises OperationError if it has already ended, or does not
+        exist."""
         job = self._running.get(id_)
         if job is not None:
             job.cancel()
             await job.ended.wait()
         status = (await self.get(id_)).status
         if job is None or status != "cancelled":
-            raise OperationError(f"job {id_} cannot be cancelled: it is {status} already")
+            raise OperationError(f"job {id_} cannot be cancelled: it is already {status}")
 
-    # Reading
+    # Queries
 
     async def get(self, id_: int) -> Job:
-        """A job as it is now. Raises OperationError where there is none."""
+        """Return a job as it is now. Raises OperationError if it does not exist."""
         found = await self._database.read(lambda db: find_job(db, id_, self._counts))
         if found is None:
-            raise OperationError(f"there is no job {id_}; list-jobs has those there are")
+            raise OperationError(f"no job {id_}; list-jobs lists them")
         return found
 
     async def list(
         self, statuses: tuple[str, ...], least: float | None, most: float | None, limit: int
     ) -> tuple[list[Job], int]:
-        """Jobs of these statuses (all where there are none), newest first, and how many match."""
+        """Return jobs with these statuses (all if empty), newest first, and the number of matches."""
         found = [
             job
             for job in await self._database.read(lambda db: every_job(db, self._counts))
@@ -226,14 +227,14 @@ class Jobs:
         job = self._running.get(id_)
         return None if job is None else job.counts
 
-    # Running
+    # Running jobs
 
     async def _run(self, job: Running) -> None:
         try:
             try:
                 outcome = await self._outcome(job)
             except DiskFull as error:
-                # The call that waits is told; another one may come when there is room.
+                # The waiting call gets the error; a later one may find room.
                 job.failure = error
                 outcome = Outcome("failed", str(error))
                 job.ended.set()
@@ -245,12 +246,12 @@ class Jobs:
             job.ended.set()
 
     async def _outcome(self, job: Running) -> Outcome:
-        """Raises DiskFull for a job that calls wait for; one in the background pauses until there is room."""
+        """Run a job. Raises DiskFull for a job that calls wait for; a background job pauses until there is room."""
         await self._wait_for_others(job)
         if job.cancelled:
             return Outcome("cancelled")
         if not job.force and job.max_age_s and job.attempt == 1:
-            # Another job, for which this one waited, may have done it.
+            # A job that this one waited for may have scanned it.
             age, now = job.max_age_s, time.time_ns()
             skipped = await self._database.read(lambda db: skip_reason(db, job.root, age, now, job.rows))
             if skipped:
@@ -261,18 +262,18 @@ class Jobs:
             except DiskFull:
                 if not job.background:
                     raise
-            # Until there is room to write as much as that.
+            # Wait until there is room for at least this write.
             await steadily(self._env, "indexing", partial(self._begun, job))
 
     async def _begun(self, job: Running) -> None:
-        """Raises DiskFull."""
+        """Store that a job is running. Raises DiskFull."""
         if not job.cancelled:
             await self._database.write(
                 lambda db: db.execute("UPDATE job SET status='running', started=? WHERE id=?", (time.time_ns(), job.id))
             )
 
     async def _store(self, job: Running, write: Callable[[], Awaitable[None]]) -> None:
-        """What became of a job, once there is room for it; at the end of the service the next start finds out."""
+        """Store a job's outcome, once there is room for it; at shutdown it is left to the next start."""
         try:
             await write()
         except DiskFull as error:
@@ -283,7 +284,7 @@ class Jobs:
                 await steadily(self._env, "indexing", write)
 
     async def _wait_for_others(self, job: Running) -> None:
-        """Until no job that began before this one has to do with the same entries."""
+        """Wait until no earlier job involves the same entries."""
         while not job.cancelled:
             others = [
                 other for other in self._running.values() if other.id < job.id and paths.overlap(other.root, job.root)
@@ -316,14 +317,14 @@ class Jobs:
         except (Missing, Unavailable) as error:
             return Outcome("failed", str(error))
         except OSError as error:
-            return Outcome("failed", f"{job.root} cannot be scanned: {os.strerror(error.errno or 0)}")
+            return Outcome("failed", f"cannot scan {job.root}: {os.strerror(error.errno or 0)}")
         except apsw.Error as error:
-            _log.exception("job %d: the index cannot be written", job.id)
-            return Outcome("failed", f"the index cannot be written: {error}")
+            _log.exception("job %d: cannot write the index", job.id)
+            return Outcome("failed", f"cannot write the index: {error}")
         return Outcome("completed")
 
     async def _put_off(self, job: Running) -> None:
-        """Leave the job for the next start, which counts an attempt for those that died."""
+        """Leave the job to the next start, without counting an attempt."""
         with trio.CancelScope(shield=True):
             await self._database.write(
                 lambda db: db.execute("UPDATE job SET status='pending', attempt=attempt-1 WHERE id=?", (job.id,))
@@ -349,7 +350,7 @@ class Jobs:
             if scanned:
                 told, _ = wholes(db, job.root)
                 db.execute("UPDATE job SET wholes = ? WHERE id = ?", (msgspec.json.encode(told).decode(), job.id))
-                # Older scans below it say nothing any more.
+                # Older scans below it are superseded.
                 db.execute("DELETE FROM scan WHERE root >= ? AND root < ?", below(paths.as_folder(job.root)))
                 db.execute("INSERT OR REPLACE INTO scan VALUES(?, ?)", (job.root, now))
                 if counts.changed or self._recorded.get(job.root) != mark:

@@ -1,8 +1,8 @@
-"""What is on the disk: a directory's entries, read through its descriptor with no link followed, and their fingerprint;
-single entries; and the file systems that are mounted.
+"""Reads the disk: directory listings and their fingerprints, single entries, and mounted file systems.
 
-Two listings with the same fingerprint found the same names with the same inodes, sizes, blocks and change times
-(`ctime`, which no program can set): nothing in the directory itself was made, removed, renamed or written meanwhile.
+Directories are read through a descriptor, without following links. Two listings with the same fingerprint contain the
+same names with the same inodes, sizes, blocks and change times (`ctime`, which no program can set): nothing in the
+directory itself was created, removed, renamed or written in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from linckia.services.runtime.roots import Roots
 
 MAX_INT = 2**63 - 1
 
-# Looping in C over a directory is half the time of a loop in Python.
+# Iterating over a directory in C takes half the time of a Python loop.
 _STATUS = operator.methodcaller("stat", follow_symlinks=False)
 _NAME = operator.attrgetter("name")
 _CHANGING = operator.attrgetter("st_ino", "st_size", "st_blocks", "st_ctime_ns")
@@ -34,25 +34,24 @@ _KINDS = {stat.S_IFREG: schema.FILE, stat.S_IFDIR: schema.DIRECTORY, stat.S_IFLN
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 LeftOut = Callable[[str, bool], bool]
-"""Whether an entry of a folder is left out: of its name, and whether it is a folder."""
+"""Tells whether an entry of a folder is left out, given its name and whether it is a folder."""
 
 
 class Ignored:
-    """What is left out of the index: what patterns name, and what is hidden from the service."""
+    """Decides which entries are not indexed: matches of the ignore patterns, and paths hidden from the service."""
 
     def __init__(self, patterns: Sequence[str], roots: Roots) -> None:
-        """The patterns are relative to the root that an entry lies below. Raises ValueError where one cannot be
-        understood."""
+        """Patterns are relative to the root above an entry. Raises ValueError if one is invalid."""
         self._patterns = Patterns(patterns) if patterns else None
         self._roots = roots
         self._tops = [paths.as_folder(paths.to_text(root)) for root in roots]
 
     def hides(self, path: str) -> bool:
-        """Whether a clean path is hidden from the service, whatever the patterns."""
+        """True if a clean path is hidden from the service, whatever the patterns."""
         return self._roots.hides(paths.to_os(path))
 
     def within(self, folder: str) -> LeftOut | None:
-        """The rule for a folder, by its path with slash; None where nothing in it is left out."""
+        """Return the rule for a folder, by its path with slash; None if nothing in it is left out."""
         patterns, hidden = self._patterns, self._roots.hidden_in(paths.to_os(folder))
         if patterns is None and hidden is None:
             return None
@@ -88,7 +87,7 @@ class Found(NamedTuple):
     def of(cls, name: str, status: os.stat_result) -> Found:
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), schema.OTHER)
         mtime, ctime = status.st_mtime_ns, status.st_ctime_ns
-        # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
+        # Some file systems use inodes up to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
         if abs(mtime) > MAX_INT or abs(ctime) > MAX_INT:
             mtime, ctime = (max(-MAX_INT, min(MAX_INT, time)) for time in (mtime, ctime))
         return cls(
@@ -99,7 +98,7 @@ class Found(NamedTuple):
 
 @dataclass
 class Listing:
-    """All that is in a directory, and the names of what could not be examined."""
+    """The content of a directory, and the names of entries that could not be examined."""
 
     names: list[str]
     statuses: list[os.stat_result]
@@ -107,12 +106,12 @@ class Listing:
     unknown: list[str]
 
     def found(self) -> list[Found]:
-        """The entries."""
+        """Return the entries."""
         return list(map(Found.of, self.names, self.statuses))
 
     @functools.cached_property
     def totals(self) -> tuple[int, int, int]:
-        """How many files there are, how many bytes they and all but the subdirectories have, how many of those."""
+        """The number of files, the total size of everything but subdirectories, and the number of subdirectories."""
         files = size = folders = 0
         for status in self.statuses:
             kind = status.st_mode & 0o170000
@@ -124,12 +123,12 @@ class Listing:
         return files, size, folders
 
     def folders(self) -> list[str]:
-        """The names of the subdirectories."""
+        """Return the names of the subdirectories."""
         return [name for name, status in zip(self.names, self.statuses, strict=True) if _is_folder(status.st_mode)]
 
 
 NOTHING = Listing([], [], b"nothing", [])
-"""Of a file system that holds no files."""
+"""Listing used for file systems that hold no files."""
 
 
 def _is_folder(mode: int) -> bool:
@@ -137,22 +136,22 @@ def _is_folder(mode: int) -> bool:
 
 
 def open_folder(name: str, above: int | None) -> int:
-    """A descriptor of a directory, by its name in an open one or by its path; no link is followed. Raises OSError."""
+    """Open a directory by its name in an open directory, or by its path, without following links. Raises OSError."""
     return os.open(paths.to_os(name), _OPEN, dir_fd=above)
 
 
 def is_at(descriptor: int, path: str) -> bool:
-    """Whether an open directory is the one of this clean path, to which no link led. Raises OSError."""
+    """True if an open directory is the one at this clean path, with no links involved. Raises OSError."""
     try:
         real = os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:
-        # A system without such a folder; of the two moments the first has passed.
+        # The system has no /proc. This checks only the present moment, not the moment of opening.
         real = os.path.realpath(paths.to_os(path))
     return real == paths.to_os(path)
 
 
 def read_folder(descriptor: int, path: str, ignored: Ignored | None) -> Listing:
-    """List an open directory; `path` (with slash) is for the rules alone. Raises OSError."""
+    """List an open directory; `path` (with slash) is only used for the rules. Raises OSError."""
     with os.scandir(descriptor) as scan:
         entries = list(scan)
     unknown: list[str] = []
@@ -174,7 +173,8 @@ def read_folder(descriptor: int, path: str, ignored: Ignored | None) -> Listing:
 
 
 def _one_by_one(entries: Iterable[os.DirEntry[str]]) -> tuple[list[os.DirEntry[str]], list[os.stat_result], list[str]]:
-    """What is gone between listing and stat is not there; what cannot be examined is neither there nor gone."""
+    """Stat entries one by one. Entries that vanish between listing and stat are dropped; those that cannot be examined
+    are returned separately."""
     kept, statuses, unknown = [], [], []
     for entry in entries:
         try:
@@ -189,13 +189,14 @@ def _one_by_one(entries: Iterable[os.DirEntry[str]]) -> tuple[list[os.DirEntry[s
 
 
 def _fingerprint(names: list[str], statuses: list[os.stat_result]) -> bytes:
-    # The hash of numbers and tuples, unlike that of text, is the same in every process.
+    # The hash of numbers and tuples, unlike that of strings, is the same in every process.
     numbers = hash(tuple(map(_CHANGING, statuses))).to_bytes(8, "little", signed=True)
     return hashlib.blake2b("\0".join(names).encode() + numbers, digest_size=16).digest()
 
 
 def look(path: str) -> Found | None:
-    """The entry at a clean path, no link followed at its end; None where there is none. Raises OSError."""
+    """Return the entry at a clean path without following a link at its end; None if it does not exist. Raises
+    OSError."""
     try:
         status = os.lstat(paths.to_os(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -204,11 +205,11 @@ def look(path: str) -> Found | None:
 
 
 def ignore_rules(patterns: Sequence[str], roots: Roots) -> Ignored | None:
-    """None where nothing is ignored. Raises ValueError where a pattern cannot be understood."""
+    """Return the ignore rules, or None if nothing is ignored. Raises ValueError if a pattern is invalid."""
     return Ignored(patterns, roots) if patterns or roots.hides_some else None
 
 
-# The file systems that are mounted
+# Mounted file systems
 
 
 class Mount(NamedTuple):
@@ -229,7 +230,7 @@ _WITHOUT_FILES = frozenset(
 
 
 def mounts() -> list[Mount]:
-    """All that this process sees, as `/proc/self/mountinfo` has them; none where there is no such file."""
+    """Return all mounts that this process sees in `/proc/self/mountinfo`; empty if there is no such file."""
     found = []
     with (
         contextlib.suppress(FileNotFoundError),
@@ -244,17 +245,17 @@ def mounts() -> list[Mount]:
 
 
 def holds_files(mount: Mount) -> bool:
-    """Whether it is of a kind that holds files."""
+    """True if the file system's type holds files."""
     return mount.kind not in _WITHOUT_FILES
 
 
 def without_files(root: str) -> frozenset[int]:
-    """The devices of file systems below a clean path that hold no files; they answer sizes that mean nothing."""
+    """Return the devices of file systems below a clean path that hold no files, and report meaningless sizes."""
     return frozenset(mount.device for mount in mounts() if not holds_files(mount) and paths.overlap(mount.path, root))
 
 
 def _unescaped(field: str) -> str:
-    # Blanks are written as octal numbers.
+    # Whitespace and backslashes are written as octal escapes.
     for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         field = field.replace(code, char)
     return paths.to_text(field)

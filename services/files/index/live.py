@@ -1,10 +1,10 @@
-"""Brings the index in step with single changes: what somebody else says has changed is looked at on the disk, entry by
-entry, and stored as it is found there.
+"""Updates the index after single changes: whatever a hint names is examined on disk, entry by entry, and stored as
+found.
 
-What is told are hints. A rename moves the entry in the index, so that its memberships and all below it stay; whatever
-else is named is looked up by name in its directory, opened without following a link. A directory that is new, or
-another one than was stored under its name, is listed with all below it. Looking and storing are one transaction, and
-each transaction leaves every sum right.
+A reported rename moves the entry in the index, so that its set memberships and everything below it stay. Anything else
+is looked up by name in its directory, which is opened without following links. A directory that is new, or that differs
+from the one stored under its name, is listed with everything below it. Examining and storing share one transaction, and
+each transaction leaves every sum correct.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ _log = logging.getLogger("linckia.files")
 
 
 class Hint(NamedTuple):
-    """Something happened to the entry at a clean path, or it came there from `old_path`."""
+    """A change to the entry at a clean path, or a rename from `old_path` to it."""
 
     path: str
     old_path: str | None = None
     inode: int = 0
     left: bool = False
-    """A directory left this path. What is there now, if anything, may hold something else, even if it is the same."""
+    """True if a directory left this path. A directory at the path now may have other content, even if it is the same
+    one."""
 
 
 class Live:
-    """The changes below one path, which is real and below the roots. `apply` blocks; one at a time."""
+    """Processes changes below a real path below the roots. `apply` blocks and must not be called concurrently."""
 
     def __init__(
         self, tree: Tree, root: str, *, recursive: bool = True, skipped_devices: frozenset[int] = frozenset()
     ) -> None:
-        """
+        """Create an updater.
+
         Args:
-            recursive: whether the content of the directories below `root` is examined.
-            skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
+            recursive: whether the content of directories below `root` is examined.
+            skipped_devices: file systems that hold no files (`/proc`); their directories are shown empty.
         """
         self._database, self._invalidations, self._ignored = tree
         self._root = root
@@ -63,13 +65,13 @@ class Live:
         self._doubtful: set[str] = set()
         self._marks: set[str] = set()
         self._gone: Collection[str] | None = None
-        """The only entries that may be taken out of the index; None: any."""
+        """The only entries that may be removed from the index; None means any."""
         self._kept: set[str] = set()
-        """Entries that were not found and stay, not being of `_gone`."""
+        """Entries that were not found but stay, because they are not in `_gone`."""
 
     def apply(self, hints: Iterable[Hint], note: Callable[[apsw.Connection], None] = lambda db: None) -> None:
-        """Look at all that is named; `note` is called in the last transaction, with which all of it is stored. Raises
-        OSError where the disk cannot be read; what was stored until then is right."""
+        """Examine everything that the hints name. `note` is called in the last transaction, which completes the update.
+        Raises OSError if the disk cannot be read; everything stored by then is correct."""
         self._names.clear()
         self._whole.clear()
         self._doubtful.clear()
@@ -96,13 +98,13 @@ class Live:
             if (rows := rows_of_root(self._root)) is not None:
                 set_rows(db, self._root, rows)
 
-        # What is in it is not known, even if it was listed before.
+        # Its content is unknown, even if it was listed before.
         self.apply([Hint(self._root, left=True)], show)
 
     def look_again(self, folders: Iterable[str], gone: Collection[str]) -> set[str]:
-        """Examine all stored entries of these directories (paths with slash); new entries are left alone.
+        """Examine all stored entries of these directories (paths with slash), ignoring new entries.
 
-        An entry that is not found stays, unless it is of `gone`: it may have been renamed, which the watcher tells.
+        An entry that is not found stays unless it is in `gone`: it may have been renamed, which the watcher reports.
 
         Returns:
             The paths of those that stayed.
@@ -118,7 +120,7 @@ class Live:
             self._gone = None
         return self._kept
 
-    # What is named
+    # Hints
 
     def _take(self, db: apsw.Connection, edit: Edit, hint: Hint) -> None:
         if hint.old_path is not None:
@@ -134,7 +136,7 @@ class Live:
             self._names.setdefault(folder, {})[name] = None
 
     def _follow(self, db: apsw.Connection, edit: Edit, path: str, old: str, inode: int) -> None:
-        """A rename, in the index alone; whether it is still so on the disk is looked at later."""
+        """Apply a rename to the index only; whether it still holds on disk is examined later."""
         self._rename(paths.as_folder(old), paths.as_folder(path))
         edit.flush()
         moved = find_scanned(db, old)
@@ -153,8 +155,8 @@ class Live:
         self._marks.update((above, paths.split(old)[0]))
 
     def _rename(self, before: str, after: str) -> None:
-        """What was named in a directory by its old path is there by its new one; also where the index has the rename
-        already, from a time when the rest was not dealt with to its end."""
+        """Move pending names and doubts from a directory's old path to its new one. This is also needed if the index
+        already contains the rename, from a run that did not complete."""
         for folder in [folder for folder in self._names if folder.startswith(before)]:
             names = self._names.pop(folder)
             self._names.setdefault(after + folder[len(before) :], {}).update(names)
@@ -162,7 +164,7 @@ class Live:
             self._doubtful.discard(folder)
             self._doubtful.add(after + folder[len(before) :])
 
-    # What is found
+    # Examining
 
     def _next(self, db: apsw.Connection, edit: Edit) -> None:
         edit.flush()
@@ -197,8 +199,8 @@ class Live:
     def _descend(
         self, db: apsw.Connection, folder: str, found: Found, stored: Stored | None, *, from_root: bool = False
     ) -> None:
-        """Have a directory listed, if it is not the one that is stored, or was stored by a process that died before it
-        could list it."""
+        """Queue a directory for listing if it differs from the stored one, or the stored one was never listed because a
+        process died."""
         if found.kind != schema.DIRECTORY or not (self._recursive or from_root):
             return
         known = stored is not None and stored.scanned and (stored.kind, stored.inode) == (found.kind, found.inode)
@@ -207,10 +209,10 @@ class Live:
 
     @contextlib.contextmanager
     def _opened(self, db: apsw.Connection, edit: Edit, folder: str) -> Iterator[tuple[Stored, int] | None]:
-        """A directory as it is stored, and a descriptor of what is at this very path.
+        """Yield a directory as stored, and a descriptor of the directory at exactly this path.
 
-        None where one of both is missing, or the path leads through a link: then it is to be looked at in the one above
-        it. None as well where it cannot be read, which is stored as its problem.
+        Yields None if either is missing, or the path leads through a link; the directory is then examined as an entry
+        of its parent. Also None if it cannot be read, which is stored as its problem.
         """
         clean = paths.of_folder(folder)
         stored = find_scanned(db, clean)
@@ -219,7 +221,7 @@ class Live:
             try:
                 descriptor = open_folder(clean, None)
             except PermissionError as error:
-                edit.set_problem(stored.id, f"it cannot be read: {os.strerror(error.errno or 0)}")
+                edit.set_problem(stored.id, f"cannot be read: {os.strerror(error.errno or 0)}")
                 yield None
                 return
             except OSError:
@@ -254,7 +256,7 @@ class Live:
                 self._remove(db, edit, folder + name, stored)
             return
         except OSError as error:
-            _log.warning("%s%s cannot be examined, and stays as it was: %s", folder, name, error.strerror)
+            _log.warning("cannot examine %s%s, keeping its stored state: %s", folder, name, error.strerror)
             return
         if self._ignored is not None and self._ignored(folder, name, found.kind == schema.DIRECTORY):
             return
@@ -273,7 +275,7 @@ class Live:
         edit.remove(gone)
 
     def _name_links(self, db: apsw.Connection, changed: Found | Stored) -> None:
-        """A change of a file with several names is reported for one of them, and concerns all of them."""
+        """Name all links of a changed file: a change is reported for one of them but affects them all."""
         if changed.links < 2 or changed.kind == schema.DIRECTORY:
             return
         others = (
@@ -284,7 +286,7 @@ class Live:
             self._names.setdefault(folder, {})[name] = None
 
     def _put_itself(self, edit: Edit, folder: str, stored: Stored, descriptor: int) -> None:
-        """The directory's own times and size, which change with its content."""
+        """Update the directory's own times and size, which change with its content."""
         above, name = paths.split(paths.of_folder(folder))
         edit.put(stored.parent, above, Found.of(name, os.fstat(descriptor)))
         self._marks.add(above or "/")
@@ -315,7 +317,7 @@ class Live:
 
     def _end(self, edit: Edit) -> None:
         edit.finish()
-        # Before the transaction ends: a scan that read any of these earlier shall not write after it.
+        # Before the transaction ends: a scan that read any of these earlier must not write after it.
         self._invalidations.add(*self._marks)
         self._marks.clear()
 
@@ -326,14 +328,14 @@ def _was_listed(db: apsw.Connection, directory: int) -> bool:
 
 
 def doubt(db: apsw.Connection, folder: int, *, whole: bool) -> None:
-    """Store that a directory, or all below it as well, is to be looked at again once the watcher has seen it."""
+    """Store that a directory, or everything below it as well, must be examined again once the watcher has seen it."""
     db.execute(
         "INSERT INTO unsure VALUES(?,?) ON CONFLICT DO UPDATE SET below = below OR excluded.below", (folder, whole)
     )
 
 
 def doubted(db: apsw.Connection, root: str) -> tuple[list[tuple[int, int]], list[str]]:
-    """What `doubt` stored at or below a clean path, and the paths (with slash) that it means."""
+    """Return the rows that `doubt` stored at or below a clean path, and the paths (with slash) they stand for."""
     stored = fetch_all(
         db,
         "SELECT unsure.folder, below, path FROM unsure JOIN folder ON folder.id = unsure.folder"
@@ -350,6 +352,6 @@ def doubted(db: apsw.Connection, root: str) -> tuple[list[tuple[int, int]], list
 
 
 def trust(db: apsw.Connection, rows: Iterable[tuple[int, int]]) -> None:
-    """They were looked at."""
+    """Delete rows of directories that have been examined."""
     db.executemany("DELETE FROM unsure WHERE folder = ? AND below = ?", rows)
     db.execute("DELETE FROM unsure WHERE folder NOT IN (SELECT id FROM folder)")

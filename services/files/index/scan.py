@@ -1,11 +1,11 @@
-"""One scan: looks at all that lies below a directory and brings the index in step with it, batch by batch.
+"""A scan: examines everything below a directory and updates the index, batch by batch.
 
-What is stored already is compared first, in the order of its paths (`comparing`); a directory that is not as it was is
-listed, and its new directories are walked depth first. Each directory is listed through its descriptor, opened by name
-in the one above or at its real path, so that a path which is swapped for a link meanwhile leads nowhere else. One whose
-fingerprint is as stored costs no write. The others are collected and put into the index in one transaction after
-another, each of which leaves every sum right: a scan that ends early, or with its process, leaves an index that is true
-of a part and consistent as a whole. Memory holds the directories between the root and where the walk is, and one batch.
+Stored directories are compared first, in path order (`comparing`); one that has changed is listed, and its new
+directories are walked depth first. Each directory is listed through its descriptor, opened by name in its parent or at
+its real path, so that a path swapped for a link meanwhile leads nowhere else. Directories with an unchanged fingerprint
+cost no write. The others are written in a series of transactions, each of which leaves every sum correct: a scan that
+ends early, or with its process, leaves an index that is partly updated but consistent. Memory holds the directories
+between the root and the current position, and one batch.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from linckia.services.files.store.sql import fetch_all, fetch_value
 
 BATCH_ENTRIES = 20_000
 BATCH_S = 0.5
-"""How long what was found may wait to be written, and a cancellation or a progress to be seen."""
+"""How long results may wait to be written; also the delay for cancellation and progress."""
 
 RETRY_MS = 1_000
-"""After the index was found damaged."""
+"""Retry delay after the index was found damaged."""
 
 MAX_PROBLEMS = 20
-"""Kept in words; the others are counted."""
+"""Number of problems that are described; the others are only counted."""
 
 
 class Missing(Exception):
-    """There is nothing at the path to be scanned."""
+    """Nothing exists at the path to scan."""
 
 
 class Cancelled(Exception):
-    """The scan was told to stop."""
+    """The scan was cancelled."""
 
 
 @dataclass(eq=False, slots=True)
 class Counts:
-    """What a scan has found so far; written by its thread alone."""
+    """What a scan has found so far; written only by its thread."""
 
     progress: float = 0.0
-    """0 to 100, never falling."""
+    """0 to 100, never decreasing."""
     files: int = 0
     directories: int = 0
     size: int = 0
     changed: int = 0
-    """Directories that were not as stored."""
+    """Number of directories that differed from the stored state."""
     problem_count: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -70,28 +70,28 @@ class Counts:
 
 @dataclass(eq=False, slots=True)
 class _Folder:
-    """A directory that is still to be listed, or of which subdirectories are."""
+    """A directory to be listed, or with subdirectories to be listed."""
 
     above: _Folder | None
     name: str
     path: str
-    """With its slash."""
+    """Ends in a slash."""
     id: int | None = None
-    """None while it is not stored."""
+    """None until it is stored."""
     fingerprint: bytes | None = None
     inside: int = 0
     own_files: int = 0
     own_size: int = 0
     fresh: bool = True
-    """Whether none of its entries are stored."""
+    """True if none of its entries are stored."""
     is_root: bool = False
     alone: bool = False
-    """Whether the stored ones of its subdirectories are looked at for themselves."""
+    """True if its stored subdirectories are examined separately."""
     share: float = 0.0
-    """Of the progress."""
+    """Its share of the progress."""
     descriptor: int | None = None
     waiting: int = 0
-    """Subdirectories that are still to be opened."""
+    """Number of subdirectories still to be opened."""
 
     def opened_one(self) -> None:
         self.waiting -= 1
@@ -105,7 +105,7 @@ class _Folder:
 
 
 class _Listed(NamedTuple):
-    """A directory whose listing, or why there is none, is still to be written."""
+    """A directory whose listing, or problem, is still to be written."""
 
     folder: _Folder
     listing: Listing | None
@@ -115,7 +115,7 @@ class _Listed(NamedTuple):
 
 
 class Scan:
-    """A scan of one path, which is real and below the roots. `run` blocks; `cancel` may be called from any thread."""
+    """A scan of a real path below the roots. `run` blocks; `cancel` may be called from any thread."""
 
     def __init__(
         self,
@@ -127,11 +127,12 @@ class Scan:
         ask: Ask | None = None,
         rows: int | None = None,
     ) -> None:
-        """
+        """Create a scan.
+
         Args:
-            ask: has a part of the stored directories examined elsewhere.
-            rows: what `folder.rows` of the path becomes; None: it stays.
-            skipped_devices: file systems that hold no files (`/proc`): their directories are shown empty.
+            ask: requests the examination of some stored directories by other processes.
+            rows: new value of `folder.rows` for the path; None leaves it unchanged.
+            skipped_devices: file systems that hold no files (`/proc`); their directories are shown empty.
             on_batch: called in each transaction.
         """
         self.counts = Counts()
@@ -148,31 +149,31 @@ class Scan:
         self._batch_since = time.monotonic()
         self._mark = tree.invalidations.mark
         self._last = 0
-        """The highest id there was: what has a higher one was stored since."""
+        """The highest id at the start; anything with a higher one was stored since."""
         self._incomplete: set[str] = set()
-        """Directories of which a subdirectory went after they were looked at."""
+        """Directories that lost a subdirectory after they were examined."""
 
     def cancel(self) -> None:
-        """Have `run` stop within a fraction of a second."""
+        """Make `run` stop within a fraction of a second."""
         self._cancelled.set()
 
     def run(self) -> None:
-        """Scan to the end.
+        """Run the scan to the end.
 
         Raises:
-            Missing: there is nothing at the path; what was indexed of it has been taken out if the directory that
-                held it is there and can be read.
-            Cancelled: `cancel` was called; what was found until then is in the index.
+            Missing: nothing exists at the path; its index entries have been removed if its parent directory exists
+                and can be read.
+            Cancelled: `cancel` was called; everything found by then is indexed.
             OSError: the path cannot be examined.
-            DiskFull: what was found cannot be written.
-            Unavailable: the index was found damaged meanwhile, and is being rebuilt.
+            DiskFull: the results cannot be written.
+            Unavailable: the index was found damaged, and is being rebuilt.
         """
         mark = self._mark = self._invalidations.mark
         root = self._root()
         if root is not None:
             with self._database.reader() as reader:
                 self._compare(root, reader)
-                # What was moved or changed by others meanwhile may have been passed over.
+                # Changes made by others meanwhile may have been missed.
                 for path in {*self._invalidations.since(mark, self._path), *self._incomplete}:
                     self._again(path, reader)
                 self._flush()
@@ -188,7 +189,7 @@ class Scan:
             edit = Edit(db, time.time_ns())
             if found is None:
                 gone = find(db, self._path)
-                # If its parent cannot be read, or is missing too, it may be back later (an unmounted disk).
+                # If its parent is unreadable or also missing, it may come back later (an unmounted disk).
                 if gone is not None and _readable(folder):
                     edit.remove(gone)
                     edit.finish()
@@ -208,10 +209,10 @@ class Scan:
             return None
         return _Folder(None, self._path, paths.as_folder(self._path), id_, share=100.0)
 
-    # What is stored
+    # Stored directories
 
     def _compare(self, root: _Folder, reader: apsw.Connection) -> None:
-        """Look at all directories that are stored, and list those that are not as they were."""
+        """Examine all stored directories, and list those that have changed."""
         counts = self.counts
         self._last = fetch_value(reader, "SELECT max(id) FROM entry")
         total = 1 + fetch_value(reader, "SELECT directories FROM entry WHERE id = ?", (root.id,))
@@ -283,7 +284,7 @@ class Scan:
             return
         counts = self.counts
         for name in listing.unknown:
-            counts.problem(folder.path + name, "it could not be examined")
+            counts.problem(folder.path + name, "could not be examined")
         unchanged = folder.fingerprint == listing.fingerprint
         names = None if unchanged else listing.folders()
         inside = self._inside(folder, names, reader)
@@ -306,7 +307,7 @@ class Scan:
         yield from inside
 
     def _inside(self, folder: _Folder, names: list[str] | None, reader: apsw.Connection) -> list[_Folder]:
-        """The subdirectories: those named, or all stored ones; each with its stored state."""
+        """Return the named subdirectories, or all stored ones, each with its stored state."""
         if names == [] or (names is None and not folder.inside):
             return []
         known: dict[str, _Folder] = {}
@@ -327,18 +328,18 @@ class Scan:
         self.counts.progress = min(99.9, self.counts.progress + folder.share)
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) and not folder.is_root:
             if folder.above is not None:
-                # It went between the listing of its parent and now, or something else is there in its place.
+                # It vanished after its parent was listed, or something else replaced it.
                 self._invalidations.add(folder.above.path)
             else:
                 self._gone(folder, reader)
             return
-        why = f"it cannot be read: {os.strerror(error.errno or 0)}"
+        why = f"cannot be read: {os.strerror(error.errno or 0)}"
         self.counts.problem(folder.path, why)
         self._batch.append(_Listed(folder, None, [], mark, why))
         self._batch_entries += 1
 
     def _gone(self, folder: _Folder, reader: apsw.Connection) -> None:
-        """A stored directory is not there: what holds it has been listed without it, or was looked at before."""
+        """Handle a stored directory that is missing: its parent has been listed without it, or was examined before."""
         self.counts.directories -= folder.alone
         for _ in range(2):
             if folder.id is None or folder_path(reader, folder.id) != folder.path:
@@ -357,7 +358,7 @@ class Scan:
         batch, self._batch, self._batch_entries = self._batch, [], 0
         with self._database.transaction() as db:
             if self._database.generation != self._generation:
-                raise Unavailable("the index was damaged, and is being rebuilt", retry_after_ms=RETRY_MS)
+                raise Unavailable("the index was damaged and is being rebuilt", retry_after_ms=RETRY_MS)
             edit = Edit(db, time.time_ns())
             for each in batch:
                 self._put(db, edit, each)
@@ -368,7 +369,7 @@ class Scan:
     def _put(self, db: apsw.Connection, edit: Edit, listed: _Listed) -> None:
         folder, listing, inside, mark, problem = listed
         if folder.id is None or self._invalidations.has(folder.path, mark):
-            # Others changed it since it was listed, or what holds it; it is listed again at the end.
+            # Others have changed it, or its parent, since it was listed; it is listed again at the end.
             return
         if (not folder.fresh or self._invalidations.mark != self._mark) and edit.path_of(folder.id) != folder.path:
             # A directory above it was moved or removed.
@@ -386,7 +387,7 @@ class Scan:
 
 
 def _readable(folder: str) -> bool:
-    """Whether a directory, by its path with slash, is there and can be listed."""
+    """True if a directory, given by its path with slash, exists and can be listed."""
     try:
         descriptor = open_folder(folder, None)
     except OSError:

@@ -1,6 +1,5 @@
-"""The stored tree: its entries, which directories changed beside the scans, when paths were scanned, and how large each
-directory was then. `edit` changes it.
-"""
+"""The stored tree: its entries, invalidations by changes outside scans, scan times, and past directory sizes. `edit`
+changes it."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from linckia.services.runtime.ignore_files import GENERATED, VERSION_CONTROL
 
 
 class Stored(NamedTuple):
-    """An entry as it is stored."""
+    """An entry as stored."""
 
     id: int
     parent: int
@@ -41,7 +40,7 @@ class Stored(NamedTuple):
 
 
 def find(db: apsw.Connection, path: str) -> Stored | None:
-    """The entry of a clean path, whether it was scanned or is only on the way to one that was."""
+    """Return the entry of a clean path, whether scanned or merely a parent of something scanned."""
     folder, name = paths.split(path)
     row = fetch_one(
         db,
@@ -52,54 +51,53 @@ def find(db: apsw.Connection, path: str) -> Stored | None:
 
 
 def find_scanned(db: apsw.Connection, path: str) -> Stored | None:
-    """The entry of a clean path, if it was scanned."""
+    """Return the entry of a clean path, if it was scanned."""
     found = find(db, path)
     return found if found is not None and found.scanned else None
 
 
 def find_shown(db: apsw.Connection, path: str) -> Stored | None:
-    """The entry of a clean path, if it was scanned and is a row of its own."""
+    """Return the entry of a clean path, if it was scanned and is a row of its own."""
     found = find(db, path)
     return found if found is not None and found.scanned > 0 else None
 
 
 def folder_path(db: apsw.Connection, id_: int) -> str | None:
-    """The path of a directory, with its slash."""
+    """Return the path of a directory, with its slash."""
     path: str | None = fetch_value(db, "SELECT path FROM folder WHERE id = ?", (id_,))
     return path
 
 
 def below(folder: str) -> tuple[str, str]:
-    """The bounds of all folder paths at or below a folder's: `path >= first AND path < second`."""
-    # "0" is what follows "/".
+    """Return the bounds of all folder paths at or below a folder: `path >= first AND path < second`."""
+    # "0" follows "/" in ASCII.
     return folder, folder[:-1] + "0"
 
 
-# Directories that stand for all that is in them: the index has what they hold, for the sums above and to see what
-# changes, but shows none of it
+# Collapsed directories: their content is indexed, for the sums above and to detect changes, but never shown
 
 STAND_FOR_ALL = VERSION_CONTROL | GENERATED
-"""Names of directories; those that `add` leaves out."""
+"""Names of collapsed directories, the same that `add` leaves out."""
 
 TOLD = 5
-"""Paths of such directories in an answer."""
+"""Number of collapsed paths listed in an answer."""
 
 
 def rows_below(above: int, name: str) -> int:
-    """`folder.rows` of a directory in one where it is `above`."""
+    """Return `folder.rows` for a directory whose parent has the value `above`."""
     if above in (schema.WHOLE, schema.INSIDE):
         return schema.INSIDE
     return schema.WHOLE if above == schema.RULED and name in STAND_FOR_ALL else above
 
 
 def rows_of_root(path: str) -> int | None:
-    """`folder.rows` of a clean path that a source follows or scans: what lies in a directory that stands for all in it
-    is shown, having been asked for; None: as it is."""
+    """Return the new `folder.rows` for a clean path that a source follows or scans: the content of a collapsed
+    directory is shown if it was asked for. None leaves it unchanged."""
     return None if STAND_FOR_ALL.isdisjoint(path.split("/")) else schema.RULED
 
 
 def set_rows(db: apsw.Connection, path: str, rows: int) -> None:
-    """Store `rows` of the directory at a clean path, and what follows from it for all below it."""
+    """Store `rows` of the directory at a clean path, and the resulting values for everything below it."""
     top, whole = paths.as_folder(path), ""
     changed: list[tuple[int, int]] = []
     inside = below(top)
@@ -119,7 +117,7 @@ def set_rows(db: apsw.Connection, path: str, rows: int) -> None:
 
 
 def wholes(db: apsw.Connection, path: str) -> tuple[Wholes, list[str]]:
-    """What stands as one row each below a clean path or is it, all together; and the paths, with slash."""
+    """Return the totals of the collapsed directories at or below a clean path, and their paths with slash."""
     rows = fetch_all(
         db,
         "SELECT f.path, e.files, e.directories, e.size FROM folder f JOIN entry e ON e.id = f.id"
@@ -133,7 +131,7 @@ def wholes(db: apsw.Connection, path: str) -> tuple[Wholes, list[str]]:
 
 
 class Tree(NamedTuple):
-    """What is needed to bring the stored tree in step with the disk."""
+    """The parts needed to update the stored tree from the disk."""
 
     database: Database
     invalidations: Invalidations
@@ -141,14 +139,15 @@ class Tree(NamedTuple):
 
 
 class Invalidations:
-    """Directories that were changed by something other than a scan, and when: what a scan read before that is out of
-    date. Times are marks that only rise. For any thread.
+    """Directories that something other than a scan has changed, and when: whatever a scan read before that is stale.
 
-    File operations and live events add a directory once their change is in the index.
+    Times are marks that only increase. May be used from any thread. File operations and live events add a directory
+    once their change is indexed.
     """
 
     _MAX_FOLDERS = 100_000
-    """Kept; the oldest go first, long after the scans that they matter to have written what they read."""
+    """Number of directories kept; the oldest are dropped long after the scans they concern have written their
+    results."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -157,11 +156,11 @@ class Invalidations:
 
     @property
     def mark(self) -> int:
-        """Now."""
+        """The current mark."""
         return self._mark
 
     def add(self, *folders: str) -> None:
-        """These directories (paths with slash) have changed since they were last read."""
+        """Record that these directories (paths with slash) have changed."""
         with self._lock:
             self._mark += 1
             for folder in folders:
@@ -171,32 +170,33 @@ class Invalidations:
                 self._folders.popitem(last=False)
 
     def has(self, folder: str, mark: int) -> bool:
-        """Whether a directory changed after `mark`."""
+        """True if a directory changed after `mark`."""
         return self._folders.get(folder, 0) > mark
 
     def since(self, mark: int, root: str) -> list[str]:
-        """The directories at or below a clean path that changed after `mark`, as clean paths."""
+        """Return the clean paths of directories at or below a clean path that changed after `mark`."""
         with self._lock:
             found = [folder for folder, at in self._folders.items() if at > mark]
         return [clean for folder in found if paths.is_within(clean := paths.of_folder(folder), (root,))]
 
 
-# When paths were scanned, and how large each directory was after each scan
+# Scan times, and the size of each directory after each scan
 
 KEPT_NS = 400 * times.DAY_NS
-"""Rows of `history`; there is one only where the size changed, so that a tree that stays as it is takes no room."""
+"""How long rows of `history` are kept. A row is only added if the size changed, so an unchanged tree takes no space."""
 
 
 def last_scan(db: apsw.Connection, path: str) -> int | None:
-    """When the last scan of a clean path, or of a directory above it, ended, in nanoseconds; None where none did."""
+    """Return when the last scan of a clean path, or of a directory above it, ended, in nanoseconds; None if there was
+    none."""
     roots = [path, *paths.ancestors(path)]
     at: int | None = fetch_value(db, f"SELECT max(finished) FROM scan WHERE root IN ({_marks(roots)})", roots)
     return at
 
 
 def skip_reason(db: apsw.Connection, root: str, max_age_s: float, now: int, rows: int | None) -> str | None:
-    """Why a path need not be scanned: its own last scan, or that of a directory above it, is young enough, and showed
-    what is to be shown."""
+    """Return why a path need not be scanned: its last scan, or that of a directory above it, is recent enough and
+    showed what should be shown. None if it must be scanned."""
     at, known = last_scan(db, root), find(db, root)
     if at is None or known is None or not known.scanned:
         return None
@@ -210,7 +210,7 @@ def skip_reason(db: apsw.Connection, root: str, max_age_s: float, now: int, rows
 
 
 def scans_of(db: apsw.Connection, path: str) -> list[int]:
-    """When scans of a clean path, or of a directory above it, ended, newest first."""
+    """Return when scans of a clean path, or of a directory above it, ended, newest first."""
     roots = [path, *paths.ancestors(path)]
     rows = fetch_all(
         db,
@@ -226,14 +226,14 @@ def _marks(values: list[str]) -> str:
 
 
 class Sizes(NamedTuple):
-    """Of a directory at some time."""
+    """The size of a directory at some time."""
 
     size: int
     files: int
 
 
 def record_sizes(db: apsw.Connection, root: str, now: int) -> None:
-    """Keep how large the directories at, below and above a clean path are after its scan."""
+    """Record the sizes of the directories at, below and above a clean path after its scan."""
     inside = below(paths.as_folder(root))
     insert = (
         "INSERT OR REPLACE INTO history SELECT f.path, ?, e.size, e.files FROM folder f JOIN entry e ON e.id = f.id"
@@ -249,7 +249,7 @@ def record_sizes(db: apsw.Connection, root: str, now: int) -> None:
         " WHERE (size > 0 OR files > 0) AND path NOT IN (SELECT path FROM folder WHERE path >= ? AND path < ?)",
         (now, *inside, *inside),
     )
-    # The newest of the expired rows has the size at the start of the kept period.
+    # The newest expired row has the size at the start of the kept period.
     db.execute(
         "DELETE FROM history WHERE at < ? AND path >= ? AND path < ? AND EXISTS"
         " (SELECT 1 FROM history h WHERE h.path = history.path AND h.at > history.at AND h.at < ?)",
@@ -258,7 +258,7 @@ def record_sizes(db: apsw.Connection, root: str, now: int) -> None:
 
 
 def sizes_at(db: apsw.Connection, root: str, at: int) -> dict[str, Sizes]:
-    """How large the directories at and below a clean path were then, by path with slash."""
+    """Return the sizes of the directories at and below a clean path at a time, by path with slash."""
     rows = fetch_all(
         db,
         "SELECT path, size, files, max(at) FROM history WHERE path >= ? AND path < ? AND at <= ? GROUP BY path",
@@ -268,7 +268,7 @@ def sizes_at(db: apsw.Connection, root: str, at: int) -> dict[str, Sizes]:
 
 
 def sizes_now(db: apsw.Connection, root: str) -> dict[str, Sizes]:
-    """How large they are in the index."""
+    """Return the current sizes of the directories at and below a clean path, by path with slash."""
     rows = fetch_all(
         db,
         "SELECT f.path, e.size, e.files FROM folder f JOIN entry e ON e.id = f.id"

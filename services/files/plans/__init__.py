@@ -1,1 +1,1 @@
-"""Sources and plans, and what runs for them."""
+"""Sources and plans, and the tasks that run them."""

@@ -1,6 +1,6 @@
-"""Classifier jobs: files of which thumbnails and metadata are to be made, by the service `media`, one after the other.
+"""Classifier jobs: files for which the service `media` creates thumbnails and metadata, one after another.
 
-A job is durable before anyone hears of it. What a process that died left behind is done again.
+A job is durable before anyone is notified of it. Jobs that a dead process left unfinished are repeated.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from linckia.services.runtime.handlers import Context, handles
 CLASSIFIERS: tuple[ops.Classifier, ...] = get_args(ops.Classifier)
 
 KEPT_JOBS = 10_000
-"""Ended ones; older ones are forgotten."""
+"""Number of ended jobs that are kept; older ones are deleted."""
 
 
 class Classifying(Family):
-    """The operations of `proto.ops.files.classifier`, and the worker. Its methods belong to trio's thread."""
+    """The operations of `proto.ops.files.classifier`, and the worker. Methods run on trio's thread only."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._news = trio.Event()
 
     def wake(self) -> None:
-        """There are jobs to be done."""
+        """Tell the worker that there are jobs."""
         self._news.set()
 
     async def run(self) -> None:
-        """Until cancelled; the remaining jobs are done at the next start."""
+        """Run until cancelled; remaining jobs are done at the next start."""
         await steadily(self._core.env, "classifying", self._work)
 
     async def _work(self) -> None:
@@ -57,7 +57,7 @@ class Classifying(Family):
                 await self._news.wait()
                 continue
             try:
-                # Asking makes what a content gives, which is kept by its hash.
+                # Asking creates the results, which are cached by the content's hash.
                 problem = (await self._core.env.call(MediaInspect(path=row[1]))).problem
             except LinckiaError as error:
                 problem = str(error)
@@ -86,9 +86,7 @@ class Classifying(Family):
     def progress(self, db: apsw.Connection, params: ops.ClassifierJobProgress) -> ops.ClassifierJob:
         row = fetch_one(db, "SELECT * FROM classifier_job WHERE id = ?", (int(params.job_id),))
         if row is None:
-            raise OperationError(
-                f"there is no classifier job {params.job_id}; list-classifier-jobs has those there are"
-            )
+            raise OperationError(f"no classifier job {params.job_id}; list-classifier-jobs lists them")
         return _job(row)
 
     @reads(ops.ListClassifierJobs)
@@ -101,7 +99,7 @@ class Classifying(Family):
 
 
 def put(db: apsw.Connection, path: str, operations: Sequence[ops.Classifier]) -> int:
-    """A job, by its id; one that still waits to do the same stands for both."""
+    """Return the id of a new job, or of a pending one that does the same."""
     wanted = msgspec.json.encode(operations or CLASSIFIERS).decode()
     waiting: int | None = fetch_value(
         db, "SELECT id FROM classifier_job WHERE path = ? AND status = 'pending' AND operations = ?", (path, wanted)

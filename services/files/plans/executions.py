@@ -1,10 +1,9 @@
-"""Executions of plans: each is a row that says how far it has come, and a task.
+"""Plan executions: each is a row that records its progress, and a task.
 
-A oneshot execution processes its sources one after the other, in the order of the ids of the entries. Its position is
-stored with each batch, and it resumes there after a crash. Where outcomes call operations, it is stored with each entry
-that meets the conditions; one that must not be called twice is noted before it is begun, and is not begun again. A
-continuous execution does the same once, and from then on acts on each change that its followers report, at least once,
-until it is ended.
+A oneshot execution processes its sources one after another, in the order of entry ids. Its position is stored with each
+batch, and it resumes there after a crash. If outcomes call operations, the position is stored with each entry that
+meets the conditions; a call that must not be repeated is recorded before it starts, and never restarted. A continuous
+execution does the same once, and then acts at least once on each change that its followers report, until it is stopped.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from linckia.services.runtime import times
 BATCH = 1_000
 
 KEPT_EXECUTIONS = 1_000
-"""Ended ones of a plan; older ones are forgotten."""
+"""Number of ended executions that are kept per plan; older ones are deleted."""
 
 _log = logging.getLogger("linckia.files")
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a plan."""
+    """A plan as stored."""
 
     description: str = ""
     mode: Mode = "oneshot"
@@ -49,14 +48,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     conditions: Condition | None = None
     outcomes: list[Outcome] = []
     mandates: list[str] = []
-    """The kernel's, for the calls of the outcomes; no client sees them."""
+    """The kernel's mandates for the outcomes' calls; clients never see them."""
 
 
 class Executions:
-    """All executions of this process. Its methods belong to trio's thread."""
+    """All executions of this process. Methods run on trio's thread only."""
 
     def __init__(self, core: Core, following: Followers, classifying: Classifying, nursery: trio.Nursery) -> None:
-        """`nursery`: ends before the database is closed."""
+        """`nursery` must end before the database is closed."""
         self._core = core
         self._following = following
         self._classifying = classifying
@@ -64,7 +63,7 @@ class Executions:
         self._running: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
 
     async def resume(self) -> None:
-        """Take up what a process that ended left behind."""
+        """Resume executions that an ended process left unfinished."""
         rows = await self._core.database.read(
             lambda db: fetch_all(db, "SELECT id, definition FROM execution WHERE status = 'running'")
         )
@@ -72,7 +71,7 @@ class Executions:
             self.start(id_, msgspec.json.decode(text, type=Definition))
 
     def start(self, id_: int, plan: Definition) -> None:
-        """Run an execution, whose row is stored already."""
+        """Run an execution whose row is already stored."""
         scope, ended = self._running[id_] = trio.CancelScope(), trio.Event()
 
         async def run() -> None:
@@ -87,7 +86,7 @@ class Executions:
         self._nursery.start_soon(run)
 
     async def stop(self, id_: int, plan: Definition) -> None:
-        """Until it does not run any more; its row says so already."""
+        """Stop an execution whose row already says that it has ended, and wait until it has."""
         for subscription in subscriptions(id_, plan):
             await self._following.stop(subscription)
         running = self._running.get(id_)
@@ -97,7 +96,7 @@ class Executions:
             await ended.wait()
 
     async def close(self) -> None:
-        """At the orderly end of the service; what runs goes on at the next start."""
+        """Stop all executions in an orderly shutdown; they resume at the next start."""
         for scope, ended in list(self._running.values()):
             scope.cancel()
             await ended.wait()
@@ -124,7 +123,7 @@ class Executions:
 
 
 class _Execution:
-    """One of them."""
+    """A running execution."""
 
     def __init__(self, core: Core, doing: Doing, id_: int, plan: Definition) -> None:
         self._core = core
@@ -136,8 +135,8 @@ class _Execution:
         self._once = not all(outcomes.TABLE[call.operation].idempotent for call in calls)
 
     async def go_through(self) -> None:
-        """All sources that are not followed, from where it was. Raises LinckiaError, OSError where a source cannot be
-        read."""
+        """Process all sources that are not followed, from the stored position on. Raises LinckiaError or OSError if a
+        source cannot be read."""
         first, after = await self._core.database.write(self._take_up)
         for number, source in enumerate(self.plan.sources):
             if number < first or is_followed(self.plan, source):
@@ -150,15 +149,15 @@ class _Execution:
     def _take_up(self, db: apsw.Connection) -> tuple[int, int]:
         ((source, after, doing),) = fetch_all(db, "SELECT source, after, doing FROM execution WHERE id = ?", (self.id,))
         if doing is not None:
-            # An outcome that was begun and not finished may or may not have been done.
+            # The outcome may or may not have run.
             db.execute(
                 "UPDATE execution SET doing = NULL, failed = failed + 1, error = coalesce(error, ?) WHERE id = ?",
-                (f"{doing}: the process ended meanwhile, so it may have been done or not", self.id),
+                (f"{doing}: the process ended while this was running, so it may or may not have been done", self.id),
             )
         return source, after
 
     async def _prepare(self, source: PlanSource) -> None:
-        """Bring the index in step with what the source looks at."""
+        """Bring the index up to date for the source."""
         path = source.config.path
         if not finding.is_filesystem(source) or path is None:
             return
@@ -171,8 +170,8 @@ class _Execution:
         await trio.to_thread.run_sync(followers.live(core, path, recursive=False).list_root)
 
     async def _all_of(self, source: PlanSource, number: int | None = None, after: int = 0) -> None:
-        """Each entry of a source from the one with the id `after`. In a pass through all sources, of which this is the
-        one of `number`, the position is stored."""
+        """Process the entries of a source with ids above `after`. The position is stored if `number` is given: the
+        index of the source in a pass through all of them."""
         while True:
             batch = await self._core.database.read(
                 partial(finding.after, source=source, wanted=self.plan.conditions, last=after, limit=BATCH)
@@ -196,7 +195,7 @@ class _Execution:
         await self._core.database.write(settle)
 
     async def _deal_with(self, source: PlanSource, batch: Batch, position: tuple[int, int] | None = None) -> None:
-        """Process some entries together, and store the position, if there is one."""
+        """Process some entries together, and store the position if there is one."""
         if source.target_set is not None:
             await self._core.database.write(lambda db: _select(db, source, batch.ids))
         tally = Tally()
@@ -205,14 +204,15 @@ class _Execution:
         await self._core.database.write(lambda db: self._note(db, len(batch.ids), len(batch.matched), tally, position))
 
     async def _one_by_one(self, source: PlanSource, batch: Batch, number: int | None) -> None:
-        """Process entries whose outcomes call operations: one transaction between two calls. It stores what came of the
-        one, passes over the entries that meet no condition, and notes the other where that must not be repeated."""
+        """Process entries whose outcomes call operations, with one transaction between two calls. It stores the result
+        of the previous call, skips entries that do not meet the conditions, and records the next call if that must not
+        be repeated."""
         claims = number is not None and self._once
         ids = batch.ids
-        done, matched, tally = 0, 0, Tally()  # what is not stored yet
+        done, matched, tally = 0, 0, Tally()  # not stored yet
 
         def step(db: apsw.Connection, end: int, entry: Entry | None) -> Entry | None:
-            # An outcome of another entry may have changed or moved this one.
+            # The outcome of another entry may have changed or moved this one.
             fresh = None if entry is None else finding.again(db, source, self.plan.conditions, entry.id)
             if source.target_set is not None:
                 _select(db, source, ids[done:end])
@@ -252,7 +252,7 @@ class _Execution:
             db.execute("UPDATE execution SET source = ?, after = ? WHERE id = ?", (*position, self.id))
 
     def deal(self, source: PlanSource) -> Deal:
-        """What a follower of the source's path is to do with changes."""
+        """Return the callback that processes changes of the source's path."""
 
         async def act(changed: Sequence[str] | None) -> None:
             database, wanted = self._core.database, self.plan.conditions
@@ -269,18 +269,18 @@ class _Execution:
 
 
 def _select(db: apsw.Connection, source: PlanSource, ids: Sequence[int]) -> None:
-    """Put those that are in the index still into the source's set."""
+    """Add those entries that are still indexed to the source's set."""
     if source.target_set is not None:
         sets.add(db, sets.make(db, source.target_set), sorted(sets.present(db, ids)))
 
 
 def is_followed(plan: Definition, source: PlanSource) -> bool:
-    """Whether changes of what it looks at are acted on."""
+    """True if the plan acts on changes of the source."""
     return plan.mode == "continuous" and finding.is_filesystem(source)
 
 
 def subscriptions(id_: int, plan: Definition) -> list[str]:
-    """The names under which an execution follows what its sources look at."""
+    """Return the names under which an execution follows its sources."""
     return [each.subscription for _, each in _followed(id_, plan)]
 
 
@@ -295,7 +295,7 @@ def _followed(id_: int, plan: Definition) -> list[tuple[PlanSource, Followed]]:
 
 
 def begin(db: apsw.Connection, plan: str, definition: Definition) -> int:
-    """Store that a plan is executed from now on; answers the execution's id."""
+    """Store that a plan is being executed. Returns the execution's id."""
     db.execute(
         "INSERT INTO execution(plan, definition, status, started) VALUES(?,?,'running',?)",
         (plan, msgspec.json.encode(definition).decode(), time.time_ns()),
@@ -312,7 +312,7 @@ def begin(db: apsw.Connection, plan: str, definition: Definition) -> int:
 
 
 def finish(db: apsw.Connection, id_: int, status: ExecutionStatus, error: str | None) -> None:
-    """Store that an execution ended, if it runs still."""
+    """Store that an execution has ended, if it was still running."""
     db.execute(
         "UPDATE execution SET status = ?, finished = ?, error = coalesce(?, error) WHERE id = ? AND status = 'running'",
         (status, time.time_ns(), error, id_),
@@ -320,7 +320,7 @@ def finish(db: apsw.Connection, id_: int, status: ExecutionStatus, error: str | 
 
 
 def running(db: apsw.Connection, plan: str) -> list[tuple[int, Definition]]:
-    """The executions of a plan that run: one at most."""
+    """Return the running executions of a plan: at most one."""
     rows = fetch_all(db, "SELECT id, definition FROM execution WHERE plan = ? AND status = 'running'", (plan,))
     return [(id_, msgspec.json.decode(text, type=Definition)) for id_, text in rows]
 
@@ -329,7 +329,7 @@ EXECUTION = "id, plan, status, started, finished, processed, matched, applied, f
 
 
 def execution_of(row: Row) -> ExecutionRecord:
-    """A run of a plan, of a row of `EXECUTION`."""
+    """Build an execution record from a row of the columns `EXECUTION`."""
     id_, plan, status, started, finished, processed, matched, applied, failed, error = row
     return ExecutionRecord(
         execution_id=id_, plan_name=plan, status=status, started_at=started // times.NS,

@@ -1,4 +1,4 @@
-"""What the sources of plans find: entries of the index, batch after batch in the order of their ids."""
+"""The index entries that a plan's sources select, in batches ordered by id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some entries of a source, by id, and those among them that meet the conditions."""
+    """Ids of some entries of a source, and those entries that meet the conditions."""
 
     ids: list[int]
     matched: list[Entry]
@@ -47,19 +47,19 @@ def is_filesystem(source: PlanSource) -> bool:
 
 
 def check(source: PlanSource, field: str) -> None:
-    """Raises InvalidParams, which names the field, where it does not say what it looks at."""
+    """Raises InvalidParams, which names the field, if the source does not say what to select."""
     config = source.config
     if is_filesystem(source):
         if config.path is None:
-            raise _missing(f"{field}.config.path", f"a {source.type} source needs one")
+            raise _missing(f"{field}.config.path", f"required for a {source.type} source")
         paths.clean(config.path, f"{field}.config.path")
     elif source.type == "query":
         if config.query is None and not config.name:
-            raise _missing(f"{field}.config.query", "a query source needs the name of a saved query, or a query")
+            raise _missing(f"{field}.config.query", "a query source needs a query, or the name of a saved one")
         if config.query is not None and not isinstance(config.query, str):
             entries.conditions(config.query)
     elif config.resource_set is None and not config.name:
-        raise _missing(f"{field}.config.resource_set", "a resource-set source needs the name of one")
+        raise _missing(f"{field}.config.resource_set", "a resource-set source needs the name of a resource set")
 
 
 def _missing(field: str, why: str) -> InvalidParams:
@@ -67,7 +67,8 @@ def _missing(field: str, why: str) -> InvalidParams:
 
 
 def select(db: apsw.Connection, source: PlanSource, more: Sequence[matching.Condition] = ()) -> Select:
-    """Its entries, of which more may be asked. Raises InvalidParams where what it names is not there."""
+    """Select the source's entries that also meet `more`. Raises InvalidParams if it names something that does not
+    exist."""
     config = source.config
     if source.type == "query":
         if config.query is None or isinstance(config.query, str):
@@ -90,7 +91,7 @@ def _below(db: apsw.Connection, source: PlanSource) -> list[matching.Condition]:
     if stored is not None and stored.kind != schema.DIRECTORY:
         return [matching.Condition("n.id = ?", (stored.id,))]
     folder = paths.as_folder(path)
-    # With their plus they are no reason to walk by folders: entries are wanted in the order of their ids.
+    # The plus signs keep SQLite from walking by folder: entries are needed in the order of their ids.
     found = (
         [matching.Condition("+n.folder >= ? AND +n.folder < ?", below(folder))]
         if source.config.recursive
@@ -102,7 +103,7 @@ def _below(db: apsw.Connection, source: PlanSource) -> list[matching.Condition]:
 
 
 def after(db: apsw.Connection, source: PlanSource, wanted: Condition | None, last: int, limit: int) -> Batch:
-    """The next entries of a source, from the one with the id `last`."""
+    """Return the next batch of a source: entries with ids above `last`."""
     rows = select(db, source, [matching.Condition("n.id > ?", (last,))]).run(
         db, "n.id", "ORDER BY n.id LIMIT ?", (limit,)
     )
@@ -111,13 +112,13 @@ def after(db: apsw.Connection, source: PlanSource, wanted: Condition | None, las
 
 
 def again(db: apsw.Connection, source: PlanSource, wanted: Condition | None, id_: int) -> Entry | None:
-    """An entry as it is now; None where the source has it no more, or it no longer meets the conditions."""
+    """Read an entry again; None if the source no longer contains it, or it no longer meets the conditions."""
     there = select(db, source, [matching.Condition("n.id = ?", (id_,))]).run(db, "n.id", "")
     return next(iter(_matched(db, wanted, [id_] if list(there) else [])), None)
 
 
 def among(db: apsw.Connection, source: PlanSource, wanted: Condition | None, found: Sequence[str]) -> Batch:
-    """Those entries of a source that have one of these clean paths."""
+    """Return the entries of a source whose clean path is in `found`."""
     stored = [each.id for each in (find_shown(db, path) for path in found) if each is not None]
     rows = select(db, source, [_one_of(stored)]).run(db, "n.id", "ORDER BY n.id")
     ids = [id_ for (id_,) in rows]
@@ -136,5 +137,5 @@ def _one_of(ids: Sequence[int]) -> matching.Condition:
 
 
 def all_ids(db: apsw.Connection, source: PlanSource) -> set[int]:
-    """All that it finds."""
+    """Return the ids of all entries of a source."""
     return {id_ for (id_,) in select(db, source).run(db, "n.id")}

@@ -1,9 +1,8 @@
-"""Follows folders by way of `watch`: the index is brought in step with each batch of changes, through every death.
+"""Follows folders through `watch`: the index is updated with each batch of changes, whichever process dies.
 
-A follower subscribes under a name of its own, takes the state of the folder by a scan where the watcher's log does not
-reach back to what it has seen, and then reads batch after batch. How far it is stands in the database, written in the
-transaction that brought the index in step: after the death of either process it resumes there. No failure ends it: it
-reports the problem and retries.
+A follower subscribes under its own name, rescans the folder if the watcher's log does not reach back to its last
+position, and then reads batch after batch. Its position is stored in the transaction that updates the index: after the
+death of either process it resumes there. No failure ends it: it reports the problem and retries.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from linckia.services.files.store.database import steadily
 from linckia.services.files.store.sql import fetch_all, fetch_one
 
 BATCH = 5_000
-"""Changes that are dealt with at once."""
+"""Number of changes per batch."""
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.05, 5.0
-"""Between one attempt and the next, while the watcher does not answer."""
+"""Delays between attempts while the watcher does not respond."""
 
 SETTLE_S = 0.2
-"""Between two looks at whether the watcher has seen what the index has."""
+"""Delay between checks whether the watcher has seen everything that the index has."""
 
 _log = logging.getLogger("linckia.files")
 
 Deal = Callable[[Sequence[str] | None], Awaitable[None]]
-"""Told, once the index has them, of the paths that were made or changed; None stands for all there is."""
+"""Called with the paths that were created or changed, once they are indexed; None means all paths of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is followed; `path` is real and below the roots."""
+    """A subscription to a folder; `path` is a real path below the roots."""
 
     subscription: str
     path: str
@@ -54,7 +53,7 @@ class Followed:
 
 
 class Follower:
-    """One that runs in this process."""
+    """A follower that runs in this process."""
 
     def __init__(self, core: Core, followed: Followed, deal: Deal | None) -> None:
         self._core = core
@@ -64,16 +63,16 @@ class Follower:
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
         self.in_step = False
-        """Whether the state was taken, and all that the watcher told until now dealt with."""
+        """True once the folder was scanned and all changes reported so far are processed."""
         self.problem = ""
-        """Why it does not get on."""
+        """Why the follower is stuck; empty if it is not."""
         self._doubted: list[tuple[int, int]] = []
-        """Rows of what was looked at again last."""
+        """Rows that were examined last."""
         self._missing: set[str] = set()
-        """What of it was not found, and is still stored."""
+        """Paths among them that were not found on disk but are still stored."""
 
     async def run(self) -> None:
-        """Until `scope` is cancelled."""
+        """Run until `scope` is cancelled."""
         try:
             with self.scope:
                 while True:
@@ -104,16 +103,16 @@ class Follower:
         except InvalidParams as error:
             if await trio.to_thread.run_sync(look, followed.path) is not None:
                 raise
-            # It is gone for now. Who subscribed before is told when it comes back.
+            # The folder is missing for now. An existing subscription reports it when it comes back.
             self.problem = str(error)
 
     async def _read(self) -> None:
-        """Batch after batch. Raises LinckiaError, OSError."""
+        """Read batch after batch. Raises LinckiaError or OSError."""
         followed = self._followed
         stored = await self._core.database.read(
             lambda db: fetch_one(db, "SELECT sequence FROM follow WHERE subscription = ?", (followed.subscription,))
         )
-        # A damaged database may have lost it.
+        # The row may have been lost with a damaged database.
         sequence: int | None = None if stored is None else stored[0]
         while True:
             doubts = self.in_step and bool((await self._core.database.read(partial(doubted, root=followed.path)))[0])
@@ -123,7 +122,7 @@ class Follower:
                 ops.WatchChanges(
                     subscription=followed.subscription,
                     after=0 if sequence is None else sequence,
-                    # The first time there is a state to be taken, which is told at once.
+                    # The first call returns at once: a resync is needed.
                     wait_s=wait_s if sequence is not None else ops.MAX_WAIT_S,
                     limit=BATCH,
                 )
@@ -132,7 +131,7 @@ class Follower:
             self._delay_s, self.problem = FIRST_DELAY_S, ""
             if not answer.complete:
                 self.in_step = False
-                # The watcher's own first look is under way.
+                # The watcher's own first scan is still running.
                 await trio.sleep(FIRST_DELAY_S)
                 continue
             note = partial(self._note, sequence=answer.sequence, changes=len(answer.changes))
@@ -147,7 +146,7 @@ class Follower:
             if settled and self.in_step:
                 await self._make_sure()
             if answer.changes and not answer.more:
-                # What comes close upon a change is taken together.
+                # Changes in quick succession are processed together.
                 await trio.sleep_until(began + followed.debounce_s)
 
     async def _take(self, changes: Sequence[ops.Change], note: Callable[[apsw.Connection], None]) -> None:
@@ -163,10 +162,10 @@ class Follower:
         await self._core.database.write(note)
 
     async def _make_sure(self) -> None:
-        """Look again at what was listed beside the watcher, which never reports the removal of what it had not seen.
+        """Examine again entries that were listed without the watcher, which may never report their removal.
 
-        Its log has been read to where it was when it had settled. What is not found now may have been renamed since:
-        it is taken for removed only if the log, read so once more, does not say otherwise.
+        The log has been read up to where it was when the watcher had settled. An entry that is missing now may have
+        been renamed since: it counts as removed only if another such read of the log does not say otherwise.
         """
         if self._missing:
             folders = {paths.split(path)[0] for path in self._missing}
@@ -197,7 +196,7 @@ class Follower:
         return live(self._core, self._followed.path, recursive=self._followed.recursive)
 
     def _note(self, db: apsw.Connection, sequence: int, changes: int) -> None:
-        """All up to `sequence` was dealt with. A damaged database may have lost the row."""
+        """Store that everything up to `sequence` is processed. The row may have been lost with a damaged database."""
         db.execute(
             "INSERT INTO follow(subscription, sequence, changes, latest) VALUES(?1, ?2, ?3, ?4)"
             " ON CONFLICT(subscription) DO UPDATE SET sequence = ?2, changes = changes + ?3, latest = ?4",
@@ -206,17 +205,17 @@ class Follower:
 
 
 class Followers:
-    """All followers of this process. Its methods belong to trio's thread."""
+    """All followers of this process. Methods run on trio's thread only."""
 
     def __init__(self, core: Core, nursery: trio.Nursery) -> None:
-        """`nursery`: ends before the database is closed."""
+        """`nursery` must end before the database is closed."""
         self._core = core
         self._nursery = nursery
         self._running: dict[str, Follower] = {}
         self._ending = trio.Event()
 
     def start(self, followed: Followed, deal: Deal | None = None) -> Follower:
-        """Follow a folder; its row, made by `begin`, is stored already."""
+        """Follow a folder whose row, created by `begin`, is already stored."""
         running = self._running.get(followed.subscription)
         if running is not None:
             return running
@@ -225,11 +224,11 @@ class Followers:
         return follower
 
     def find(self, subscription: str) -> Follower | None:
-        """The one that runs under a name."""
+        """Return the running follower of a subscription."""
         return self._running.get(subscription)
 
     async def stop(self, subscription: str) -> None:
-        """Until it does not run any more. What is stored of it is for `end` to take away."""
+        """Stop a follower and wait until it has ended. Its row remains; `end` removes it."""
         follower = self._running.pop(subscription, None)
         if follower is not None:
             follower.scope.cancel()
@@ -237,12 +236,12 @@ class Followers:
         self._ending.set()
 
     async def close(self) -> None:
-        """At the orderly end of the service: all of them stop where they are."""
+        """Stop all followers where they are, in an orderly shutdown."""
         for subscription in list(self._running):
             await self.stop(subscription)
 
     async def run(self) -> None:
-        """End the subscriptions that are not needed, however long the watcher does not answer; until cancelled."""
+        """End unneeded subscriptions, retrying while the watcher does not respond; runs until cancelled."""
         await steadily(self._core.env, "following", self._end_subscriptions)
 
     async def _end_subscriptions(self) -> None:
@@ -255,7 +254,7 @@ class Followers:
                     await self._core.env.call(ops.WatchUnsubscribe(name=name))
                 except LinckiaError as error:
                     left += 1
-                    _log.info("the subscription %s is still to be ended: %s", name, error)
+                    _log.info("cannot end subscription %s yet: %s", name, error)
                     continue
                 await database.write(partial(_forget, subscription=name))
             with trio.move_on_after(MAX_DELAY_S if left else float("inf")):
@@ -263,27 +262,27 @@ class Followers:
 
 
 def live(core: Core, path: str, *, recursive: bool) -> Live:
-    """What brings the index in step with the changes below a path."""
+    """Return a `Live` that updates the index with changes below a path."""
     return Live(core.tree, path, recursive=recursive, skipped_devices=without_files(path))
 
 
 def begin(db: apsw.Connection, subscription: str) -> None:
-    """Store that a folder is to be followed from now on, its state still to be taken."""
+    """Store that a folder is being followed, its first scan still to come."""
     db.execute("INSERT INTO follow(subscription) VALUES(?)", (subscription,))
 
 
 def end(db: apsw.Connection, subscription: str) -> None:
-    """Store that it is not to be followed any more."""
+    """Store that a folder is no longer followed."""
     db.execute("UPDATE follow SET ended = 1 WHERE subscription = ?", (subscription,))
 
 
 def _forget(db: apsw.Connection, subscription: str) -> None:
-    """The watcher knows."""
+    """Delete the row; the watcher has been notified."""
     db.execute("DELETE FROM follow WHERE subscription = ?", (subscription,))
 
 
 def hint_of(change: ops.Change) -> Hint:
-    """A change of the watcher's as the index takes it."""
+    """Convert a change reported by the watcher to a hint for the index."""
     old = _text(change.old_path, change.raw_old_path) if change.old_path is not None else None
     left = change.change is ops.ChangeKind.DELETED and change.kind is ops.EntryKind.FOLDER
     return Hint(_text(change.path, change.raw_path), old, change.inode, left)

@@ -1,6 +1,6 @@
-"""What plans do with entries: put them into sets, have them classified, call operations for them, or several of these.
+"""What plans do with entries: add them to sets, classify them, call operations for them, or several of these.
 
-An outcome that fails for an entry is counted and said, and does not keep others from theirs.
+A failed outcome is counted and reported; it does not affect other entries.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from linckia.services.runtime import times
 MAX_DEPTH = 16
 
 NO_MANDATE = (
-    "an earlier version stored this plan, and did not keep whose rights it has; give its `outcomes` again (plan-update)"
+    "this plan was stored by an earlier version, which did not record its rights;"
+    " set its `outcomes` again (plan-update)"
 )
 
 ATTEMPTS = 5
-"""At an operation whose service is not there for the moment."""
+"""Number of attempts to call an operation whose service is temporarily unavailable."""
 
 FIELDS: dict[str, Callable[[Entry], str | int]] = {
     "path": lambda entry: entry.path,
@@ -49,7 +50,7 @@ FIELDS: dict[str, Callable[[Entry], str | int]] = {
     "mtime": lambda entry: times.rfc3339(entry.mtime),
     "ctime": lambda entry: times.rfc3339(entry.ctime),
 }
-"""What `{{entry.…}}` may name."""
+"""The fields available to `{{entry.…}}`."""
 
 TABLE = ops.load()
 
@@ -60,7 +61,7 @@ def values_of(entry: Entry) -> dict[str, str | int]:
 
 @dataclass(slots=True)
 class Tally:
-    """How many outcomes were done, each for each entry, and how many failed; why the first of them did."""
+    """Number of outcomes applied and failed, counted once per entry, and the first error."""
 
     applied: int = 0
     failed: int = 0
@@ -73,9 +74,9 @@ class Tally:
 
 
 def check(outcomes: Sequence[Outcome], field: str, depth: int = 1) -> None:
-    """Raises InvalidParams, which names the field, where one could never be done."""
+    """Raises InvalidParams, which names the field, if an outcome could never be applied."""
     if depth > MAX_DEPTH:
-        raise InvalidParams(f"`{field}`: more than {MAX_DEPTH} levels", field=field)
+        raise InvalidParams(f"`{field}`: nested more than {MAX_DEPTH} levels deep", field=field)
     for n, outcome in enumerate(outcomes):
         where = f"{field}[{n}]"
         match outcome:
@@ -88,9 +89,9 @@ def check(outcomes: Sequence[Outcome], field: str, depth: int = 1) -> None:
 def _check_tool(outcome: ToolOutcome, field: str) -> None:
     operation = TABLE.get(outcome.tool)
     if operation is None or not may_be_called(operation):
-        why = "there is no operation" if operation is None else "a plan may not call"
+        why = "unknown operation" if operation is None else "plans cannot call"
         raise InvalidParams(
-            f"`{field}.tool`: {why} {outcome.tool[:200]!r}; `linckia tools` lists those there are",
+            f"`{field}.tool`: {why} {outcome.tool[:200]!r}; `linckia tools` lists the available ones",
             field=f"{field}.tool",
         )
     sample = Entry(1, "/folder/name.txt", "name.txt", "/folder/", schema.FILE, "txt", 1, 0, 0)
@@ -102,19 +103,19 @@ def _check_tool(outcome: ToolOutcome, field: str) -> None:
 
 
 def may_be_called(operation: Operation[Any]) -> bool:
-    """Whether a plan may call it: what a client may, but for what the kernel itself answers."""
+    """True if plans may call it: anything a client may call, except what the kernel itself handles."""
     return operation.admits(CLIENT) and operation.role in (Role.TOOL, Role.STEP) and operation.service != KERNEL
 
 
 def calls_of(outcomes: Sequence[Outcome]) -> list[LaterCall]:
-    """The different calls that they make for each entry."""
+    """Return the distinct calls that the outcomes make for each entry."""
     return list({msgspec.json.encode(call): call for call in ops_of_plans.calls_of(outcomes)}.values())
 
 
 def check_grant(outcomes: Sequence[Outcome]) -> None:
-    """Raises Forbidden where they call what the client that is served may not call itself.
+    """Raises Forbidden if the outcomes call something that the current client may not call itself.
 
-    A plan is carried out when no client waits for it: those who write it, and who have it carried out, are asked for.
+    Plans run while no client is waiting, so this is checked both when a client writes a plan and when it executes one.
     """
     if (grant := grants.current.get()) is None:
         return
@@ -124,10 +125,10 @@ def check_grant(outcomes: Sequence[Outcome]) -> None:
 
 
 class Doing:
-    """Does the outcomes of one plan.
+    """Applies the outcomes of one plan.
 
     Args:
-        mandates: the kernel's, for each of the `calls_of` the outcomes.
+        mandates: the kernel's, one for each of `calls_of(outcomes)`.
     """
 
     def __init__(
@@ -140,12 +141,12 @@ class Doing:
         self._mandates = dict(zip(calls, mandates, strict=False))
 
     async def do(self, entries: Sequence[Entry], tally: Tally) -> None:
-        """Do each outcome for all entries."""
+        """Apply each outcome to all entries."""
         for outcome in self._outcomes:
             await self._do(outcome, entries, tally)
 
     async def _do(self, outcome: Outcome, entries: Sequence[Entry], tally: Tally) -> list[Entry]:
-        """Answers the entries that it was done for."""
+        """Apply an outcome. Returns the entries for which it succeeded."""
         match outcome:
             case SelectionOutcome():
                 return await self._select(outcome, entries, tally)
@@ -177,7 +178,7 @@ class Doing:
             if outcome.operation == "remove":
                 sets.remove(db, id_, [entry.id for entry in entries])
                 return list(entries)
-            # Not those that have left the index since they were found.
+            # Entries may have left the index since they were found.
             there = sets.present(db, [entry.id for entry in entries])
             sets.add(db, id_, there)
             return [entry for entry in entries if entry.id in there]
@@ -199,7 +200,7 @@ class Doing:
         return files
 
     async def _call(self, outcome: ToolOutcome, entry: Entry) -> str | None:
-        """Why it failed; None where it did not."""
+        """Call an operation. Returns the error, or None if it succeeded."""
         mandate = self._mandates.get(msgspec.json.encode(LaterCall(outcome.tool, outcome.arguments)))
         if mandate is None:
             return NO_MANDATE

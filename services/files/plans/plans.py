@@ -1,4 +1,4 @@
-"""The tools that define plans, begin them and tell how they go."""
+"""The tools that define, run and report on plans."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _RUN = "plan, definition, status, started, finished, processed, matched, applied
 """The columns of a `CarriedRun`."""
 
 RUNS = 500
-"""Carried at once."""
+"""Number of runs exported per call."""
 
 _STOPPED = "the plan was "
-"""Before the status that ended an execution, in its error."""
+"""Start of the error of an execution that was ended by a change of its plan's status; the status follows."""
 
 
 class PlanTools(Family):
@@ -51,7 +51,7 @@ class PlanTools(Family):
         named.tell(self._core.env, "plans", "plan-executions", f"plans/{name}", f"plans/{name}/executions")
 
     async def _checked(self, definition: Definition) -> Definition:
-        """With real paths. Raises InvalidParams, which names the field."""
+        """Return the checked definition, with real paths. Raises InvalidParams, which names the field."""
         sources = []
         for n, source in enumerate(definition.sources):
             finding.check(source, f"sources[{n}]")
@@ -62,7 +62,8 @@ class PlanTools(Family):
         return structs.replace(definition, sources=sources)
 
     async def _mandates(self, definition: Definition, ctx: Context) -> list[str]:
-        """The kernel's, for the calls that the client who is served gives as outcomes.  Raises InvalidParams."""
+        """Obtain the kernel's mandates for the calls that the current client gives as outcomes. Raises
+        InvalidParams."""
         calls = outcomes.calls_of(definition.outcomes)
         if len(calls) > MAX_LATER_CALLS:
             raise InvalidParams(f"`outcomes`: more than {MAX_LATER_CALLS} different calls", field="outcomes")
@@ -143,7 +144,7 @@ class PlanTools(Family):
             try:
                 definition = msgspec.convert({**run.definition, "mandates": []}, Definition)
             except msgspec.ValidationError as error:
-                raise InvalidParams(f"`runs`: a run of {run.plan!r} is of no plan: {error}", field="runs") from None
+                raise InvalidParams(f"`runs`: invalid plan of a run of {run.plan!r}: {error}", field="runs") from None
             values = {**structs.asdict(run), "definition": msgspec.json.encode(definition).decode()}
             db.execute(
                 f"INSERT INTO execution({_RUN}) SELECT :{_RUN.replace(', ', ', :')} FROM plan WHERE name = :plan"
@@ -155,7 +156,7 @@ class PlanTools(Family):
     @handles(ops.PlanUpdate)
     async def update(self, params: ops.PlanUpdate, ctx: Context) -> ops.Plan:
         if params.clear_conditions and params.conditions is not None:
-            raise InvalidParams("`clear_conditions`: give new `conditions`, or clear them", field="clear_conditions")
+            raise InvalidParams("`clear_conditions`: not possible with new `conditions`", field="clear_conditions")
         async with self._changing:
             before, stored = await self._core.database.read(
                 lambda db: (_find(db, params.name), _stored(db, params.name))
@@ -171,7 +172,7 @@ class PlanTools(Family):
             if params.outcomes is not None:
                 definition = structs.replace(definition, mandates=await self._mandates(definition, ctx))
             status = before.status if params.status is None else params.status
-            # An execution of the previous definition is ended, and restarted with this one if it was to run on.
+            # A running execution of the previous definition is ended; a continuous one restarts with this definition.
             restarts = bool(given.keys() - {"description"})
 
             def change(db: apsw.Connection) -> tuple[ops.Plan, list[tuple[int, Definition]], int | None]:
@@ -220,8 +221,11 @@ class PlanTools(Family):
 
 
 def _resumed(db: apsw.Connection, name: str, definition: Definition) -> int | None:
-    """The execution that goes on where the plan is active again: the one that its status ended, from where that was,
-    or a new one in its place where changes were missed or the plan is no longer the same; None where it had ended."""
+    """Return the execution to run when the plan becomes active again.
+
+    This is the execution that the status change had ended, resumed where it was. It is a new one if changes were missed
+    or the plan has changed. None if the last execution had ended by itself.
+    """
     query = "SELECT id, definition, error FROM execution WHERE plan = ? ORDER BY id DESC LIMIT 1"
     for id_, text, error in fetch_all(db, query, (name,)):
         if error is not None and error.startswith(_STOPPED):
@@ -270,7 +274,7 @@ def _plan(row: Row) -> ops.Plan:
 
 
 def _shown(text: str) -> dict[str, Any]:
-    """A stored definition without what is the kernel's."""
+    """Return a stored definition without the kernel's mandates."""
     definition = structs.asdict(msgspec.json.decode(text, type=Definition))
     del definition["mandates"]
     return definition

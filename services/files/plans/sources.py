@@ -1,5 +1,8 @@
-"""Sources: folders that are followed or scanned under a name. Whether one is to run is stored, and holds through every
-restart; how it stands is read from its follower and from the jobs of its path."""
+"""Sources: named folders that are followed or scanned.
+
+Whether a source should run is stored and survives restarts. Its status is derived from its follower and the jobs of its
+path.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from linckia.services.runtime.roots import is_text_name
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a source."""
+    """A source as stored."""
 
     type: ops.SourceType
     path: str
@@ -44,7 +47,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stored(NamedTuple):
-    """A row of `source`, and the last job of its path."""
+    """A row of `source`, and the latest job of its path."""
 
     name: str
     definition: Definition
@@ -53,7 +56,7 @@ class _Stored(NamedTuple):
     wanted: bool
     subscription: str | None
     job: Row | None
-    """Id, status, error."""
+    """Id, status and error."""
 
 
 class SourceTools:
@@ -102,7 +105,7 @@ class SourceTools:
             if found.kind != schema.DIRECTORY:
                 raise InvalidParams(f"`path`: {paths.shown(path)} is not a directory", field="path")
             if not is_text_name(paths.to_os(path)):
-                raise InvalidParams(f"`path`: {paths.shown(path)} is not UTF-8, and cannot be followed", field="path")
+                raise InvalidParams(f"`path`: {paths.shown(path)} is not UTF-8 and cannot be followed", field="path")
         definition = structs.replace(msgspec.convert(params, Definition, from_attributes=True), path=path)
         runs = params.type == "live" and params.enabled
         subscription = _new_subscription() if runs else None
@@ -136,12 +139,12 @@ class SourceTools:
                 return ops.SourceStarted(
                     name=params.name,
                     status="running",
-                    message=f"{stored.definition.path} is being scanned; job-progress tells how far that is",
+                    message=f"scanning {stored.definition.path}; see job-progress",
                     job_id=job.id,
                 )
             if stored.wanted:
                 status, _ = self._status_of(stored)
-                return ops.SourceStarted(name=params.name, status=status, message="it was running already")
+                return ops.SourceStarted(name=params.name, status=status, message="already running")
             subscription = _new_subscription()
 
             def change(db: apsw.Connection) -> None:
@@ -150,9 +153,7 @@ class SourceTools:
 
             await self._core.database.write(change)
             self._following.start(stored.definition.followed(subscription))
-        return ops.SourceStarted(
-            name=params.name, status="starting", message=f"{stored.definition.path} is followed from now on"
-        )
+        return ops.SourceStarted(name=params.name, status="starting", message=f"following {stored.definition.path}")
 
     @handles(ops.SourceStop)
     async def stop(self, params: ops.SourceStop, ctx: Context) -> ops.SourceStarted:
@@ -160,7 +161,7 @@ class SourceTools:
             stored = await self._core.database.read(lambda db: _find(db, params.name))
             ran = self._status_of(stored)[0] in ("running", "starting", "error") and stored.wanted
             await self._halt(stored)
-        message = "it is stopped until source-start" if ran else "it was not running"
+        message = "stopped until source-start" if ran else "not running"
         return ops.SourceStarted(name=params.name, status="stopped", message=message)
 
     async def _halt(self, stored: _Stored) -> None:
@@ -169,7 +170,7 @@ class SourceTools:
                 followers.end(db, stored.subscription)
             _want(db, stored.name, False, None)
 
-        # It must not come back with the next start, whatever happens to this process meanwhile.
+        # Stored first: it must not restart, whatever happens to this process.
         await self._core.database.write(change)
         if stored.subscription is not None:
             await self._following.stop(stored.subscription)
@@ -241,7 +242,7 @@ class SourceTools:
 
 
 async def resume_sources(core: Core, following: Followers) -> None:
-    """Start the live sources that are to run."""
+    """Start the live sources that should be running."""
     rows = await core.database.read(
         lambda db: fetch_all(db, "SELECT definition, subscription FROM source WHERE wanted AND subscription NOT NULL")
     )
@@ -250,7 +251,7 @@ async def resume_sources(core: Core, following: Followers) -> None:
 
 
 def _new_subscription() -> str:
-    # Never that of an earlier start: what the watcher kept for that one is not to be read on.
+    # Never reuse an earlier subscription: what the watcher stored for it must not be read.
     return f"source-{uuid.uuid4().hex}"
 
 

@@ -1,4 +1,4 @@
-"""The conditions of plans as SQL over the view `node`."""
+"""Compiles the conditions of plans to SQL over the view `node`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from linckia.services.runtime.times import instant
 
 MAX_DEPTH = 32
 MAX_CONDITIONS = 1000
-"""SQLite parses an expression of so many parts without running out of room."""
+"""SQLite can parse expressions with this many parts without running out of stack."""
 
 _REGEX_SIGNS = re.compile(r"[\\^$+|(){}]|\.\*|\.\?")
-"""Of which at least one is in a regular expression that is no glob."""
+"""A pattern without any of these is a glob rather than a regular expression."""
 
 
 def where(condition: ops.Condition | None) -> matching.Condition:
-    """The expression; met by all where there is no condition. Raises InvalidParams, which names the field, where it
-    could never be asked."""
+    """Compile a condition; None matches everything. Raises InvalidParams, which names the field, if it can never be
+    evaluated."""
     return matching.Condition("1") if condition is None else _Compiler().compile(condition, "conditions", 1)
 
 
@@ -34,7 +34,9 @@ class _Compiler:
     def compile(self, condition: ops.Condition, field: str, depth: int) -> matching.Condition:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_CONDITIONS:
-            why = f"more than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_CONDITIONS} conditions"
+            why = (
+                f"more than {MAX_DEPTH} levels deep" if depth > MAX_DEPTH else f"more than {MAX_CONDITIONS} conditions"
+            )
             raise InvalidParams(f"`{field}`: {why}", field=field)
         match condition:
             case ops.All() | ops.AnyOf() | ops.NoneOf():
@@ -66,7 +68,7 @@ def _joined(parts: list[matching.Condition], by: str, nothing: str) -> matching.
 
 def _every(parts: list[matching.Condition], field: str, names: str) -> matching.Condition:
     if not parts:
-        raise InvalidParams(f"`{field}`: it asks for nothing; give at least one of {names}", field=field)
+        raise InvalidParams(f"`{field}`: empty condition; give at least one of {names}", field=field)
     return _joined(parts, " AND ", "1")
 
 

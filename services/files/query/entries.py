@@ -1,4 +1,4 @@
-"""Entries that meet conditions, as answers: criteria of clients, orders, pages, and lists too long to be sent whole."""
+"""Entries that meet conditions: clients' criteria, orders, pages, and lists too long for one answer."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from linckia.services.runtime.times import instant
 T = TypeVar("T")
 
 MAX_BYTES = 512_000
-"""Of a list in an answer, as JSON."""
+"""Largest list in an answer, as JSON."""
 
 _ROOM = 4_000
-"""Of that, for what stands around the list."""
+"""How much of that is reserved for the fields around the list."""
 
 ENOUGH = MAX_BYTES // 100
-"""Entries of a page: more never fit, since the least of them takes more than that as JSON."""
+"""Most entries per page: more never fit, since even the smallest takes over 100 bytes as JSON."""
 
 FEW = 10_000
-"""Entries that match, of which the ids are held."""
+"""Most matching entries whose ids are held in memory."""
 
 SELECTED = "n.path, n.name, n.kind, n.size, n.disk, n.mtime, n.ctime"
 
 
 def entry_of(row: Row) -> FileEntry:
-    """An entry of a row of `SELECTED`, with when it was added to the set as its last column where there is one."""
+    """Build an entry from a row of `SELECTED`, optionally followed by the time at which it was added to the set."""
     path, name, kind, size, disk, mtime, ctime, *added = row
     return FileEntry(
         path=path, name=name, kind=schema.KINDS[kind], size=size, disk_size=disk, mtime=times.rfc3339(mtime),
@@ -50,8 +50,8 @@ def entry_of(row: Row) -> FileEntry:
 def find_indexed(
     db: apsw.Connection, roots: paths.FileRoots, given: str, field: str = "path", *, follow: bool = False
 ) -> tuple[str, Stored]:
-    """The clean path and the entry; a path through a link, or with `follow` to one, is that of what it leads to. Raises
-    InvalidParams where it is outside the roots or not in the index, Denied where it may not be reached."""
+    """Return the clean path and the entry. A path through a link is resolved, and with `follow` also a path to one.
+    Raises InvalidParams if it is outside the roots or not indexed, Denied if it may not be accessed."""
     path = paths.spelled(paths.clean(given, field))
     roots.all.check(paths.to_os(path), field=field)
     found = find_shown(db, path)
@@ -65,25 +65,25 @@ def find_indexed(
     if found is None:
         roots.real(path, field)
         if find_scanned(db, real) is not None:
-            why = "lies in a folder that stands as one row; `index` with no_ignore lists what is in it"
+            why = "is inside a folder that is shown as one row; `index` it with no_ignore to list its content"
             raise InvalidParams(f"`{field}`: {paths.shown(path)} {why}", field=field)
-        raise InvalidParams(f"`{field}`: {paths.shown(path)} is not in the index; `index` takes it in", field=field)
+        raise InvalidParams(f"`{field}`: {paths.shown(path)} is not indexed; call `index` first", field=field)
     return path, found
 
 
 def node_uri(path: str) -> str:
-    """The entry at a clean path as a resource."""
+    """Return the resource URI of the entry at a clean path."""
     return f"synthesis://nodes{urllib.parse.quote(path)}"
 
 
 class Order(NamedTuple):
-    """By a field that clients know; entries alike are by path, so that pages never overlap."""
+    """Order by a field that clients know; ties are broken by path, so that pages never overlap."""
 
     field: str
     descending: bool = False
 
     def sql(self, added: str = "NULL") -> str:
-        """The `ORDER BY`, given the expression for when an entry came into the sets."""
+        """Return the `ORDER BY` clause; `added` is the expression for when an entry was added to the sets."""
         column = {"name": key("n.name"), "added_at": added}.get(self.field) or COLUMNS[self.field]
         return f"ORDER BY {column} {'DESC' if self.descending else 'ASC'}, n.path"
 
@@ -91,11 +91,11 @@ class Order(NamedTuple):
 BY_PATH = Order("path")
 
 
-# The criteria of `resource-search` and of saved queries
+# Criteria of `resource-search` and of saved queries
 
 
 def conditions(wanted: Filter) -> list[Condition]:
-    """All of them. Raises InvalidParams, which names the field."""
+    """Return the conditions of a filter. Raises InvalidParams, which names the field."""
     found = []
     if wanted.kind is not None:
         found.append(Condition("n.kind = ?", (schema.KINDS.index(wanted.kind),)))
@@ -110,7 +110,8 @@ def conditions(wanted: Filter) -> list[Condition]:
 
 
 def has_extension(given: str) -> Condition:
-    """With or without its dot, in either case; one with a dot inside (`tar.gz`) is the end of the name."""
+    """Match an extension, given with or without its dot, case-insensitively; one that contains a dot (`tar.gz`) matches
+    the end of the name."""
     wanted = given.removeprefix(".").lower()
     if "." in wanted:
         end = f".{wanted.casefold()}"
@@ -119,10 +120,10 @@ def has_extension(given: str) -> Condition:
 
 
 class Select:
-    """Entries that meet conditions, of the whole index or of some sets."""
+    """Selects entries that meet conditions, from the whole index or from some sets."""
 
     def __init__(self, conditions: Iterable[Condition], sets: Sequence[int] | None = None) -> None:
-        """`sets`: ids of resource sets; None is the whole index."""
+        """`sets`: ids of resource sets, or None for the whole index."""
         self._conditions = list(conditions)
         self._of_set: list[Condition] = []
         self._bindings: list[object] = []
@@ -143,32 +144,34 @@ class Select:
             self.added = "m.added"
 
     def where(self, condition: Condition) -> None:
-        """One more condition."""
+        """Add a condition."""
         self._conditions.append(condition)
 
     def run(self, db: apsw.Connection, columns: str, tail: str = "", bindings: Sequence[object] = ()) -> Iterator[Row]:
-        """The rows, one by one."""
+        """Iterate over the rows."""
         conditions = [*self._of_set, *self._conditions]
         where = " AND ".join(condition.sql for condition in conditions) or "1"
         given = [*self._bindings, *(value for condition in conditions for value in condition.bindings), *bindings]
         return iter(db.execute(f"SELECT {columns} FROM {self._from} WHERE {where} {tail}", given))
 
     def totals(self, db: apsw.Connection) -> tuple[int, int]:
-        """How many there are, and how many bytes those have that are not directories."""
+        """Return the number of entries, and the total size of those that are not directories."""
         (count, size), *_ = self.run(db, "count(*), coalesce(sum(CASE n.kind WHEN 1 THEN 0 ELSE n.size END), 0)")
         return count, size
 
     def first(
         self, db: apsw.Connection, ordering: Order, *, limit: int, offset: int, few: int = FEW
     ) -> tuple[int, int, Iterator[Row]]:
-        """How many there are, how many bytes those have that are not directories, and the rows of a page, as
-        `SELECTED` and when they came into the sets; the page ends early where more would never fit into an answer.
+        """Return the number of entries, the total size of those that are not directories, and the rows of a page.
+
+        The rows consist of `SELECTED` and the time at which the entry was added to the sets. The page ends early if
+        more entries would never fit into an answer.
 
         Args:
-            few: matches up to which their ids are held, and the entries are not tested again for the page.
+            few: with at most this many matches their ids are held, and the entries are not tested again for the page.
         """
         limit = min(limit, ENOUGH)
-        # Where few match, each entry is tested once only: conditions on text cost most.
+        # With few matches, each entry is tested only once: text conditions cost the most.
         ids = list(itertools.islice(self.run(db, f"n.id, {self.added}, n.kind, n.size"), few + 1))
         if len(ids) > few:
             tail = f"{ordering.sql(self.added)} LIMIT ? OFFSET ?"
@@ -183,13 +186,13 @@ class Select:
 
 
 def page(db: apsw.Connection, select: Select, order: Order, *, limit: int, offset: int) -> tuple[EntryPage, int]:
-    """One page of the entries that match, and how many bytes there are in files."""
+    """Return a page of the matching entries, and the total size of all matching files."""
     total, size, rows = select.first(db, order, limit=limit, offset=offset)
     entries, cut = fitting(map(entry_of, rows))
     end = offset + len(entries)
     summary = (
-        f"{total} entries match, {size} bytes in files; these are {len(entries)} of them, as many as fit into"
-        f" {MAX_BYTES} bytes. Go on with offset={end}, set a limit, or narrow the search."
+        f"{total} entries match, {size} bytes in files; truncated to {len(entries)} to fit into {MAX_BYTES} bytes."
+        f" Continue with offset={end}, set a limit, or narrow the search."
     )
     found = EntryPage(
         entries=entries, total_count=total, returned_count=len(entries), offset=offset, limit=limit,
@@ -199,8 +202,8 @@ def page(db: apsw.Connection, select: Select, order: Order, *, limit: int, offse
 
 
 def fitting(items: Iterable[T], *, used: int = 0) -> tuple[list[T], bool]:
-    """As many items, from the first, as fit into an answer as JSON, of which `used` bytes are taken; and whether some
-    were left out."""
+    """Return the first items that fit into an answer as JSON, of which `used` bytes are taken, and whether any were
+    left out."""
     kept: list[T] = []
     room = MAX_BYTES - _ROOM - used
     for item in items:

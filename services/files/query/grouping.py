@@ -1,4 +1,4 @@
-"""The tools that make, fill, link and delete resource sets."""
+"""The tools that create, fill, link and delete resource sets."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Grouping(Family):
     def listing(self, db: apsw.Connection, params: ops.ResourceSetList) -> ops.ResourceSets:
         total: int = fetch_value(db, "SELECT count(*) FROM resource_set")
         found, cut = fitting(all_sets(db))
-        summary = f"{total} sets; these are the first {len(found)}, as many as fit into {MAX_BYTES} bytes."
+        summary = f"{total} sets; truncated to the first {len(found)} to fit into {MAX_BYTES} bytes."
         return ops.ResourceSets(resource_sets=found, total=total, summary=summary if cut else None)
 
     @reads(ops.ResourceSetGet)
     def get(self, db: apsw.Connection, params: ops.ResourceSetGet) -> ops.ResourceSetDetails:
         id_ = sets.find(db, params.name)
         select = Select((), [id_])
-        # Fields of the answer, which its struct checks.
+        # Fields of the answer; its struct checks their types.
         shown: dict[str, Any] = {}
         if params.include_entries:
             found, size = page(db, select, BY_PATH, limit=params.limit, offset=params.offset)
@@ -76,7 +76,7 @@ class Grouping(Family):
             elif params.operation == "remove":
                 missing.append(path)
             else:
-                why = f"{paths.shown(path)} is not in the index, so nothing was changed; `index` takes it in"
+                why = f"{paths.shown(path)} is not indexed; call `index` first. Nothing was changed"
                 raise InvalidParams(f"`paths[{n}]`: {why}", field=f"paths[{n}]")
         changed = sets.add(db, id_, entries) if params.operation == "add" else sets.remove(db, id_, entries)
         count, _ = sets.counts(db, id_)
@@ -101,13 +101,17 @@ class Grouping(Family):
             raise InvalidParams(f"`child`: {params.child!r} cannot be a child of itself", field="child")
         if any(id_ == parent for id_, _ in sets.around(db, child, down=True, depth=None)):
             raise InvalidParams(
-                f"`child`: {params.parent!r} is below {params.child!r} already, so this would close a cycle",
+                f"`child`: {params.parent!r} is already below {params.child!r}; this would create a cycle",
                 field="child",
             )
         before = db.total_changes()
         db.execute("INSERT OR IGNORE INTO edge VALUES(?,?)", (parent, child))
         changed = db.total_changes() > before
-        message = f"{params.child!r} is a child of {params.parent!r}" + (" now" if changed else ", and was before")
+        message = (
+            f"{params.child!r} is now a child of {params.parent!r}"
+            if changed
+            else (f"{params.child!r} was already a child of {params.parent!r}")
+        )
         return ops.EdgeChanged(parent=params.parent, child=params.child, changed=changed, message=message)
 
     @writes(ops.ResourceSetRemoveChild)
@@ -118,26 +122,26 @@ class Grouping(Family):
         if db.total_changes() == before:
             children = ", ".join(_linked(db, parent, down=True)[: named.NAMED_IN_ERRORS]) or "none"
             raise OperationError(
-                f"`child`: {params.child!r} is not a child of {params.parent!r}; its children are: {children}"
+                f"`child`: {params.child!r} is not a child of {params.parent!r}; its children: {children}"
             )
-        message = f"{params.child!r} is not a child of {params.parent!r} any more"
+        message = f"{params.child!r} is no longer a child of {params.parent!r}"
         return ops.EdgeChanged(parent=params.parent, child=params.child, changed=True, message=message)
 
 
 def _indexed(db: apsw.Connection, path: str) -> int | None:
-    """The id of the entry at a clean path, or at where its links lead; None where none of both is in the index."""
+    """Return the id of the entry at a clean path, or at its real path; None if neither is indexed."""
     found = find_shown(db, path) or find_shown(db, paths.to_text(os.path.realpath(paths.to_os(path))))
     return None if found is None else found.id
 
 
 def set_of(db: apsw.Connection, id_: int) -> ops.ResourceSet:
-    """A set by its id."""
+    """Return a set by its id."""
     (row,) = fetch_all(db, f"SELECT {_COLUMNS} FROM resource_set s WHERE s.id = ?", (id_,))
     return _of(row)
 
 
 def all_sets(db: apsw.Connection, limit: int = -1, offset: int = 0) -> Iterator[ops.ResourceSet]:
-    """All sets, by name."""
+    """Return all sets, ordered by name."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM resource_set s ORDER BY s.name LIMIT ? OFFSET ?", (limit, offset))
     return map(_of, rows)
 

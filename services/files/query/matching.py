@@ -1,5 +1,4 @@
-"""Conditions on entries as SQL: numbers in a range, text by literal parts, by regular expressions in linear time (RE2)
-and by globs."""
+"""Conditions on entries as SQL: number ranges, literal text, linear-time regular expressions (RE2), and globs."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ COLUMNS = {
     "added_at": "m.added",
     "depth": "(length(n.path) - length(replace(n.path, '/', '')))",
 }
-"""Of the view `node` as `n`, and of the members of sets as `m`, by the name that clients know."""
+"""Columns of the view `node` (`n`) and of set members (`m`), by the name that clients use."""
 
 _EXTENSIONS: dict[MediaType, str] = {
     "image": "avif bmp cr2 cr3 dng exr gif heic heif ico jfif jp2 jpe jpeg jpg jxl nef orf png psd raf raw rw2 svg tga"
@@ -42,25 +41,25 @@ _EXTENSIONS: dict[MediaType, str] = {
 }
 
 EXTENSIONS = {kind: frozenset(text.split()) for kind, text in _EXTENSIONS.items()}
-"""What a file is, by its extension."""
+"""Extensions by media type."""
 
 
 class Condition(NamedTuple):
-    """An SQL expression and what its placeholders stand for."""
+    """An SQL expression and its bindings."""
 
     sql: str
     bindings: tuple[str | int | None, ...] = ()
 
 
 def between(field: str, least: int | None, most: int | None) -> list[Condition]:
-    """A number in a range, both ends inclusive; None is open."""
+    """Match numbers in a range, both ends inclusive; None means unbounded."""
     column = COLUMNS[field]
     ends = ((f"{column} >= ?", least), (f"{column} <= ?", most))
     return [Condition(sql, (end,)) for sql, end in ends if end is not None]
 
 
 def text_matches(field: str, pattern: str, mode: TextMode, *, case_sensitive: bool) -> Condition:
-    """Whether a text of `COLUMNS` matches. Raises InvalidParams where the pattern is none."""
+    """Match a text column of `COLUMNS`. Raises InvalidParams if the pattern is invalid."""
     if mode == "regex":
         found = _regex(COLUMNS[field], pattern if case_sensitive else f"(?i){pattern}", pattern)
         parts = [(part, "contains") for part in literals.parts_of(pattern)]
@@ -71,9 +70,9 @@ def text_matches(field: str, pattern: str, mode: TextMode, *, case_sensitive: bo
 
 
 def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]], *, any_case: bool) -> Condition:
-    """A condition that only texts with all these parts, each as its mode says, can meet.
+    """Precede a condition with tests for literal parts that every matching text contains, each as its mode says.
 
-    SQL looks for the parts before it calls `matches`, which costs ten times as much.
+    Testing the parts in SQL avoids calls of `matches`, which cost ten times as much.
     """
     usable = [(part, mode) for part, mode in parts if part and (part.isascii() or not any_case)]
     if not usable:
@@ -83,7 +82,7 @@ def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]]
     bindings: list[str | int | None] = []
     for part, mode in usable:
         test = _literal(column, part, mode, not any_case)
-        # Of all letters of ASCII these two are met by others beyond it: the Kelvin sign and the long s.
+        # These are the only ASCII letters with non-ASCII case variants: the Kelvin sign and the long s.
         loose = any_case and any(letter in part.lower() for letter in "ks")
         tests.append(f"({test.sql} OR octet_length({column}) > length({column}))" if loose else test.sql)
         bindings += test.bindings
@@ -94,7 +93,7 @@ def _narrowed(condition: Condition, field: str, parts: Sequence[tuple[str, str]]
 
 def _literal(column: str, pattern: str, mode: str, case_sensitive: bool) -> Condition:
     if not case_sensitive and pattern.isascii():
-        # LIKE takes ASCII letters in either case.
+        # LIKE ignores the case of ASCII letters.
         escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         like = f"{'' if mode == 'prefix' else '%'}{escaped}{'' if mode == 'suffix' else '%'}"
         return Condition(f"{column} LIKE ? ESCAPE '\\'", (like,))
@@ -112,7 +111,7 @@ def _regex(column: str, pattern: str, given: str) -> Condition:
         searcher(pattern)
     except BadPattern as error:
         raise InvalidParams(
-            f"`pattern` {given[:200]!r} is no regular expression (RE2): {error}", field="pattern"
+            f"`pattern` {given[:200]!r} is not a valid RE2 regular expression: {error}", field="pattern"
         ) from None
     return Condition(f"matches(?, {column})", (pattern,))
 
@@ -129,7 +128,8 @@ def _glob(field: str, pattern: str, case_sensitive: bool) -> Condition:
 
 
 def glob_to_regex(pattern: str) -> str:
-    """`*` any characters, `?` one, `[a-z]` and `[!a-z]` one of a class; a `[` without its `]` stands for itself."""
+    """Translate a glob: `*` matches any characters, `?` one, `[a-z]` and `[!a-z]` one of a class; a `[` without its `]`
+    stands for itself."""
     parts = []
     at = 0
     while at < len(pattern):
@@ -140,7 +140,7 @@ def glob_to_regex(pattern: str) -> str:
         elif char == "?":
             parts.append(".")
         elif char == "[":
-            # A `]` that comes first is one of the class.
+            # A leading `]` belongs to the class.
             first = at + (pattern[at : at + 1] in ("!", "^"))
             end = pattern.find("]", first + 1)
             if end < 0:

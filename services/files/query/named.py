@@ -1,4 +1,4 @@
-"""How saved queries, sources, plans and resource sets are found by name, and how clients are told of changes."""
+"""Lookup of saved queries, sources, plans and resource sets by name, and change notifications for clients."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ NAMED_IN_ERRORS = 20
 LOOKED_AT = 5000
 
 TABLES = {"query": "saved_query", "source": "source", "plan": "plan", "resource-set": "resource_set"}
-"""By what clients call it."""
+"""Table names, by the kind that clients name."""
 
 
 def find(db: apsw.Connection, kind: str, name: str, field: str = "name") -> Row:
-    """The row of that name. Raises InvalidParams, which lists those there are, where there is none."""
+    """Return the row of a name. Raises InvalidParams, which lists the existing names, if it is missing."""
     table = TABLES[kind]
     row = fetch_one(db, f"SELECT * FROM {table} WHERE name = ?", (name,))
     if row is None:
         names = [row[0] for row in fetch_all(db, f"SELECT name FROM {table} ORDER BY name LIMIT {LOOKED_AT}")]
         more = ", …" if len(names) > NAMED_IN_ERRORS else ""
-        there = ", ".join(names[:NAMED_IN_ERRORS]) + more if names else f"none; {kind}-create makes one"
+        there = ", ".join(names[:NAMED_IN_ERRORS]) + more if names else f"none; create one with {kind}-create"
         near = did_you_mean(name, names)
         raise InvalidParams(f"`{field}`: {kind} not found: {name[:200]!r}{near}; there are: {there}", field=field)
     return row
 
 
 def require_free(db: apsw.Connection, kind: str, name: str) -> None:
-    """Raises InvalidParams where the name is taken."""
+    """Raises InvalidParams if the name is taken."""
     if fetch_one(db, f"SELECT 1 FROM {TABLES[kind]} WHERE name = ?", (name,)) is not None:
         raise InvalidParams(
-            f"`name`: there is a {kind} {name[:200]!r} already; {kind}-get shows it, {kind}-delete removes it",
+            f"`name`: {kind} {name[:200]!r} already exists; see {kind}-get and {kind}-delete",
             field="name",
         )
 
 
 def tell(env: Environment, *resources: str) -> None:
-    """Tell clients that subscribed which resources (`plans/NAME` of `synthesis://`) read otherwise now."""
+    """Notify subscribed clients that resources (`plans/NAME` of `synthesis://`) have changed."""
     for resource in resources:
         env.publish(RESOURCE_UPDATED, ResourceUpdated(uri=f"synthesis://{urllib.parse.quote(resource)}"))

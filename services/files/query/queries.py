@@ -1,4 +1,4 @@
-"""Saved queries: a filter under a name, checked when it is saved, run over the whole index."""
+"""Saved queries: named filters, validated when saved and run over the whole index."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from linckia.services.runtime import times
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a query."""
+    """A saved query as stored."""
 
     query: Filter
     description: str = ""
@@ -70,7 +70,7 @@ class Queries(Family):
 
 
 def _check(query: Filter) -> None:
-    """Raises InvalidParams, which names the field, where a query could never be run."""
+    """Raises InvalidParams, which names the field, if a query could never be run."""
     try:
         conditions(query)
     except InvalidParams as error:
@@ -79,7 +79,7 @@ def _check(query: Filter) -> None:
 
 
 def selection(db: apsw.Connection, name: str, field: str = "name") -> tuple[Select, Order]:
-    """What a saved query finds, and its order. Raises InvalidParams where there is none of that name."""
+    """Return what a saved query selects, and its order. Raises InvalidParams if the name is unknown."""
     query = _find(db, name, field).query
     return Select(conditions(query)), Order(query.sort_by, query.sort_desc)
 

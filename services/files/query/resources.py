@@ -34,7 +34,7 @@ from linckia.services.runtime.times import instant
 T = TypeVar("T")
 
 ENTRIES_OF_A_SET = 100
-"""Answered with a set."""
+"""Number of entries returned with a set."""
 
 
 class SetSearch(Family):
@@ -94,7 +94,7 @@ class SetSearch(Family):
 def _found(
     db: apsw.Connection, params: ops.Wanted | ops.ResourceSearch, criteria: Sequence[Condition], order: Order = BY_PATH
 ) -> ops.SetEntryPage:
-    """A page of what meets the criteria."""
+    """Return a page of the entries that meet the criteria."""
     start = sets.find(db, params.name)
     select = Select(criteria, sets.with_children(db, start) if params.include_children else [start])
     found, _ = page(db, select, order, limit=params.limit, offset=params.offset)
@@ -102,25 +102,26 @@ def _found(
 
 
 def _as_many_as_fit(nodes: list[T], used: int = 0) -> tuple[list[T], str | None]:
-    """Nodes of the graph, where `used` bytes of the answer are taken already; and in words what was left out."""
+    """Return as many nodes as fit into an answer, of which `used` bytes are taken, and a summary if any were left
+    out."""
     shown, cut = fitting(nodes, used=used)
     return shown, (
-        f"{len(nodes)} sets; these are the {len(shown)} nearest, as many as fit into {MAX_BYTES} bytes. Go on from one"
-        " of them, with a smaller depth, or without entries."
+        f"{len(nodes)} sets; truncated to the {len(shown)} nearest to fit into {MAX_BYTES} bytes. Continue from one"
+        " of them, or use a smaller depth or no entries."
         if cut
         else None
     )
 
 
 def first_entries(db: apsw.Connection, set_id: int, limit: int = ENTRIES_OF_A_SET, offset: int = 0) -> list[FileEntry]:
-    """The first entries of a set itself, by path."""
+    """Return the first entries of a set itself, ordered by path."""
     select = Select((), [set_id])
     tail = f"{BY_PATH.sql()} LIMIT ? OFFSET ?"
     return fitting(map(entry_of, select.run(db, f"{SELECTED}, {select.added}", tail, (limit, offset))))[0]
 
 
 def sum_of(db: apsw.Connection, name: str, metric: ops.Metric, depth: int | None) -> ops.SumResult:
-    """A metric over a set and those so many levels below it, part by part; None is all levels."""
+    """Sum a metric over a set and `depth` levels below it (None: all), with the share of each part."""
     start = sets.find(db, name)
     children = [id_ for id_, _ in sets.around(db, start, down=True, depth=1)] if depth != 0 else []
     levels = None if depth is None else depth - 1
@@ -130,17 +131,17 @@ def sum_of(db: apsw.Connection, name: str, metric: ops.Metric, depth: int | None
         ops.SumPart(name=sets.name(db, id_), value=value) for id_, value in zip((start, *children), values, strict=True)
     ]
     own, _ = sets.counts(db, start)
-    # A set that only holds others has no part of its own.
+    # A set that contains only other sets has no part of its own.
     shown = breakdown if own or not children else breakdown[1:]
     return ops.SumResult(resource_set=name, metric=metric, value=sum(values), breakdown=shown)
 
 
 def equals(field: ops.ExactField, value: str | int) -> Condition:
-    """A field with exactly this value. Raises InvalidParams where it never has it."""
+    """Match a field with exactly this value. Raises InvalidParams if the field cannot have it."""
     if field == "kind":
         if value not in schema.KINDS:
             there = ", ".join(schema.KINDS)
-            raise InvalidParams(f"`value`: there is no {str(value)[:100]!r}; there are: {there}", field="value")
+            raise InvalidParams(f"`value`: unknown kind {str(value)[:100]!r}; there are: {there}", field="value")
         return Condition("n.kind = ?", (schema.KINDS.index(value),))
     if field in ("mtime", "ctime"):
         return Condition(f"{COLUMNS[field]} = ?", (instant(value, "value"),))
@@ -148,7 +149,7 @@ def equals(field: ops.ExactField, value: str | int) -> Condition:
         try:
             return Condition(f"{COLUMNS[field]} = ?", (int(value),))
         except ValueError:
-            raise InvalidParams(f"`value`: {str(value)[:100]!r} is no number, as {field} is", field="value") from None
+            raise InvalidParams(f"`value`: {str(value)[:100]!r} is not a number like {field}", field="value") from None
     text = str(value)
     if field == "extension":
         return has_extension(text)

@@ -1,4 +1,4 @@
-"""Resource sets: named sets of entries that form a directed graph without cycles; and sums over them."""
+"""Resource sets: named sets of entries that form an acyclic directed graph, and sums over them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from linckia.services.files.store.sql import fetch_all, fetch_value
 
 
 def find(db: apsw.Connection, name: str, field: str = "name") -> int:
-    """The id of a set. Raises InvalidParams, which lists those there are."""
+    """Return the id of a set. Raises InvalidParams, which lists the existing ones."""
     id_: int = named.find(db, "resource-set", name, field)[0]
     return id_
 
 
 def make(db: apsw.Connection, name: str, description: str = "") -> int:
-    """The id of the set of that name, which is made where it is missing."""
+    """Return the id of the set of that name, creating it if it is missing."""
     now = time.time_ns()
     db.execute("INSERT OR IGNORE INTO resource_set(name, description, created, updated) VALUES(?,?,?,?)",
                (name, description, now, now))  # fmt: skip
@@ -30,7 +30,7 @@ def make(db: apsw.Connection, name: str, description: str = "") -> int:
 
 
 def add(db: apsw.Connection, set_id: int, entries: Iterable[int]) -> int:
-    """Put entries, by their ids, into a set; answers how many were not in it."""
+    """Add entries to a set by their ids. Returns how many were new."""
     before = db.total_changes()
     now = time.time_ns()
     db.executemany("INSERT OR IGNORE INTO member VALUES(?,?,?)", ((set_id, entry, now) for entry in entries))
@@ -40,7 +40,7 @@ def add(db: apsw.Connection, set_id: int, entries: Iterable[int]) -> int:
 
 
 def remove(db: apsw.Connection, set_id: int, entries: Iterable[int]) -> int:
-    """Take entries out of a set; answers how many were in it."""
+    """Remove entries from a set. Returns how many were in it."""
     before = db.total_changes()
     db.executemany("DELETE FROM member WHERE set_id = ? AND entry_id = ?", ((set_id, entry) for entry in entries))
     removed = db.total_changes() - before
@@ -49,8 +49,8 @@ def remove(db: apsw.Connection, set_id: int, entries: Iterable[int]) -> int:
 
 
 def around(db: apsw.Connection, start: int, *, down: bool, depth: int | None) -> list[tuple[int, int]]:
-    """The sets below (or above) one, with the steps to each, nearest first and each once; `start` is not among them.
-    Followed are `depth` levels; None is all."""
+    """Return the sets below (or above) a set with their distance, nearest first and each once, without `start` itself.
+    Follows `depth` levels; None means all."""
     there, here = ("child", "parent") if down else ("parent", "child")
     query = f"SELECT {there} FROM edge JOIN resource_set s ON s.id = {there} WHERE {here} = ? ORDER BY s.name"
     found = {start: 0}
@@ -65,25 +65,25 @@ def around(db: apsw.Connection, start: int, *, down: bool, depth: int | None) ->
 
 
 def with_children(db: apsw.Connection, start: int, depth: int | None = None) -> list[int]:
-    """A set and those below it."""
+    """Return a set and those below it."""
     return [start, *(id_ for id_, _ in around(db, start, down=True, depth=depth))]
 
 
 def name(db: apsw.Connection, id_: int) -> str:
-    """By its id."""
+    """Return a set's name by its id."""
     found: str = fetch_value(db, "SELECT name FROM resource_set WHERE id = ?", (id_,))
     return found
 
 
 def counts(db: apsw.Connection, id_: int) -> tuple[int, int]:
-    """How many entries a set itself has, and how many children."""
+    """Return the number of a set's own entries, and of its children."""
     entries: int = fetch_value(db, "SELECT count(*) FROM member WHERE set_id = ?", (id_,))
     children: int = fetch_value(db, "SELECT count(*) FROM edge WHERE parent = ?", (id_,))
     return entries, children
 
 
 def present(db: apsw.Connection, entries: Sequence[int]) -> set[int]:
-    """Those ids of which there is an entry."""
+    """Return those ids that belong to an entry."""
     return {
         id_
         for entry in entries
@@ -91,11 +91,12 @@ def present(db: apsw.Connection, entries: Sequence[int]) -> set[int]:
     }
 
 
-# Sums in which nothing counts twice: no entry, nor what lies in a directory that counts
+# Sums that count nothing twice: neither an entry, nor the content of a directory that counts itself
 
 
 def sums_by_part(db: apsw.Connection, parts: Sequence[Sequence[int]], metric: Metric) -> list[int]:
-    """What each part, the ids of some sets, adds to those before it; a set in several parts counts in the first."""
+    """Return what each part, a list of set ids, adds to the parts before it; a set in several parts counts in the
+    first."""
     with_, given = _of_parts(parts)
     values = [0] * len(parts)
     if metric != "size":
@@ -124,13 +125,13 @@ def sums_by_part(db: apsw.Connection, parts: Sequence[Sequence[int]], metric: Me
 
 
 def _of_parts(parts: Sequence[Sequence[int]]) -> tuple[str, tuple[str | int]]:
-    """An SQL prefix that gives entries in `part` the first part they are in, and what its placeholder stands for."""
+    """Return an SQL prefix that defines `part`, each entry with the first part it is in, and its binding."""
     of_set: dict[int, int] = {}
     for part, sets in enumerate(parts):
         for set_id in sets:
             of_set.setdefault(set_id, part)
     if len(of_set) == 1:
-        # No entry is in it twice: there is nothing to be grouped, which takes a sort.
+        # No entry is in a single set twice, so the sort for grouping is unnecessary.
         return "WITH part AS (SELECT entry_id AS id, 0 AS part FROM member WHERE set_id = ?)", (next(iter(of_set)),)
     return (
         "WITH part AS (SELECT m.entry_id AS id, min(p.part) AS part FROM member m JOIN"
@@ -140,10 +141,10 @@ def _of_parts(parts: Sequence[Sequence[int]]) -> tuple[str, tuple[str | int]]:
 
 
 def _covered(folders: list[tuple[str, int]], files: list[tuple[str, int]]) -> int:
-    """The size of directories, given by path and size, and of files, given by folder and size, with each byte once."""
+    """Return the size of directories (path, size) and files (folder, size), counting each byte once."""
     outermost: list[str] = []
     total = 0
-    # A path with its slash sorts before all that lies in it.
+    # A path with its slash sorts before everything below it.
     for path, size in sorted((path if path.endswith("/") else f"{path}/", size) for path, size in folders):
         if not outermost or not path.startswith(outermost[-1]):
             outermost.append(path)

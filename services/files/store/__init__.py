@@ -1,1 +1,1 @@
-"""The database: its tables, its connections and the functions that SQL calls."""
+"""The database: its tables, connections and SQL functions."""

@@ -1,9 +1,9 @@
-"""The database of the service, `files.db`: the tree, and what clients have stored beside it.
+"""The service's database, `files.db`: the tree, and the objects that clients create.
 
 The tree is derived from the disk; resource sets, plans, sources, queries and the trash are not. They share a file
-because they change together: an entry leaves its sets in the transaction that removes it. So a damaged file is put
-aside and begun again. In the transaction that begins it, all that can be read of the old one is taken over, the trash
-is listed from its notes, and numbers go on above those that an earlier database may have given.
+because they change together: an entry leaves its sets in the transaction that removes it. So a damaged file is set
+aside and recreated. The transaction that creates the new one copies everything readable from the old one, lists the
+trash from its notes, and continues ids above any that an earlier database may have assigned.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from linckia.services.runtime.storage import patiently
 PRAGMAS = {"cache_size": -65536, "mmap_size": 1 << 30, "wal_autocheckpoint": 8000, "recursive_triggers": 1}
 
 RECENT_NS = 60_000_000_000
-"""A file that was put aside longer ago was replaced by another one before this."""
+"""A file set aside longer ago than this has already been replaced by another one."""
 
 TAKEN_OVER = (
     "resource_set", "edge", "session_preference", "saved_query", "follow", "source", "plan", "execution",
     "classifier_job", "intent", "trash", "trash_member", "history", "job",
 )  # fmt: skip
-"""All but the tree, which the disk says again, and the members of sets, which have it by its ids."""
+"""Tables to copy: all but the tree, which the disk provides, and set members, which refer to it by id."""
 
 _log = logging.getLogger("linckia.files")
 
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
-    """Open `path`, or begin it; blocks. `on_rebuilt` is called on trio's thread when it was begun again while in use.
-    Raises OSError, apsw.CantOpenError where it can neither be opened nor begun."""
+    """Open or create the database at `path`; blocks. `on_rebuilt` is called on trio's thread if the database is
+    recreated while in use. Raises OSError or apsw.CantOpenError if it can be neither opened nor created."""
     tables = Schema(schema.VERSION, schema.TABLES, {1: _migrate_1, 2: _migrate_2}, begin=_begin, keeps=True)
     return Database(path, tables, kind=Kind.DERIVED, pragmas=PRAGMAS, setup=sql.register, on_rebuilt=on_rebuilt)
 
 
 async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """As `patiently`; and where the database was damaged, and is begun again, run `work` again on the new one."""
+    """Like `patiently`, but if the database is damaged and recreated, run `work` again on the new one."""
     while True:
         try:
             await patiently(env, name, work)
@@ -60,7 +60,7 @@ async def steadily(env: Environment, name: str, work: Callable[[], Awaitable[Non
 
 
 def _migrate_1(db: apsw.Connection) -> None:
-    """Version 1 gave the numbers of deleted sets again, and had no notes in the trash. Raises OSError."""
+    """Migrate from version 1, which reused the ids of deleted sets and had no notes in the trash. Raises OSError."""
     path = Path(db.filename)
     _migrate_2(db)
     db.execute(
@@ -74,7 +74,8 @@ def _migrate_1(db: apsw.Connection) -> None:
 
 
 def _migrate_2(db: apsw.Connection) -> None:
-    """In version 2 no directory stood for all that is in it; each does so by the rules once it is scanned again."""
+    """Migrate from version 2, in which no directory was collapsed into one row; the rules apply from the next scan
+    on."""
     for table, column in (
         ("folder", "rows INTEGER NOT NULL DEFAULT 0"),
         ("job", "rows INTEGER"),
@@ -85,12 +86,12 @@ def _migrate_2(db: apsw.Connection) -> None:
     db.execute(schema.TABLES).fetchall()
 
 
-# A database that is begun
+# Recreating the database
 
 
 def _begin(db: apsw.Connection) -> None:
-    """Fill tables that were just created, in their transaction. Raises apsw.FullError where there is no room for the
-    mark that a database was begun here."""
+    """Fill newly created tables, in the same transaction. Raises apsw.FullError if there is no room for the mark that a
+    database was created here."""
     path = Path(db.filename)
     aside = beside.damaged_files(path)
     if aside and int(aside[-1].name.rpartition("-")[2]) > time.time_ns() - RECENT_NS:
@@ -98,7 +99,7 @@ def _begin(db: apsw.Connection) -> None:
     _fill_trash(db, path.parent / "trash")
     mark = _mark_of(path)
     if mark.exists():
-        # Numbers go on with the milliseconds of the clock, which are higher than any before.
+        # Ids continue from the clock in milliseconds, which is higher than any assigned before.
         first = time.time_ns() // 1_000_000
         for table in schema.NUMBERED:
             db.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
@@ -112,7 +113,7 @@ def _begin(db: apsw.Connection) -> None:
 
 
 def _mark_of(path: Path) -> Path:
-    """The file that says that a database was begun at a path before."""
+    """Return the path of the mark that a database was created at `path` before."""
     return path.with_name(f"{path.name}-begun")
 
 
@@ -128,7 +129,7 @@ def _take_over(db: apsw.Connection, aside: Path) -> None:
             if not complete:
                 lost.append("scan")
     except apsw.Error as error:
-        _log.error("nothing can be read of %s: %s", aside, error)
+        _log.error("cannot read anything from %s: %s", aside, error)
     finally:
         if lost:
             _write_loss(Path(db.filename), aside, lost)
@@ -137,8 +138,8 @@ def _take_over(db: apsw.Connection, aside: Path) -> None:
 
 def _write_loss(path: Path, aside: Path, lost: Sequence[str]) -> None:
     said = (
-        f"{path} was damaged, and is begun again without all that was in its tables {', '.join(lost)}; what could be"
-        f" read is served. For the rest: sqlite3 {aside} .recover; once {aside.name} is removed, this is not said again"
+        f"{path} was damaged and has been recreated with incomplete tables: {', '.join(lost)}. Whatever could be read"
+        f" is available. To recover the rest: sqlite3 {aside} .recover; remove {aside.name} to dismiss this message"
     )
     _log.error("%s", said)
     try:
@@ -152,8 +153,8 @@ def _loss_of(path: Path) -> Path:
 
 
 def loss(path: Path) -> str:
-    """What a database that was damaged has lost, and what to do; empty where nothing was, or once the file that was put
-    aside is removed; blocks."""
+    """Describe what a damaged database lost and what to do about it; blocks. Empty if nothing was lost, or once the
+    file set aside has been removed."""
     if not beside.damaged_files(path):
         _loss_of(path).unlink(missing_ok=True)
         return ""
@@ -161,7 +162,7 @@ def loss(path: Path) -> str:
 
 
 def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:
-    """Whether all rows could be read."""
+    """Copy a table. Returns True if all rows could be read."""
     new = [column[1] for column in fetch_all(db, f"PRAGMA table_info({table})")]
     there = {column[1] for column in fetch_all(old, f"PRAGMA table_info({table})")}
     columns = [column for column in new if column in there]
@@ -174,7 +175,7 @@ def _copy(db: apsw.Connection, old: apsw.Connection, table: str) -> bool:
 
 
 def _copy_members(db: apsw.Connection, old: apsw.Connection) -> bool:
-    """Members of sets, by path: they join their sets again once they are in the index again."""
+    """Copy set members by path; they rejoin their sets once they are indexed again."""
     query = (
         "SELECT f.path || e.name, m.set_id, m.added FROM member m JOIN entry e ON e.id = m.entry_id"
         " JOIN folder f ON f.id = e.parent"
@@ -185,7 +186,7 @@ def _copy_members(db: apsw.Connection, old: apsw.Connection) -> bool:
 
 
 def _adapt(db: apsw.Connection, roots: list[str]) -> None:
-    """What refers to the tree begins again with it."""
+    """Reset everything that refers to the old tree."""
     now = time.time_ns()
     db.execute("UPDATE follow SET sequence = NULL")
     db.execute("UPDATE execution SET after = 0 WHERE status = 'running'")
@@ -206,12 +207,12 @@ def _adapt(db: apsw.Connection, roots: list[str]) -> None:
     )
 
 
-# What lies in the trash describes itself: beside the item `7` lies `7.json`, written before the item is moved there.
-# The table `trash` answers clients; these notes are what it is made from again when the database is lost.
+# Trash items describe themselves: next to the item `7` is `7.json`, written before the item is moved there. The table
+# `trash` serves clients; it is rebuilt from these notes if the database is lost.
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Of one item; as the columns of `trash`."""
+    """The note of one trash item; its fields are columns of `trash`."""
 
     path: str
     kind: int
@@ -220,7 +221,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def write_note(trash: Path, id_: int, note: Note) -> None:
-    """Write a note; its name is durable once the folder of the trash is synced. Raises OSError."""
+    """Write a note; its name is durable once the trash folder is synced. Raises OSError."""
     temporary = trash / f"{id_}.json.new"
     with temporary.open("wb") as file:
         file.write(msgspec.json.encode(note))
@@ -230,14 +231,15 @@ def write_note(trash: Path, id_: int, note: Note) -> None:
 
 
 def remove_note(trash: Path, id_: int) -> None:
-    """The item is not in the trash any more. A note without its item says nothing, so a failure does not matter."""
+    """Remove the note of an item that has left the trash. Notes without an item are ignored, so failures do not
+    matter."""
     for name in (f"{id_}.json", f"{id_}.json.new"):
         with contextlib.suppress(OSError):
             (trash / name).unlink()
 
 
 def _fill_trash(db: apsw.Connection, trash: Path) -> None:
-    """Put every item that lies in the trash with its note into the table."""
+    """Add every trash item that has a note to the table."""
     for path in trash.glob("*.json"):
         if path.stem.isdecimal() and os.path.lexists(trash / path.stem):
             with contextlib.suppress(OSError, msgspec.DecodeError):
@@ -249,7 +251,7 @@ def _fill_trash(db: apsw.Connection, trash: Path) -> None:
 
 
 def _write_notes(db: apsw.Connection, trash: Path) -> None:
-    """Write the notes of all items in the table. Raises OSError."""
+    """Write notes for all items in the table. Raises OSError."""
     rows = fetch_all(db, "SELECT id, path, kind, size, deleted FROM trash")
     for id_, path, kind, size, deleted in rows:
         if os.path.lexists(trash / str(id_)):

@@ -1,10 +1,10 @@
-"""The tables, one family after another; each is created where it is missing.
+"""The tables, one family after another; missing ones are created.
 
-The tree is one tree from `/` down. `entry` holds every file and directory with the sums of what lies below it, `folder`
-what only a directory has, its path above all: paths end in `/`, so that an entry's path is its folder's path and its
-name, and what lies below a directory is one range of paths. A directory between `/` and what was indexed is there as
-well, not scanned (`scanned` 0), and is not shown, as is what lies in a directory that stands for all in it (`scanned`
-negative): read the view `node`, never `entry` alone, to answer a client.
+There is a single tree that starts at `/`. `entry` holds every file and directory with the sums of everything below it;
+`folder` holds what only directories have, above all their path. Folder paths end in `/`, so an entry's path is its
+folder's path plus its name, and everything below a directory is one range of paths. Directories between `/` and an
+indexed path are stored too, but are not scanned (`scanned` 0) and not visible. Neither is anything inside a collapsed
+directory (`scanned` negative). Always serve clients from the view `node`, never `entry` alone.
 """
 
 from __future__ import annotations
@@ -15,24 +15,27 @@ from linckia.services.files.manifest import SCHEMA_VERSION
 VERSION = SCHEMA_VERSION
 
 ROOT = 1
-"""The id of `/`; its parent is the folder 0, of which the path is empty."""
+"""The id of `/`; its parent is folder 0, whose path is empty."""
 
 FILE, DIRECTORY, SYMLINK, OTHER = range(4)
-"""`entry.kind`."""
+"""Values of `entry.kind`."""
 
 KINDS: tuple[Kind, ...] = ("file", "directory", "symlink", "other")
-"""By `entry.kind`."""
+"""Names of the kinds, indexed by `entry.kind`."""
 
 NO_FINGERPRINT = b""
-"""Of a directory that was listed, and of which single entries have changed since."""
+"""The fingerprint of a directory whose entries have changed one by one since it was listed."""
 
 RULED, WHOLE, INSIDE, ALL = range(4)
-"""`folder.rows`, what clients see of the entries in a directory: each, unless a name says that it stands for all in it;
-none, as it stands for them; none, as it lies in such a one; each, whatever the names."""
+"""Values of `folder.rows`, which entries of a directory clients see.
+
+RULED: each one, unless the directory's name collapses it. WHOLE: none, since it is collapsed. INSIDE: none, since it is
+inside a collapsed directory. ALL: each one, whatever the names.
+"""
 
 TABLES = """
--- Times in nanoseconds, sizes in bytes. Of a directory, `size` to `directories` sum up all below it; `disk` also counts
--- the directory itself, and the links of one inode once.
+-- Times in nanoseconds, sizes in bytes. For a directory, `size` to `directories` are sums over everything below it;
+-- `disk` also counts the directory itself, and each inode only once.
 CREATE TABLE IF NOT EXISTS entry(
     id INTEGER PRIMARY KEY,
     parent INTEGER NOT NULL,
@@ -53,9 +56,9 @@ CREATE TABLE IF NOT EXISTS entry(
 CREATE UNIQUE INDEX IF NOT EXISTS entry_name ON entry(parent, name);
 CREATE INDEX IF NOT EXISTS entry_inode ON entry(inode);
 
--- `fingerprint` stands for all that was found directly in it, NULL until then, empty where single entries were stored
--- since: `inside` subdirectories and `own_files` files, its other entries being `own_size` bytes. `problem` says why it
--- could not be read.
+-- `fingerprint` identifies the listing: NULL before the first one, empty if single entries were stored since. The
+-- listing has `inside` subdirectories and `own_files` files; everything but the subdirectories takes `own_size` bytes.
+-- `problem` says why the directory could not be read.
 CREATE TABLE IF NOT EXISTS folder(
     id INTEGER PRIMARY KEY,
     parent INTEGER NOT NULL,
@@ -71,7 +74,7 @@ CREATE TABLE IF NOT EXISTS folder(
 CREATE INDEX IF NOT EXISTS folder_parent ON folder(parent);
 CREATE INDEX IF NOT EXISTS folder_whole ON folder(path) WHERE rows = 1;
 
--- Every entry has its folder; joined from the left, the folder is not looked up where no path is asked for.
+-- Every entry has a folder; with a left join, it is only looked up if a query needs the path.
 DROP VIEW IF EXISTS node;
 CREATE VIEW node AS
     SELECT entry.*, folder.path AS folder, folder.path || entry.name AS path
@@ -80,8 +83,8 @@ CREATE VIEW node AS
 INSERT OR IGNORE INTO folder(id, parent, path, own_disk) VALUES(0, -1, '', 0), (1, 0, '/', 0);
 INSERT OR IGNORE INTO entry VALUES(1, 0, '/', 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, '', 0);
 
--- A run of `index`. `status`: pending, running, completed, failed, cancelled. `rows`: what `folder.rows` becomes, NULL:
--- as it is. `wholes`: what stands as one row afterwards, as JSON.
+-- A run of `index`. `status`: pending, running, completed, failed, cancelled. `rows`: new value of `folder.rows`, or
+-- NULL to leave it unchanged. `wholes`: the collapsed directories after the run, as JSON.
 CREATE TABLE IF NOT EXISTS job(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     root TEXT NOT NULL,
@@ -106,7 +109,7 @@ CREATE TABLE IF NOT EXISTS job(
 CREATE INDEX IF NOT EXISTS job_status ON job(status);
 CREATE INDEX IF NOT EXISTS job_root ON job(root);
 
--- When each path that was asked for was last scanned to its end, in nanoseconds.
+-- When the last complete scan of each requested path ended, in nanoseconds.
 CREATE TABLE IF NOT EXISTS scan(root TEXT PRIMARY KEY, finished INTEGER NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS resource_set(
@@ -116,7 +119,7 @@ CREATE TABLE IF NOT EXISTS resource_set(
     created INTEGER NOT NULL,
     updated INTEGER NOT NULL
 );
--- The sets are a directed graph without cycles.
+-- The sets form an acyclic directed graph.
 CREATE TABLE IF NOT EXISTS edge(
     parent INTEGER NOT NULL, child INTEGER NOT NULL, PRIMARY KEY(parent, child)
 ) WITHOUT ROWID;
@@ -126,7 +129,7 @@ CREATE TABLE IF NOT EXISTS member(
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS member_entry ON member(entry_id);
 
--- Triggers, so that no way to remove an entry or a set can forget what hangs on it.
+-- Triggers, so that every way of removing an entry or a set also removes what depends on it.
 CREATE TRIGGER IF NOT EXISTS entry_departs AFTER DELETE ON entry BEGIN
     DELETE FROM member WHERE entry_id = OLD.id;
 END;
@@ -135,18 +138,18 @@ CREATE TRIGGER IF NOT EXISTS set_departs AFTER DELETE ON resource_set BEGIN
     DELETE FROM edge WHERE parent = OLD.id OR child = OLD.id;
 END;
 
--- What the client of a session chose; the session without a name is that of all who have none.
+-- Preferences of each session; all clients without a session share the one with an empty name.
 CREATE TABLE IF NOT EXISTS session_preference(
     session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(session, name)
 ) WITHOUT ROWID;
 
--- A definition is JSON, as its operations declare it: of queries, sources and plans alike.
+-- Definitions of queries, sources and plans are JSON, as their operations declare them.
 CREATE TABLE IF NOT EXISTS saved_query(
     name TEXT PRIMARY KEY, definition TEXT NOT NULL, created INTEGER NOT NULL, updated INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- A folder that is followed, under its name at the watcher: up to which of the changes the index is in step, NULL while
--- the state is still to be taken. `ended`: the watcher is to be told.
+-- A followed folder, by its subscription at the watcher. `sequence`: the last change that is indexed, NULL before the
+-- first scan. `ended`: the subscription still has to be cancelled at the watcher.
 CREATE TABLE IF NOT EXISTS follow(
     subscription TEXT PRIMARY KEY,
     sequence INTEGER,
@@ -154,11 +157,11 @@ CREATE TABLE IF NOT EXISTS follow(
     latest INTEGER,
     ended INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
--- Directories (by their id) that were listed beside the watcher. It may never have seen what was in them then, and so
--- not report its removal: their stored entries are examined again. `below`: with all directories below.
+-- Directories (by id) that were listed without the watcher. It may never have seen their content, and so may not report
+-- its removal: their stored entries are examined again. `below`: including all directories below.
 CREATE TABLE IF NOT EXISTS unsure(folder INTEGER PRIMARY KEY, below INTEGER NOT NULL);
 
--- `wanted`: whether it is to run, by what was last asked for. `subscription` is its row of `follow`, while it does.
+-- `wanted`: whether it should run, by the last request. `subscription`: its row of `follow` while it runs.
 CREATE TABLE IF NOT EXISTS source(
     name TEXT PRIMARY KEY,
     definition TEXT NOT NULL,
@@ -176,8 +179,8 @@ CREATE TABLE IF NOT EXISTS plan(
     status TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- A run of a plan as `definition` had it then. `source` and `after` say how far it is: which source, and up to which
--- entry's id; `doing` is the path of an entry for which something was begun that must not be done twice.
+-- A run of a plan, with its definition at the time. `source` and `after` are its position: the source, and the last
+-- entry's id; `doing` is the path of an entry for which something was begun that must not be repeated.
 CREATE TABLE IF NOT EXISTS execution(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     plan TEXT NOT NULL,
@@ -199,8 +202,7 @@ CREATE TRIGGER IF NOT EXISTS plan_departs AFTER DELETE ON plan BEGIN
     DELETE FROM execution WHERE plan = OLD.name;
 END;
 
--- A change of the disk that the index has yet to follow, written before it is begun. `kind`: move, trash, restore,
--- delete.
+-- A change on disk that is not indexed yet, written before it begins. `kind`: move, trash, restore, delete, edit.
 CREATE TABLE IF NOT EXISTS intent(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT NOT NULL,
@@ -210,7 +212,7 @@ CREATE TABLE IF NOT EXISTS intent(
     device INTEGER NOT NULL,
     trash_id INTEGER
 );
--- What was deleted and can be restored; its file is named by its id.
+-- Deleted items that can be restored; an item's file is named by its id.
 CREATE TABLE IF NOT EXISTS trash(
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     path TEXT NOT NULL,
@@ -219,9 +221,9 @@ CREATE TABLE IF NOT EXISTS trash(
     deleted INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS trash_path ON trash(path);
--- In which sets the entries were that went into the trash: `inside` is the path from the item on, empty for itself.
--- `target` is where they came back, until they are in the index and so in their sets again. The trash has no item 0:
--- that is what a damaged database had in its sets, with `inside` the whole path and `target` empty.
+-- The sets of entries in the trash: `inside` is the path below the item, empty for the item itself. `target` is where
+-- the item was restored, until its entries are indexed and have rejoined their sets. Item 0 does not exist in
+-- the trash: it stands for the set members of a damaged database, with the full path in `inside` and an empty `target`.
 CREATE TABLE IF NOT EXISTS trash_member(
     trash_id INTEGER NOT NULL,
     inside TEXT NOT NULL,
@@ -237,7 +239,7 @@ CREATE TRIGGER IF NOT EXISTS set_departs_from_trash AFTER DELETE ON resource_set
     DELETE FROM trash_member WHERE set_id = OLD.id;
 END;
 
--- How large a directory (its path with its slash) was after a scan, where that had changed.
+-- The size of a directory (path with slash) after each scan that changed it.
 CREATE TABLE IF NOT EXISTS history(
     path TEXT NOT NULL, at INTEGER NOT NULL, size INTEGER NOT NULL, files INTEGER NOT NULL, PRIMARY KEY(path, at)
 ) WITHOUT ROWID;
@@ -257,4 +259,4 @@ CREATE INDEX IF NOT EXISTS classifier_job_path ON classifier_job(path);
 """
 
 NUMBERED = ("job", "resource_set", "execution", "intent", "trash", "classifier_job")
-"""Tables whose numbers are never given twice: clients, the trash or other tables hold them."""
+"""Tables whose ids are never reused: clients, the trash or other tables refer to them."""

@@ -1,7 +1,7 @@
-"""What every query uses: its rows, and the functions that SQL calls beside SQLite's own.
+"""Row helpers for queries, and SQL functions besides SQLite's own.
 
-The schema decides what a column holds, not types: each value of a row is `Any`, and its reader knows the type. A call
-of a function holds the lock of the interpreter: where very many rows are matched, the process waits for it.
+The schema decides what a column holds, not types: every value of a row is `Any`, and its reader knows the type. A
+function call holds the interpreter lock: while very many rows are matched, the process waits for it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from linckia.services.runtime import linear
 Row = tuple[Any, ...]
 
 
-# Bindings are of any type that SQLite stores; its library checks each.
+# Bindings may have any type that SQLite stores; apsw checks each one.
 def fetch_all(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> list[Row]:
-    """All rows of a query."""
+    """Return all rows of a query."""
     return list(db.execute(sql, bindings))
 
 
 def fetch_one(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> Row | None:
-    """The first row; None where there is none."""
+    """Return the first row, or None."""
     return next(iter(db.execute(sql, bindings)), None)
 
 
 def fetch_value(db: apsw.Connection, sql: str, bindings: Sequence[Any] = ()) -> Any:
-    """The first column of the first row; None where there is none."""
+    """Return the first column of the first row, or None."""
     found = fetch_one(db, sql, bindings)
     return None if found is None else found[0]
 
 
 def register(connection: apsw.Connection) -> None:
-    """Make the functions `matches` (of RE2) and `folded` known to a connection."""
+    """Register the functions `matches` (RE2) and `folded` with a connection."""
     connection.create_scalar_function("matches", _matches, 2, deterministic=True)
     connection.create_scalar_function("folded", _folded, 1, deterministic=True)
 
@@ -52,15 +52,15 @@ def _folded(*arguments: Any) -> str:
 
 @functools.lru_cache(maxsize=256)
 def searcher(pattern: str) -> Any:
-    """What finds an RE2 pattern anywhere in a text. Raises BadPattern where it is none.
+    """Return a searcher that finds an RE2 pattern anywhere in a text. Raises BadPattern if the pattern is invalid.
 
-    A set of one pattern, since it only says whether and not where, in half the time.
+    It is a set of one pattern: that reports only whether the pattern matches, not where, in half the time.
     """
     return linear.searching(pattern)
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it is a regular expression that RE2 takes."""
+    """True if RE2 accepts the text as a regular expression."""
     try:
         searcher(text)
     except linear.BadPattern:
@@ -69,8 +69,8 @@ def is_pattern(text: str) -> bool:
 
 
 def key(column: str) -> str:
-    """An SQL expression: the text of `column` for comparison without regard to case.
+    """Return an SQL expression for comparing `column` case-insensitively.
 
-    SQLite's own `lower` knows ASCII alone, which most names are; Python is called for the others.
+    SQLite's own `lower` handles only ASCII, which most names are; Python is called for the others.
     """
     return f"iif(octet_length({column}) = length({column}), lower({column}), folded({column}))"

@@ -1,1 +1,1 @@
-"""The text of files on the disk: read, searched, edited and written, without the index."""
+"""Reading, searching, editing and writing text files on disk, without the index."""

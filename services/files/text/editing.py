@@ -1,4 +1,4 @@
-"""Parts of a text by their lines, and edits of it."""
+"""Extracts ranges of lines from a text, and applies edits to it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from linckia.services.runtime.rewrite import content_hash
 from linckia.services.runtime.text.lines import span
 
 MAX_LINES = 2_000
-"""Lines that are answered where none are asked for."""
+"""Number of lines returned if no range is given."""
 MAX_CHARACTERS = 400_000
 MAX_LINE_CHARACTERS = 2_000
 
 
 def total_lines(text: str) -> int:
-    """How many lines a text has; the last one need not end in a line feed."""
+    """Return the number of lines in a text; the last one need not end in a line feed."""
     return text.count("\n") + (not text.endswith("\n") and text != "")
 
 
 def at_line(text: str, line: int) -> int:
-    """Where a line begins, counted from 1; the end of the text where there are not so many."""
+    """Return the offset at which a line (counted from 1) begins, or the end of the text if it has fewer lines."""
     position = 0
     for _ in range(line - 1):
         position = text.find("\n", position) + 1
@@ -34,16 +34,16 @@ def at_line(text: str, line: int) -> int:
 
 
 def part(data: bytes, text: Text, lines: str) -> FileText:
-    """The lines of a file that were asked for, as many as an answer holds.
+    """Return the requested lines of a file, as many as fit into an answer.
 
     Raises:
-        InvalidParams: `lines` is no range, or begins past the end.
+        InvalidParams: `lines` is not a range, or begins past the end.
     """
     total = total_lines(text.text)
     first, last = span(lines, 1, total) if lines else (1, MAX_LINES)
     last = min(last, total)
     if (first > last or not first) and (lines or total):
-        raise InvalidParams(f"`lines`: lines {lines} are not there; the file has {total}", field="lines")
+        raise InvalidParams(f"`lines`: no lines {lines}; the file has {total}", field="lines")
     start = at_line(text.text, first)
     shown = text.text[start : at_line(text.text[start:], last - first + 2) + start]
     most = MAX_LINE_CHARACTERS if last > first else MAX_CHARACTERS
@@ -72,11 +72,11 @@ def _lines(text: str) -> list[str]:
 
 
 def edited(text: str, edits: Sequence[FileEdit]) -> tuple[str, int]:
-    """A text after edits, each of which sees what those before it left; and how many places they changed.
+    """Apply edits in order, each to the result of the previous one. Returns the text and the number of places changed.
 
     Raises:
-        OperationError: the text of one is not there, or in several places.
-        InvalidParams: the lines of one are not there.
+        OperationError: the text to replace is missing, or occurs in several places.
+        InvalidParams: the lines to replace do not exist.
     """
     places = 0
     for number, edit in enumerate(edits):
@@ -88,7 +88,7 @@ def edited(text: str, edits: Sequence[FileEdit]) -> tuple[str, int]:
         spans = _spans(text, edit.old)
         if not spans or (len(spans) > 1 and not edit.all):
             raise OperationError(
-                f"`{field}.old` {_where(text, edit.old, spans)}; none of the edits was made", field=f"{field}.old"
+                f"`{field}.old` {_where(text, edit.old, spans)}; no edits were made", field=f"{field}.old"
             )
         text = _with_spans(text, edit, spans)
         places += len(spans)
@@ -96,7 +96,7 @@ def edited(text: str, edits: Sequence[FileEdit]) -> tuple[str, int]:
 
 
 def _spans(text: str, old: str) -> list[tuple[int, int]]:
-    """The spans of a text; if its line ends match nowhere, any line ends do."""
+    """Find all occurrences of `old`. If its line ends match nowhere, any line ends match."""
     found = [(match.start(), match.end()) for match in re.finditer(re.escape(old), text)]
     if not found and "\n" in old and "\r\n" in text:
         parts = map(re.escape, old.replace("\r\n", "\n").split("\n"))
@@ -107,7 +107,7 @@ def _spans(text: str, old: str) -> list[tuple[int, int]]:
 def _with_spans(text: str, edit: FileEdit, spans: Sequence[tuple[int, int]]) -> str:
     parts: list[str] = []
     at = 0
-    # An edit that changes nothing but line ends means the ones that it writes.
+    # An edit that changes only line ends keeps those in its new text.
     is_of_ends = edit.old.replace("\r\n", "\n") == edit.new.replace("\r\n", "\n")
     for start, end in spans:
         parts += [text[at:start], edit.new if is_of_ends else _ended(text, start, end, edit.new)]
@@ -116,7 +116,8 @@ def _with_spans(text: str, edit: FileEdit, spans: Sequence[tuple[int, int]]) -> 
 
 
 def _ended(text: str, start: int, end: int, new: str) -> str:
-    """New text for a span, whose lines end as those around it do; where these differ, as most of the file's."""
+    """Give the new text for a span the line ends of the lines around it; if those differ, the file's most common
+    ones."""
     if "\n" not in new:
         return new
     before, after = text.rfind("\n", 0, start), text.find("\n", max(end - 1, start))
@@ -132,19 +133,19 @@ def _where(text: str, old: str, spans: Sequence[tuple[int, int]]) -> str:
     if not spans:
         first = old.strip().partition("\n")[0].strip()
         near = did_you_mean(first, [line.strip() for line in text[: 1 << 20].split("\n") if line.strip()])
-        return f"is not in the file{near}"
+        return f"was not found in the file{near}"
     lines = ", ".join(str(text.count("\n", 0, start) + 1) for start, _ in spans[:10])
-    return f"is in the file {len(spans)} times, in lines {lines}: give more of what is around it, or `all`"
+    return f"occurs {len(spans)} times, in lines {lines}: include more of the surrounding text, or set `all`"
 
 
 def _with_lines(text: str, edit: FileEdit, field: str) -> str:
     total = total_lines(text)
     first, last = span(edit.lines, 1, total, field)
     if not 1 <= first <= last <= total:
-        raise InvalidParams(f"`{field}`: lines {edit.lines} are not there; the file has {total}", field=field)
+        raise InvalidParams(f"`{field}`: no lines {edit.lines}; the file has {total}", field=field)
     start = at_line(text, first)
     end = start + at_line(text[start:], last - first + 2)
-    # The line end of the last of them is not theirs to lose, nor to gain.
+    # The end of the last line is preserved: neither added nor removed.
     kept = next((one for one in ("\r\n", "\n") if text[start:end].endswith(one)), "")
     lines = edit.new.removesuffix("\n").removesuffix("\r")
     new = _ended(text, start, end, lines) + kept if edit.new else ""

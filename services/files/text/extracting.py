@@ -1,4 +1,4 @@
-"""Files that are read by their extracted text, PDFs and office documents, and the bytes of any file."""
+"""Extracted text of PDFs and office documents, and the raw bytes of any file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from linckia.services.runtime.handlers import Context
 from linckia.services.runtime.rewrite import content_hash
 
 ORIGINAL_BYTES = 300_000
-"""The most bytes in one answer."""
+"""Most bytes in one answer."""
 _CONTAINERS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
-"""That documents of office programs begin with, beside other files."""
+"""Magic numbers of office documents, which other file types share."""
 
 
 def is_document(data: bytes, path: str) -> bool:
-    """Whether a file is one that text is extracted from, and no text itself."""
+    """True if text has to be extracted from the file, because it is a document rather than text."""
     if data.startswith(b"%PDF-"):
         return True
     extension = f".{paths.extension(path.rpartition('/')[2])}"
@@ -28,22 +28,24 @@ def is_document(data: bytes, path: str) -> bool:
 
 
 async def extracted(data: bytes, path: str, ctx: Context) -> tuple[Text, str]:
-    """The text of a document, and why there is not more of it.  Raises OperationError if it has none."""
+    """Extract the text of a document. Returns it with the reason why it is incomplete, if it is. Raises OperationError
+    if it has no text."""
     try:
         made = await decoded(ctx.call, DecodeText(data=data))
     except Undecodable as error:
         made = DecodedText(text=None, problem=str(error))
     if made.text is None:
         raise OperationError(
-            f"`path`: {path[:1000]} has no text: {made.problem}; `original` reads its bytes", field="path"
+            f"`path`: {path[:1000]} has no text: {made.problem}; set `original` to read its bytes", field="path"
         )
     return Text(made.text, "utf-8"), made.problem or ""
 
 
 def original(data: bytes, offset: int) -> FileText:
-    """The bytes of a file as base64, as many as an answer holds.  Raises InvalidParams: it ends before `offset`."""
+    """Return as many bytes of a file as fit into an answer, as base64. Raises InvalidParams if it ends before
+    `offset`."""
     if offset > len(data):
-        raise InvalidParams(f"`offset` is {offset}, and the file has {len(data)} bytes", field="offset")
+        raise InvalidParams(f"`offset` is {offset}, but the file has {len(data)} bytes", field="offset")
     end = min(offset + ORIGINAL_BYTES, len(data))
     return FileText(
         text=base64.b64encode(data[offset:end]).decode(), lines="", total_lines=0, bytes=len(data), encoding="base64",

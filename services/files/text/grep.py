@@ -1,8 +1,8 @@
-"""`grep-files`: one search over many files, by this process and those of the service `compare` at once.
+"""`grep-files`: one search over many files, shared by this process and those of the service `compare`.
 
-A walk hands out pieces, some hundred files each. The pieces are looked through wherever there is time and answered in
-their order, so that an answer that is full ends the search, and where it ended is where the next one begins. A piece
-that another process does not answer is looked through here: the search depends on them for its speed alone.
+A walk produces pieces of some hundred files each. Whichever process is free searches the next piece; results are
+returned in the order of the pieces, so that a full answer ends the search, and the next one begins where it ended. If
+another process does not respond, its piece is searched here: the other processes only make the search faster.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from linckia.services.files.text.walking import Globs, Walk
 from linckia.services.runtime.handlers import Context
 
 ELSEWHERE = 2
-"""Pieces that others look through at once: one, and the next on its way."""
+"""Number of pieces in flight to other processes: one being searched, and the next on its way."""
 AHEAD = 24
-"""Pieces that may be done before one that is not."""
+"""Number of pieces that may be searched ahead of an unfinished one."""
 TIME_LIMIT_S = 25.0
 TIMEOUT_S = 10.0
-"""A process answers in a turn; then its piece is looked through here."""
+"""Normally a process responds within one turn; after this time its piece is searched here."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 MAX_UNREADABLE = 20
 _CURSOR = re.compile(r"(\d{1,9}) (/.*)", re.DOTALL)
 
 
 class _Start(NamedTuple):
-    """Where an answer begins: how many matches of a file were answered before."""
+    """Where an answer begins: a path, and how many of its matches earlier answers contained."""
 
     path: str = ""
     matches: int = 0
@@ -47,27 +47,27 @@ class _Start(NamedTuple):
 def _start(cursor: str) -> _Start:
     match = _CURSOR.fullmatch(cursor)
     if cursor and match is None:
-        raise InvalidParams("`cursor` is none that an answer has given", field="cursor")
+        raise InvalidParams("unknown `cursor`; pass one from an earlier answer", field="cursor")
     return _Start(match[2], int(match[1])) if match else _Start()
 
 
 def tops(roots: FileRoots, path: str) -> list[str]:
-    """The real paths that are searched.  Raises InvalidParams, Denied."""
+    """Return the real paths to search. Raises InvalidParams or Denied."""
     if not path:
         reachable = roots.reachable
         return [root for root in reachable if not paths.is_within(root, [each for each in reachable if each != root])]
     real = roots.real(paths.clean(path, "path"), "path")
     if not os.path.lexists(paths.to_os(real)):
-        raise InvalidParams(f"`path`: there is no {paths.shown(path)}", field="path")
+        raise InvalidParams(f"`path`: {paths.shown(path)} does not exist", field="path")
     return [real]
 
 
 class Grep:
-    """One search."""
+    """A running search."""
 
     def __init__(self, core: Core, params: GrepFiles, ctx: Context) -> None:
-        """Raises InvalidParams, Denied."""
-        # Two kinds of answer: lines, or files with or without their counts.
+        """Raises InvalidParams or Denied."""
+        # An answer lists lines, or files with or without counts.
         self._by_file = params.count or params.files_with_matches
         self._core = core
         self._params = params
@@ -87,14 +87,14 @@ class Grep:
         self._searched = self._binary = 0
         self._unreadable: list[str] = []
         self._truncated = self._next = ""
-        # By the number of a piece, what was found in it.
+        # The results of each piece, by its number.
         self._parts: dict[int, list[GrepPart]] = {}
         self._handed_out: dict[int, str] = {}
         self._answered = 0
         self._changed = trio.Event()
 
     async def run(self) -> GrepFound:
-        """Search until the answer is full, or the time is."""
+        """Search until the answer is full or time is up."""
         pending, ready = trio.open_memory_channel[tuple[int, Piece]](0)
         with trio.move_on_after(min(TIME_LIMIT_S, self._ctx.deadline - trio.current_time() - 5)) as limit:
             async with trio.open_nursery() as workers:
@@ -126,7 +126,7 @@ class Grep:
             after = ""
 
     async def _hand_out(self, pending: trio.MemorySendChannel[tuple[int, Piece]]) -> None:
-        """Give the pieces to those that work, in order."""
+        """Pass the pieces to the workers, in order."""
         number = 0
         async with pending:
             while (piece := await trio.to_thread.run_sync(next, self._pieces, None)) is not None:
@@ -166,7 +166,7 @@ class Grep:
         return await trio.to_thread.run_sync(look, trio.from_thread.check_cancelled)
 
     async def _answer(self) -> None:
-        """Take what was found, piece by piece, until there is no room or no more."""
+        """Collect results piece by piece, until the answer is full or there are no more."""
         while True:
             while (parts := self._parts.pop(self._answered, None)) is None:
                 if self._handed_out.get(self._answered) == "":
@@ -185,7 +185,7 @@ class Grep:
             self._wake()
 
     def _take(self, found: GrepFile) -> bool:
-        """Answer what was found in a file; whether there is room for more."""
+        """Add a file's matches to the answer. Returns True if there is room for more."""
         skip = self._begin.matches if found.path == self._begin.path else 0
         fits = self._room > 0 and self._bytes <= MAX_ANSWER_BYTES
         if self._by_file:
@@ -214,7 +214,7 @@ class Grep:
 
 
 def _rest(piece: Piece, done: int) -> Piece:
-    """The files of a piece that were not looked at."""
+    """Return the files of a piece that have not been searched."""
     rest: Piece = []
     for folder, names in piece:
         if done < len(names):

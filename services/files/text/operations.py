@@ -26,17 +26,18 @@ from linckia.services.runtime.text.lines import shortly
 
 
 class TextTools(Family):
-    """Files as texts."""
+    """Tools that read and change text files."""
 
     def __init__(self, core: Core, writing: Writing) -> None:
         super().__init__(core)
         self._writing = writing
-        # Each may hold a file of 64 MiB a few times over.
+        # Each call may hold a 64 MiB file several times over.
         self._few = trio.CapacityLimiter(3)
 
     @handles(ops.GrepFiles)
     async def grep_files(self, params: ops.GrepFiles, ctx: Context) -> Written:
-        # A hundred thousand lines would be taken apart and written again on the way, for a tenth of the time.
+        # Encoded here: decoding and re-encoding a hundred thousand lines on the way would take ten times as long as
+        # this.
         return Written(msgspec.json.encode(await Grep(self._core, params, ctx).run()))
 
     @handles(ops.ReadFile)
@@ -72,7 +73,7 @@ class TextTools(Family):
             try:
                 return before.encode(after)
             except UnicodeEncodeError as error:
-                what = f"{error.object[error.start]!r} cannot be written in {before.encoding}, the file's encoding"
+                what = f"{error.object[error.start]!r} cannot be encoded in {before.encoding}, the file's encoding"
                 raise InvalidParams(f"`edits`: {what}", field="edits") from None
 
         with told(params.path):
@@ -112,12 +113,12 @@ class TextTools(Family):
             raise OperationError(f"`path`: {paths.shown(path)} is a directory", field="path")
         keep = self._core.settings.trash
         if read_whole(paths.to_os(path), self._core.roots.all) == content:
-            # Also the answer to a call that is repeated after a death.
+            # This is also the result when a call is retried after a crash.
             return structs.replace(written, changed=False)
         if params.if_match is None and not params.overwrite:
             raise OperationError(
-                f"`path`: {paths.shown(path)} exists; `overwrite`, or `if_match` with its hash, replaces it, and"
-                " edit-file changes parts of it",
+                f"`path`: {paths.shown(path)} exists; set `overwrite`, or `if_match` to its hash, to replace it, or use"
+                " edit-file to change parts of it",
                 field="path",
             )
         done, trash_id = self._writing.rewrite(path, lambda data: content, if_match=params.if_match, keep=keep)
@@ -128,7 +129,7 @@ class TextTools(Family):
         )
 
     def _real(self, path: str) -> str:
-        """The real path.  Raises InvalidParams, Denied."""
+        """Return the real path. Raises InvalidParams or Denied."""
         return self._core.roots.real(paths.clean(path, "path"), "path")
 
     def _tell(self, path: str) -> None:
@@ -136,12 +137,12 @@ class TextTools(Family):
 
 
 def _left(done: Rewritten) -> int:
-    """How many other names a file had that are names of its former content now."""
+    """Return how many other hard links still have the file's former content."""
     return done.links - 1 if done.after != done.before else 0
 
 
 def _normal(edit: ops.FileEdit, text: Text) -> ops.FileEdit:
-    """With line feeds alone, where the file's lines end in carriage return and line feed."""
+    """Convert an edit to plain line feeds if the file's lines end in carriage return and line feed."""
     if text.line_ends != "crlf":
         return edit
     return structs.replace(edit, old=edit.old.replace("\r\n", "\n"), new=edit.new.replace("\r\n", "\n"))

@@ -1,8 +1,8 @@
-"""Looking through files for a pattern: what each process that takes part in a search does.
+"""Searches files for a pattern: the part that every process involved in a search does.
 
-Files are read in large pieces, and the pattern is looked for in all of a piece at once; lines are told apart only
-around what was found. The expression is RE2's, so time is linear in the text. By ripgrep's rules: a file with a NUL in
-it is binary and left out, and lines end at line feeds alone.  A text in another character set than UTF-8 is decoded.
+Files are read in large blocks, and the pattern is matched against a whole block; lines are only split around matches.
+The expression is RE2's, so the search is linear in the text. As in ripgrep, a file that contains a NUL is binary and
+skipped, and only line feeds end lines. Texts in character sets other than UTF-8 are decoded.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from linckia.services.runtime.roots import OutsideRoots, Roots
 from linckia.services.runtime.text.charsets import charset_of
 
 FIRST_READ = 1 << 17
-"""Bytes that are asked for at once: all of most files."""
+"""Bytes read at first: enough for most files."""
 WINDOW = 1 << 24
 MAX_LINE = 1 << 26
-"""Bytes; a longer line is looked through in parts."""
+"""In bytes; a longer line is searched in parts."""
 SHOWN = 500
-"""Bytes of a line that are answered."""
+"""Longest excerpt of a line, in bytes."""
 _LEAD = 120
-"""Of these, before the match."""
+"""How much of the excerpt precedes the match, in bytes."""
 MAX_PATTERN_BYTES = 64 * 1024 * 1024
 TURN_S = 0.5
-"""After which a process answers what it has, so that no piece takes long."""
+"""Time after which a process returns its results so far, so that no piece takes long."""
 _SPECIAL = frozenset(r"\.^$*+?{}[]|()")
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -43,7 +43,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Window(NamedTuple):
-    """A part of a text: matches begin from `start` to before `end`; what is around is context. `line` is the number of
+    """A block of text. Matches begin between `start` and `end`, exclusive; the rest is context. `line` is the number of
     the line at `start`."""
 
     data: bytes
@@ -53,14 +53,14 @@ class Window(NamedTuple):
 
 
 Spans = Callable[[bytes, int, int], Iterator[tuple[int, int, int]]]
-"""Lines of a text that match, between two places: from where to where, and where the first match begins."""
+"""Yields matching lines between two offsets: the line's start and end, and where its first match begins."""
 
 
 class Pattern:
-    """What is looked for."""
+    """A compiled search pattern."""
 
     def __init__(self, pattern: str, *, literal: bool, ignore_case: bool) -> None:
-        """Raises InvalidParams: it is no regular expression."""
+        """Raises InvalidParams if it is not a regular expression."""
         is_plain = literal or not _SPECIAL.intersection(pattern)
         body = re2.escape(pattern) if is_plain else pattern
         options = {
@@ -68,21 +68,21 @@ class Pattern:
             "case_sensitive": not ignore_case,
         }  # fmt: skip
         try:
-            # Alone first, so that an error repeats what the caller wrote.
+            # Compiled alone first, so that an error quotes what the caller wrote.
             linear.compiled(body, **options)
             self._expression = linear.compiled(f"(?m)(?:{body})", **options)
         except linear.BadPattern as error:
-            raise InvalidParams(f"`pattern` is no regular expression of RE2: {error}", field="pattern") from None
+            raise InvalidParams(f"`pattern` is not a valid RE2 regular expression: {error}", field="pattern") from None
         needed = [] if ignore_case else [pattern] if is_plain else literals.parts_of(pattern)
         self.needed = max(needed, key=len, default="").encode()
-        """What every text holds that matches."""
+        """Bytes that every matching text contains."""
         is_literal = is_plain and self.needed != b""
         self.spans: Spans = self._plain if is_literal else self._by_expression
-        # In linear time too, and in a third of that of a loop over the lines.
+        # Linear too, and three times as fast as looping over the lines.
         self._lines = re.compile(re.escape(self.needed) + rb"[^\n]*") if is_literal else None
 
     def count(self, window: Window) -> int:
-        """How many lines of a window match."""
+        """Return the number of matching lines in a window."""
         if self._lines is not None:
             return len(self._lines.findall(window.data, window.start, window.end))
         return sum(1 for _ in self.spans(window.data, window.start, window.end))
@@ -106,10 +106,10 @@ class Pattern:
             following = False
             for match in self._expression.finditer(data, position, last):
                 at = match.start()
-                # One in the line that was just answered: the next line is begun with, for there may be many of them.
+                # Another match in the line just returned. Continue with the next line, since there may be many of them.
                 if following := at < position:
                     break
-                # After the last line feed there is no line.
+                # There is no line after the last line feed.
                 if at >= last and data[last - 1] == 10:
                     return
                 end = data.find(b"\n", at)
@@ -120,18 +120,18 @@ class Pattern:
 
 @functools.lru_cache(maxsize=8)
 def pattern_of(pattern: str, literal: bool, ignore_case: bool) -> Pattern:
-    """The pattern, compiled once for all pieces of a search. Raises InvalidParams."""
+    """Return the pattern, compiled once for all pieces of a search. Raises InvalidParams."""
     return Pattern(pattern, literal=literal, ignore_case=ignore_case)
 
 
 def search(roots: Roots, how: GrepFiles, piece: Piece, most: int, go_on: Callable[[], None] | None = None) -> GrepPart:
-    """Look through the files of a piece, until `most` lines (or files) were found or the turn is over.
+    """Search the files of a piece until `most` lines (or files) are found or the turn is over.
 
     Args:
-        go_on: called now and then; may raise.
+        go_on: called periodically; may raise.
 
     Raises:
-        InvalidParams: the pattern is no regular expression.
+        InvalidParams: the pattern is not a regular expression.
     """
     looking = _Looking(roots, how, most, go_on or (lambda: None))
     until = time.monotonic() + TURN_S
@@ -152,7 +152,7 @@ class _Looking:
         self._how = how
         self._left = most
         self._pattern = pattern_of(how.pattern, how.literal, how.ignore_case)
-        # A file in which the needed text is missing is not looked at further.
+        # Files without this text are not searched further.
         self._needed = self._pattern.needed
         self.found: list[GrepFile] = []
         self.done = self.searched = self.binary = 0
@@ -171,7 +171,7 @@ class _Looking:
                 try:
                     self._file(at, folder, name)
                 except OSError as error:
-                    # What is gone since the folder was listed is no file of it.
+                    # Files removed since the folder was listed are not reported.
                     if not isinstance(error, FileNotFoundError):
                         self.unreadable.append(_said(folder + name, error))
                 self.done += 1
@@ -198,7 +198,7 @@ class _Looking:
         if b"\0" in data:
             self.binary += 1
             return
-        # Seven bits are enough for some sets, which have escapes.
+        # Some 7-bit character sets use escapes, so ASCII bytes do not suffice to rule them out.
         is_plain = data.isascii() and b"\x1b" not in data
         if self._needed not in data and (is_plain or self._needed.isascii()):
             return
@@ -243,7 +243,7 @@ class _Looking:
             data, number, counted = window.data, window.line, window.start
             for start, end, at in self._pattern.spans(data, window.start, window.end):
                 if len(lines) >= self._left:
-                    # The rest is read to its end, for a NUL that may be there.
+                    # The rest is still read, since it may contain a NUL.
                     break
                 number += data.count(b"\n", counted, start)
                 counted = start
@@ -262,7 +262,7 @@ class _Binary(Exception):
 
 
 def _windows(descriptor: int, data: bytes, context: int) -> Iterator[Window]:
-    """All of a file that does not fit into one read, whose beginning is `data`. Raises OSError, _Binary."""
+    """Yield the windows of a file that did not fit into the first read, `data`. Raises OSError or _Binary."""
     if data[:2] in _UTF16:
         rest = [data]
         while chunk := os.read(descriptor, WINDOW):
@@ -284,7 +284,7 @@ def _windows(descriptor: int, data: bytes, context: int) -> Iterator[Window]:
             return
         end = _back(data, len(data), context + 1)
         if end <= start and len(data) - start <= MAX_LINE:
-            # One line, which goes on.
+            # A single line that continues.
             continue
         if end <= start:
             yield Window(data, start, len(data), line)
@@ -297,8 +297,8 @@ def _windows(descriptor: int, data: bytes, context: int) -> Iterator[Window]:
 
 
 def _recoded(windows: Iterator[Window], codec: str) -> Iterator[Window]:
-    """Windows of a text in another character set, each in UTF-8: they are cut between lines, or in a line that nobody
-    reads."""
+    """Convert windows of a text in another character set to UTF-8. They are split between lines, or within a line that
+    is too long to be read."""
     for window in windows:
         before, own, after = (
             recoded(part, codec)
@@ -312,7 +312,7 @@ def _recoded(windows: Iterator[Window], codec: str) -> Iterator[Window]:
 
 
 def recoded(data: bytes, codec: str) -> bytes:
-    """A text of another character set in UTF-8."""
+    """Convert a text in another character set to UTF-8."""
     return data if codec == "utf-8" else data.decode(codec, "replace").encode("utf-8", "replace")
 
 
@@ -325,7 +325,7 @@ def _filled(descriptor: int, most: int) -> bytes:
 
 
 def _back(data: bytes, end: int, lines: int) -> int:
-    """Where the last of so many line feeds before `end` ends a line; 0 where there are not so many."""
+    """Return the offset after the line feed that is `lines` line feeds before `end`, or 0 if there are fewer."""
     for _ in range(lines):
         end = data.rfind(b"\n", 0, end)
         if end < 0:
@@ -334,25 +334,25 @@ def _back(data: bytes, end: int, lines: int) -> int:
 
 
 def decoded(data: bytes) -> bytes:
-    """A text as UTF-8 without its byte order mark; as it is where it has none."""
+    """Convert a text with a byte order mark to UTF-8 without one; other texts are returned unchanged."""
     if data[:2] in _UTF16:
         return data.decode("utf-16", "replace").encode("utf-8", "replace")
     return data.removeprefix(_BOM)
 
 
 def shown(line: bytes, at: int) -> str:
-    """A line as an answer has it: of a long one what is around the match at byte `at`."""
+    """Format a line for an answer: of a long line, an excerpt around the match at byte `at`."""
     line = line.removesuffix(b"\r")
     if len(line) <= SHOWN:
         return line.decode("utf-8", "replace")
     first = max(0, at - _LEAD)
-    # A character that is cut in two is left out.
+    # A character cut in two is dropped.
     text = line[first : first + SHOWN].decode("utf-8", "ignore")
     return ("…" if first else "") + text + ("…" if first + SHOWN < len(line) else "")
 
 
 def _around(data: bytes, start: int, end: int, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines before and after the one from `start` to `end`."""
+    """Return the lines before and after the one from `start` to `end`."""
     before: list[str] = []
     after: list[str] = []
     while len(before) < context and start > 0:

@@ -1,4 +1,4 @@
-"""A file's bytes as a text that can be changed and written again: its encoding, byte order mark and line ends stay."""
+"""A file's bytes as editable text, preserving its encoding, byte order mark and line ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from linckia.proto.errors import InvalidParams, OperationError
 from linckia.services.runtime.text.charsets import charset_of, marked_charset
 
 _FALLBACKS = ("cp1252", "latin-1")
-"""For a text in no other set; every byte is a character of the second."""
+"""Used if no other character set fits; every byte is a character in the second."""
 _EXACT = ("utf-8", *_FALLBACKS)
-"""Sets in which no text can be written in two ways."""
+"""Character sets in which a text has only one encoded form."""
 _SLOW = ("idna", "punycode")
-"""In a time that grows with the square."""
+"""Codecs whose running time is quadratic."""
 _MAGIC = (
     (b"\x7fELF", "application/x-executable"), (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"), (b"PK\x03\x04", "application/zip"), (b"\x1f\x8b", "application/gzip"),
@@ -25,29 +25,29 @@ _MAGIC = (
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A file's text; lines of one that has only carriage returns with line feeds end in line feeds."""
+    """The text of a file. If all its lines end in carriage return and line feed, `text` has line feeds only."""
 
     text: str
     encoding: str
     mark: bytes = b""
     line_ends: str = ""
-    """crlf, or mixed."""
+    """"crlf" or "mixed"."""
     reason: str = ""
-    """How the encoding is known, if it is not UTF-8."""
+    """How the encoding was determined, if it is not UTF-8."""
 
     def encode(self, text: str) -> bytes:
-        """Another text as this one was written. Raises UnicodeEncodeError."""
+        """Encode another text the way this one was encoded. Raises UnicodeEncodeError."""
         if self.line_ends == "crlf":
             text = text.replace("\n", "\r\n")
         return self.mark + text.encode(_codec(self.encoding))
 
 
 def decode(data: bytes, path: str, encoding: str = "") -> Text:
-    """The text of a file.
+    """Decode the text of a file.
 
     Raises:
-        OperationError: it is binary; says of which type.
-        InvalidParams: it is not of the `encoding` that was asked for, or there is none of that name.
+        OperationError: the file is binary; the message names its type.
+        InvalidParams: it is not in the given `encoding`, or there is no such encoding.
     """
     if encoding:
         return _as_asked(data, encoding)
@@ -55,8 +55,8 @@ def decode(data: bytes, path: str, encoding: str = "") -> Text:
     if marked is None and b"\0" in data:
         kind = next((kind for magic, kind in _MAGIC if data.startswith(magic)), None) or mimetypes.guess_type(path)[0]
         raise OperationError(
-            f"`path`: {path[:1000]} is binary: {kind or 'of no known type'}, {len(data)} bytes; inspect tells of media,"
-            " and `encoding` reads it as text",
+            f"`path`: {path[:1000]} is binary: {kind or 'unknown type'}, {len(data)} bytes; use inspect for media, or"
+            " `encoding` to read it as text",
             field="path",
         )
     if marked is not None:
@@ -65,19 +65,19 @@ def decode(data: bytes, path: str, encoding: str = "") -> Text:
         with contextlib.suppress(UnicodeDecodeError):
             text = data[len(marked.mark) :].decode(marked.codec)
             return _text(text, name, marked.mark, "" if is_utf8 else "mark")
-        raise OperationError(f"`path`: {path[:1000]} begins as {name} and is not; `encoding` reads it", field="path")
+        raise OperationError(f"`path`: {path[:1000]} is marked as {name} but is not; set `encoding`", field="path")
     found = charset_of(data)
-    # The set must write the same bytes again, or an edit would change more than was asked.
+    # Encoding must reproduce the same bytes, or an edit would change more than requested.
     for name, how in ((found.codec, found.reason), *((name, "assumed") for name in _FALLBACKS)):
         with contextlib.suppress(UnicodeError):
             text = data.decode(name)
             if name in _EXACT or text.encode(name) == data:
                 return _text(text, name, b"", "" if name == "utf-8" else how)
-    raise AssertionError("latin-1 has all bytes")
+    raise AssertionError("latin-1 decodes any bytes")
 
 
 def _codec(name: str) -> str:
-    # The mark is kept apart.
+    # The mark is stored separately.
     return name.removesuffix("-sig")
 
 
@@ -89,7 +89,7 @@ def _as_asked(data: bytes, encoding: str) -> Text:
         return _text(data.decode(name).removeprefix("\ufeff"), name, b"")
     except (LookupError, ValueError) as error:
         why = f"the file is not {encoding[:40]}: {error}" if isinstance(error, ValueError) else "no such encoding"
-        raise InvalidParams(f"`encoding`: {why}; as `cp1252`, `shift_jis`, `utf-16-le`", field="encoding") from None
+        raise InvalidParams(f"`encoding`: {why}; try `cp1252`, `shift_jis`, `utf-16-le`", field="encoding") from None
 
 
 def _text(text: str, encoding: str, mark: bytes, reason: str = "") -> Text:

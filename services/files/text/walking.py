@@ -1,8 +1,9 @@
-"""The files that a search looks through, by ripgrep's rules.
+"""Finds the files to search, by ripgrep's rules.
 
-Left out are hidden names and what ignore files name: `.gitignore` within a repository, with `.git/info/exclude`, and
-`.ignore`, `.rgignore` and `.linckiaignore` anywhere, which come before it; of each, the deepest one that matches
-decides, and those of the folders above the search count too. A glob comes before all of them. Links are not followed.
+It skips hidden names and whatever ignore files match: `.gitignore` and `.git/info/exclude` within a repository, and
+`.ignore`, `.rgignore` and `.linckiaignore` anywhere, which take precedence. For each kind, the deepest file with a
+matching pattern decides; ignore files in folders above the search count too. A glob overrides all of them. Links are
+not followed.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from linckia.services.runtime.ignore_files import IgnoreRules, Patterns, rules_i
 from linckia.services.runtime.roots import OutsideRoots, Roots
 
 OWN_FILES = (".ignore", ".rgignore", ".linckiaignore")
-"""In rising order of precedence."""
+"""In ascending order of precedence."""
 GIT_FILES = (".git/info/exclude", ".gitignore")
 FIRST_FILES, MOST_FILES = 32, 1024
-"""Files of a piece: of the first one few, so that there is something to answer soon."""
+"""Number of files in a piece; the first piece is small so that results arrive soon."""
 MAX_GLOBS = 100
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 class _Rules(NamedTuple):
-    """Of a folder and those above it; `git` is None outside of a repository."""
+    """Ignore rules of a folder and those above it; `git` is None outside a repository."""
 
     own: IgnoreRules | None = None
     git: IgnoreRules | None = None
@@ -39,7 +40,7 @@ class _Rules(NamedTuple):
 
 
 class Globs:
-    """What a client's globs say of a path: the patterns of a `.gitignore`, the other way round."""
+    """Decides by a client's globs: `.gitignore` patterns with inverted meaning."""
 
     def __init__(self, globs: Sequence[str]) -> None:
         """Raises InvalidParams."""
@@ -55,8 +56,7 @@ class Globs:
         self._takes_only = any(not glob.startswith("!") for glob in given)
 
     def verdict(self, below: str, name: str) -> bool | None:
-        """Whether a name in a folder is left out, or expressly not; None where none of them says so. Folders end in a
-        slash."""
+        """Return whether to skip a name in a folder, or None if no glob decides. Folder names end in a slash."""
         if self._patterns is None:
             return None
         matched = self._patterns.verdict(below, name)
@@ -66,7 +66,7 @@ class Globs:
 
 
 def _expanded(glob: str) -> Iterator[str]:
-    """`*.{a,b}` as `*.a` and `*.b`. One after the other, so that a caller can stop at its bound."""
+    """Expand `*.{a,b}` to `*.a` and `*.b`. Yields one at a time, so that a caller can stop at its limit."""
     waiting = [glob]
     while waiting:
         one = waiting.pop()
@@ -78,12 +78,12 @@ def _expanded(glob: str) -> Iterator[str]:
 
 
 class Walk:
-    """One walk; `unreadable` has the folders that could not be read."""
+    """A walk over folders; `unreadable` lists those that could not be read."""
 
     def __init__(
         self, roots: Roots, globs: Globs, *, hidden: bool, no_ignore: bool, go_on: Callable[[], None] | None = None
     ) -> None:
-        """`go_on` is called at each folder, and may raise."""
+        """`go_on` is called at each folder and may raise."""
         self._go_on = go_on
         self._roots = roots
         self._globs = globs
@@ -92,8 +92,8 @@ class Walk:
         self.unreadable: list[str] = []
 
     def pieces(self, top: str, after: str) -> Iterator[Piece]:
-        """The files at or below a clean real path, as pieces; with `after`, a path that a walk has come to, those that
-        follow it, itself included."""
+        """Yield the files at or below a clean real path, as pieces. With `after`, a path that an earlier walk has
+        reached, begin at that path."""
         piece: Piece = []
         count, most = 0, FIRST_FILES
         for folder, names in self._folders(top, after):
@@ -111,7 +111,7 @@ class Walk:
 
     def _folders(self, top: str, after: str) -> Iterator[tuple[str, list[str]]]:
         if not os.path.isdir(paths.to_os(top)):
-            # A file that is named is looked through whatever the rules.
+            # A file named explicitly is searched whatever the rules.
             folder, name = paths.split(top)
             yield folder, [name]
             return
@@ -141,7 +141,7 @@ class Walk:
                 dotted = {entry.name for entry in entries if entry.name[0] == "."}
                 rules = self._rules(dotted, folder, rules, len(folder) - len(lead))
             names, folders = self._listed(entries, folder, len(lead), rules)
-            # What comes before the place where an earlier answer ended.
+            # Skip what precedes the path where an earlier answer ended.
             first, deeper, rest = until.partition("/")
             if until:
                 names = [] if deeper else [name for name in names if name >= first]
@@ -158,7 +158,7 @@ class Walk:
     def _listed(
         self, entries: Sequence[os.DirEntry[str]], folder: str, lead: int, rules: _Rules
     ) -> tuple[list[str], list[str]]:
-        """The names of the files and of the folders in a folder that are to be looked at, each in order."""
+        """Return the names of the files and of the folders to search, each in order."""
         hidden_in = self._roots.hidden_in(paths.to_os(folder))
         below = paths.to_os(folder[lead:])
         names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
@@ -172,7 +172,7 @@ class Walk:
         if hidden_in is not None:
             marked = [name for name in marked if not hidden_in(name.rstrip("/"))]
         texts = list(map(paths.to_text, marked))
-        # Without their slash, as a place in the walk is compared.
+        # Sorted without their slash, since positions in the walk are compared without it.
         return sorted(name for name in texts if name[-1] != "/"), sorted(name[:-1] for name in texts if name[-1] == "/")
 
     def _leaves_out(self, below: str, name: str, chain: Sequence[IgnoreRules]) -> bool:
@@ -185,7 +185,7 @@ class Walk:
     # Ignore files
 
     def _above(self, top: str) -> _Rules:
-        """The rules of the folders above, as far up as the roots reach."""
+        """Return the rules of the folders above, as far up as the roots reach."""
         chain = [folder for folder in paths.ancestors(top) if self._roots.holds(paths.to_os(folder))]
         rules = _Rules()
         for folder in reversed(chain):
@@ -200,12 +200,12 @@ class Walk:
         return rules
 
     def _rules(self, names: set[str], folder: str, above: _Rules, prefix: int, lead: str = "") -> _Rules:
-        """The rules above, and those of the ignore files among the names in a folder."""
+        """Combine the rules above with those of the ignore files among a folder's names."""
         if not names:
             return above
         own, git, in_repository = above
         if ".git" in names:
-            # A repository's rules end where another begins.
+            # A repository's rules end where another repository begins.
             git, in_repository = None, True
         own = rules_in(self._roots, paths.to_os(folder), names, own, prefix, lead, files=OWN_FILES)
         if in_repository:

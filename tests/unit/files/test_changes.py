@@ -68,9 +68,9 @@ async def test_each_item_has_its_own_status_and_nothing_is_overwritten(tmp_path:
         )
         expected = ["error"] * 12 + ["success", "error"]
         reasons = [
-            "exists already", "exists already", "does not exist", "lies within", "there is no directory",
+            "already exists", "already exists", "does not exist", "is inside", "does not exist",
             "outside the roots", "outside the roots", "outside the roots", "is a root", "not an absolute path",
-            "exists already", "is not a directory", None, "does not exist",
+            "already exists", "is not a directory", None, "does not exist",
         ]  # fmt: skip
         before = OnDisk(root).entries
         dry = await bench.call(MoveFiles(moves=given, dry_run=True))
@@ -116,7 +116,7 @@ async def test_missing_directories_are_made_only_when_asked(tmp_path: Path) -> N
         moves = pairs((root / "a/one", root / "new/er/one"))
         for dry_run in (True, False):
             refused = await bench.call(MoveFiles(moves=moves, dry_run=dry_run))
-            assert "there is no directory" in str(refused.results[0].error)
+            assert "does not exist" in str(refused.results[0].error)
         dry = await bench.call(MoveFiles(moves=moves, dry_run=True, make_directories=True))
         assert statuses(dry.results) == ["preview"]
         assert not (root / "new").exists()
@@ -182,7 +182,7 @@ def test_a_copy_of_what_changes_meanwhile_is_not_taken(tmp_path: Path) -> None:
         copy.make()
         (tmp_path / "from/changed").write_bytes(b"other")
         (tmp_path / "from/new").write_bytes(b"n")
-        with pytest.raises(disk.Refused, match="some of the original is left: 2 entries"):
+        with pytest.raises(disk.Refused, match="part of the original remains: 2 entries"):
             copy.delete_original()
         assert sorted(os.listdir(tmp_path / "from")) == ["changed", "new"]
         with pytest.raises(disk.Refused, match="File exists"):

@@ -65,7 +65,7 @@ async def test_a_path_that_is_not_indexed_changes_nothing(tmp_path: Path) -> Non
     async with files_service(tmp_path / "data", root) as bench:
         await index(bench, root)
         await make_sets(bench, "s")
-        with pytest.raises(InvalidParams, match="not in the index") as refused:
+        with pytest.raises(InvalidParams, match="is not indexed") as refused:
             await bench.call(ResourceSetModify(name="s", operation="add", paths=[f"{root}/a", f"{root}/b"]))
         assert refused.value.failure.field == "paths[1]"
         with pytest.raises(InvalidParams, match="there are: add, remove"):
@@ -90,7 +90,7 @@ async def test_no_edge_closes_a_cycle(tmp_path: Path) -> None:
                 await bench.call(ResourceSetAddChild(parent=parent, child=child))
             assert refused.value.failure.field == field
         await bench.call(ResourceSetRemoveChild(parent="a", child="c"))
-        with pytest.raises(OperationError, match="its children are: b"):
+        with pytest.raises(OperationError, match="its children: b"):
             await bench.call(ResourceSetRemoveChild(parent="a", child="c"))
         # With the other edges gone this one closes nothing any more.
         await bench.call(ResourceSetRemoveChild(parent="a", child="b"))

@@ -187,7 +187,7 @@ async def test_execution_goes_on_after_its_process_died_and_repeats_no_call(tmp_
         assert len(kernel.calls) == len({str(given["name"]) for _, given in kernel.calls}) == 6
         # What was under way may have been done; that is said.
         assert done.outcomes_failed == 1
-        assert "it may have been done or not" in (done.error or "")
+        assert "it may or may not have been done" in (done.error or "")
 
 
 async def test_plan_of_a_version_that_kept_no_mandates_runs_once_its_outcomes_are_given_again(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ async def test_plan_of_a_version_that_kept_no_mandates_runs_once_its_outcomes_ar
         with contextlib.closing(sqlite3.connect(tmp_path / "data" / "files" / "files.db")) as db, db:
             db.execute("UPDATE plan SET definition = json_remove(definition, '$.mandates')")
         await bench.start("files")
-        with pytest.raises(OperationError, match="give its `outcomes` again"):
+        with pytest.raises(OperationError, match="set its `outcomes` again"):
             await bench.call(PlanExecute(name="p"))
         await bench.call(PlanUpdate(name="p", outcomes=[A_SET]))
         await bench.call(PlanExecute(name="p"))

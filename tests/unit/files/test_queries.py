@@ -56,7 +56,7 @@ async def test_update_keeps_what_it_does_not_name(tmp_path: Path) -> None:
 
 async def test_names_are_unique_and_unknown_ones_are_errors_that_list_those_there_are(tmp_path: Path) -> None:
     async with files_service(tmp_path / "data", tmp_path) as bench:
-        with pytest.raises(InvalidParams, match=r"none; query-create makes one"):
+        with pytest.raises(InvalidParams, match=r"none; create one with query-create"):
             await bench.call(QueryExecute(name="q"))
         await bench.call(QueryCreate(name="q", query=Filter()))
         with pytest.raises(InvalidParams, match="already") as taken:

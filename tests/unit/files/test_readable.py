@@ -105,7 +105,7 @@ async def test_documents_are_read_by_their_text_and_as_they_are(
                     break
                 offset = part.next_offset
             assert b"".join(parts) == data
-        with pytest.raises(OperationError, match="not recognised \\(OCR\\); `original` reads its bytes"):
+        with pytest.raises(OperationError, match="not recognised \\(OCR\\); set `original` to read its bytes"):
             await read(bench, root / "scan.pdf")
         with pytest.raises(OperationError, match="is binary"):
             await read(bench, root / "other.zip")

@@ -70,7 +70,7 @@ async def test_what_cannot_be_listed_is_refused_with_the_reason(tmp_path: Path) 
     async with files_service(data, root) as bench:
         for path, why in (
             (f"{root}/b.txt", "is a file, not a directory"),
-            (f"{root}/nothing", "is not in the index"),
+            (f"{root}/nothing", "is not indexed"),
             (str(root), "is outside the roots"),
             ("b.txt", "is not an absolute path"),
         ):
@@ -102,7 +102,7 @@ async def test_inspect_says_all_that_is_known(tmp_path: Path) -> None:
         assert (folder.kind, folder.size, folder.files, folder.directories) == ("directory", 1156, 7, 1)
         link = await bench.call(Inspect(path=f"{root}/link"))
         assert (link.kind, link.target) == ("symlink", "folder")
-        with pytest.raises(InvalidParams, match="is not in the index"):
+        with pytest.raises(InvalidParams, match="is not indexed"):
             await bench.call(Inspect(path=f"{root}/nothing"))
 
 

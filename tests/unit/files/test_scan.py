@@ -244,9 +244,9 @@ async def test_job_can_be_followed_and_listed(tmp_path: Path) -> None:
         assert (await bench.call(ListJobs(active_only=True))).jobs == []
         assert (await bench.call(ListJobs(status="completed"))).total == 1
         assert (await bench.call(ListJobs(max_progress=99))).total == 0
-        with pytest.raises(OperationError, match="cannot be cancelled: it is completed already"):
+        with pytest.raises(OperationError, match="cannot be cancelled: it is already completed"):
             await bench.call(CancelJob(job_id=answer.job_id))
-        with pytest.raises(OperationError, match="there is no job 999"):
+        with pytest.raises(OperationError, match="no job 999"):
             await bench.call(JobProgress(job_id=999))
 
 
@@ -359,7 +359,7 @@ async def test_unreadable_directory_is_told_and_keeps_what_was_known(
             monkeypatch.setattr(module, "open_folder", refuse)
         result = await index(bench, root)
         assert result.problem_count == 1
-        assert result.problems == [f"{root}/shut: it cannot be read: Permission denied"]
+        assert result.problems == [f"{root}/shut: cannot be read: Permission denied"]
         assert f"{root}/shut/file" in stored(data)
         monkeypatch.undo()
         assert (await index(bench, root)).problem_count == 0

@@ -246,8 +246,8 @@ async def test_stopped_source_stays_stopped_until_it_is_started(tmp_path: Path) 
         assert (await bench.call(Navigate(path=str(root)))).total == 0
         await bench.call(SourceStart(name="live"))
         await until(lambda: differences(data, root))
-        assert (await bench.call(SourceStop(name="live"))).message != "it was not running"
-        assert (await bench.call(SourceStop(name="live"))).message == "it was not running"
+        assert (await bench.call(SourceStop(name="live"))).message != "not running"
+        assert (await bench.call(SourceStop(name="live"))).message == "not running"
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ async def test_scans_are_compared_directory_by_directory(tmp_path: Path) -> None
         (root / name).mkdir(parents=True)
         (root / name / "file").write_bytes(b"x" * 1000)
     async with files_service(data, root) as bench:
-        with pytest.raises(InvalidParams, match="is not in the index"):
+        with pytest.raises(InvalidParams, match="is not indexed"):
             await bench.call(CompareScans(path=str(root)))
         await index(bench, root)
         between = time.time()

@@ -82,7 +82,7 @@ async def test_files_are_moved_and_deleted_by_another_form(
         ]
         done = await bench.call(MoveFiles(moves=moves, dry_run=dry_run))
         assert [one.error is None for one in done.results] == [True, False, True]
-        assert "exists already" in (done.results[1].error or "")
+        assert "already exists" in (done.results[1].error or "")
         renamed = await bench.call(
             RenameFiles(renames=[Relocation(from_=str(other / third), to=str(other / "r.csv"))], dry_run=dry_run)
         )

@@ -145,7 +145,7 @@ async def test_what_a_damaged_page_has_taken_is_said_until_the_old_database_is_r
             assert (await bench.call(SourceList())).sources == []
             (aside,) = path.parent.glob("files.db.damaged-*")
             said = loss(path)
-            assert f"{path} was damaged, and is begun again without all that was in its tables source;" in said
+            assert f"{path} was damaged and has been recreated with incomplete tables: source." in said
             assert f"sqlite3 {aside} .recover" in said
         async with files_service(data, root) as bench:
             assert bench.running["files"].info["damage"] == said

@@ -128,7 +128,7 @@ async def test_edits_are_made_in_order_all_or_none(tmp_path: Path) -> None:
     async with files_service(tmp_path / "data", root) as bench:
         for edits, field, said in (
             ([{"old": "two", "new": "2"}], "edits[0].old", "2 times, in lines 2, 3"),
-            ([{"old": "one", "new": "1"}, {"old": "on", "new": ""}], "edits[1].old", "not in the file"),
+            ([{"old": "one", "new": "1"}, {"old": "on", "new": ""}], "edits[1].old", "not found in the file"),
             ([{"old": "fuor", "new": "1"}], "edits[0].old", "did you mean four"),
             ([{"lines": "5", "new": "1"}], "edits[0].lines", "has 4"), ([{"new": "1"}], "edits[0]", "one of them"),
             ([{"old": "a", "lines": "1", "new": "1"}], "edits[0]", "one of them"),

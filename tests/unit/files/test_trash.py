@@ -103,7 +103,7 @@ async def test_deleted_files_are_restored_from_the_trash(tmp_path: Path) -> None
             )
         )
         assert statuses(back.results) == ["success", "error", "error", "success"]
-        assert "exists already" in str(back.results[1].error)
+        assert "already exists" in str(back.results[1].error)
         assert "not in the trash" in str(back.results[2].error)
         assert (root / "b/three again").read_bytes() == b"3" * 9
         assert await members(bench, "some") == [str(root / name) for name in ("a", "a/inner/two", "b/three again")]
