@@ -1,8 +1,8 @@
-"""Differences between the stored state and the disk: each applied to the state and logged, one after the other.
+"""Applies differences between the stored state and the disk to the state, and logs each one.
 
-A folder that turns up is looked for by its identity first: is it known elsewhere and is not there any more, then it was
-renamed, with all below it. An entry that seems to be gone waits until the rest of its batch is done, in case it turns
-up.
+A folder that appears is first looked up by its identity: if it was known elsewhere and is no longer there, it was
+renamed, with everything below it. An entry that seems to be gone is kept until the rest of its batch is done, in case
+it turns up elsewhere.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from linckia.services.watch.store import CREATED, DELETED, MODIFIED, RENAMED, Ro
 from linckia.services.watch.trees import Tree, load
 
 RACY_NS: Final = 12_000_000
-"""Time stamps tick with the kernel's timer (1 to 10 ms): so shortly after a change, another may go unseen."""
+"""Time stamps follow the kernel's timer tick (1 to 10 ms), so a second change so soon after the first may not show."""
 MAX_NAMES: Final = 4096
-"""Entries of one folder that are looked at one by one; with more, all of it is."""
+"""Most entries of a folder that are examined one by one; beyond that, the whole folder is scanned."""
 
 Names = dict[bytes, bool]
-"""Entries to look at, and whether something happened to them (or they are only looked at a second time)."""
+"""Entries to examine, and whether an event named them (otherwise they are merely re-examined)."""
 
 Work = dict[int, Names | None]
-"""Folders with the entries to look at; None stands for all."""
+"""Folders with the entries to examine; None means all of them."""
 
 
 class Found(NamedTuple):
-    """An entry that was not known, as it was in a certain turn."""
+    """An entry that was not known, as it was found in a certain turn."""
 
     folder: int
     name: bytes
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """An entry that was not there in a certain turn."""
+    """An entry that was missing in a certain turn."""
 
     folder: int
     name: bytes
@@ -48,27 +48,26 @@ class Missed(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """Work that is done together, so that an entry gone from one place can be found in another."""
+    """Work that is done together, so that an entry missing in one place can be found in another."""
 
     work: Work = field(default_factory=dict)
     roots: set[int] = field(default_factory=set)
     sweep: tuple[int, ...] = ()
-    """Trees of which all folders are looked at."""
+    """Trees whose folders are all examined."""
     seconds: float = 0.0
     doubtful: dict[tuple[int, bytes], bool] = field(default_factory=dict)
-    """Followed folders that are not where they were; True where something else is there now."""
+    """Followed folders that are not where they were; True if something else is in their place."""
     gone: dict[int, list[Missed]] = field(default_factory=dict)
-    """Files by inode."""
+    """Missing files, by inode."""
     fresh: list[Found] = field(default_factory=list)
-    """Files, and other entries without more below."""
+    """New files, and other new entries that have nothing below them."""
     again: Work = field(default_factory=dict)
-    """Work for another batch: entries that were seen too soon after their change, folders that were not where they were
-    thought to be."""
+    """Work for the next batch: entries seen too soon after their change, and folders that were not where expected."""
     steps: Iterator[None] | None = None
 
 
 def merge(work: Work, folder: int, names: Names | None) -> None:
-    """Add to some work; with too many names of a folder, all of the folder is looked at."""
+    """Add entries of a folder to `work`; with too many names, the whole folder is scanned."""
     known = None if names is None else work.setdefault(folder, {})
     if names is None or known is None:
         work[folder] = None
@@ -80,7 +79,7 @@ def merge(work: Work, folder: int, names: Names | None) -> None:
 
 
 class Opened(NamedTuple):
-    """A folder that is being looked into, by an open descriptor."""
+    """A folder being examined, and its open descriptor."""
 
     folder: Folder
     tree: Tree
@@ -88,7 +87,7 @@ class Opened(NamedTuple):
 
 
 class Differences:
-    """The state of the trees, and the steps that change it; all of it within a transaction."""
+    """The state of the trees, and the steps that change it. All methods require a transaction."""
 
     def __init__(self, store: Store, watches: Watches) -> None:
         self.store = store
@@ -96,24 +95,24 @@ class Differences:
         self.snapshot = Snapshot(store.db)
         self.trees: dict[int, Tree] = load(store.db)
         self.problems: dict[int, str] = {}
-        """Why a folder could not be looked into, by its number."""
+        """Why folders could not be examined, by folder number."""
         self.incomplete: set[int] = set()
-        """Trees to look at as a whole once more."""
+        """Trees to sweep once more."""
         self.ahead: dict[int, int] = {}
-        """The last folder that a sweep has looked at, by tree; 0 where it has still to begin."""
+        """The last folder that a sweep has examined, by tree; 0 before the first."""
         self.turns = 0
 
     def compare(
         self, batch: Batch, opened: Opened, name: bytes, row: Row | None, seen: Seen | None,
         *, touched: bool, evict: bool = False,
     ) -> None:  # fmt: skip
-        """Apply and log the difference between an entry as it was and as it is."""
+        """Apply and log the difference between an entry's stored and current state."""
         folder, tree, descriptor = opened
         if row is not None and row.child is not None:
             known = self.snapshot.folder(row.child)
             identity = seen.identity(descriptor, name) if seen is not None and seen.kind == FOLDER else None
             if known is not None and known.identity == identity:
-                # No sweep that is under way will come to it, if it has no watch.
+                # Without a watch, it is only seen if a running sweep has yet to reach it.
                 is_unattended = row.child not in self.watches and row.child <= self.ahead.get(tree.number, row.child)
                 if row.child in self.problems or is_unattended:
                     batch.work[row.child] = None
@@ -148,7 +147,8 @@ class Differences:
             self.log(tree, MODIFIED, now, join(self.snapshot.path(folder.number), name))
 
     def row_of(self, batch: Batch, folder: int, name: bytes, seen: Seen) -> Row:
-        """The entry as it is stored: a file that was seen too soon is marked, and looked at once more."""
+        """Return the row to store for an entry. A file seen too soon after its change is marked and examined once
+        more."""
         ctime_ns = seen.ctime_ns
         if seen.kind == FILE and time.time_ns() - ctime_ns < RACY_NS:
             ctime_ns = -ctime_ns
@@ -156,16 +156,16 @@ class Differences:
         return Row(seen.kind, seen.size, seen.mtime_ns, ctime_ns, seen.inode, None)
 
     def _arrive(self, batch: Batch, opened: Opened, name: bytes, seen: Seen, *, evict: bool) -> None:
-        """A folder is where there was none: a renamed one, or a new one."""
+        """Handle a folder where there was none before: it was renamed, or is new."""
         folder, tree, descriptor = opened
         identity = seen.identity(descriptor, name)
         path = join(self.snapshot.path(folder.number), name)
         for other in self.snapshot.found(tree.number, identity):
             if is_at(self.snapshot.path(other.number), identity):
-                # One folder in two places, by a bind mount.
+                # The same folder in two places, by a bind mount.
                 continue
             if self.snapshot.is_within(folder.number, other.number):
-                # It went below what was below it; how that came out from there is still to be found.
+                # It moved below one of its own descendants; how that one got out is yet to be discovered.
                 if evict:
                     self.incomplete.add(tree.number)
                     self._remove(other.parent, other.name, tree, folder_row(identity, None))
@@ -179,7 +179,7 @@ class Differences:
             self.snapshot.move(other.number, folder.number, name)
             self.snapshot.put(folder.number, name, row)
             self.log(tree, RENAMED, row, path, old_path)
-            # Its number may have been another's once, where the file system does not say when a folder was made.
+            # Its number may have belonged to another folder before, on file systems without creation times.
             batch.work[other.number] = None
             if tree.rules.by_path:
                 batch.work.update(dict.fromkeys(self.snapshot.below(other.number)))
@@ -195,13 +195,13 @@ class Differences:
         self.log(tree, DELETED, row, join(self.snapshot.path(folder), name))
 
     def match_files(self, batch: Batch) -> None:
-        """Tell new files that are gone ones under another name from those that are truly new, and gone."""
+        """Match new files with missing ones that were renamed, and log the remaining ones as created or deleted."""
         for folder, name, seen, turn in batch.fresh:
             place = self.snapshot.folder(folder)
             if place is None or (tree := self.trees.get(place.tree)) is None:
                 continue
             if self.snapshot.row(folder, name) is not None or turn != self.turns:
-                # Another batch may have seen more since.
+                # Another batch may have examined the entry since.
                 merge(batch.again, folder, {name: False})
                 continue
             row = self.row_of(batch, folder, name, seen)
@@ -228,7 +228,7 @@ class Differences:
         batch.gone.clear()
 
     def _moved_from(self, batch: Batch, tree: Tree, seen: Seen) -> tuple[int, bytes] | None:
-        """Where a file was before, if it is one that is gone from there."""
+        """Return the former place of a file that is missing there."""
         missed = batch.gone.get(seen.inode, [])
         for at, (folder, name, turn) in enumerate(missed):
             row, place = self.snapshot.row(folder, name), self.snapshot.folder(folder)

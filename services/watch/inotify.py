@@ -1,8 +1,8 @@
-"""Events of changed folders from the operating system: inotify(7) by way of the C library.
+"""Change events from the operating system: inotify(7), called through the C library.
 
-A watch is put on an open folder, never on a path, so that it is on the very folder that was looked at. Events are read
-without blocking and are hints: which entry of which folder to look at again. An overflow of the queue is an event as
-well; then everything has to be looked at.
+A watch is placed on an open folder, never on a path, so it is on exactly the folder that is then examined. Events are
+read without blocking and are only hints: which entry of which folder to examine again. Queue overflow is also an event;
+everything must then be examined.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ _log = logging.getLogger("linckia.watch")
 
 _HEAD = struct.Struct("=iIII")
 READ_BYTES: Final = 256 * 1024
-"""Some 8,000 events at once: a few milliseconds of work."""
+"""About 8,000 events at once: a few milliseconds of work."""
 
 
 class Event(NamedTuple):
-    """`watch` is -1 where the queue overflowed; `name` is empty where the folder itself is meant."""
+    """An inotify event. `watch` is -1 if the queue overflowed; `name` is empty if the event concerns the folder
+    itself."""
 
     watch: int
     mask: int
@@ -53,24 +54,25 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """An open queue of events; `fd` is for `trio.lowlevel.wait_readable`."""
+    """An open event queue; pass `fd` to `trio.lowlevel.wait_readable`."""
 
     def __init__(self) -> None:
-        """Raises OSError where the user has too many of them already (`fs.inotify.max_user_instances`)."""
+        """Raises OSError if the user has too many queues (`fs.inotify.max_user_instances`)."""
         self.fd = checked(libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
 
     def add(self, folder: int) -> int:
-        """Watch an open folder; the same folder always has the same number. Raises OSError (ENOSPC: past the limit)."""
+        """Watch an open folder. The same folder always gets the same number. Raises OSError (ENOSPC: over the
+        limit)."""
         path = b"/proc/self/fd/%d" % folder
         return checked(libc().inotify_add_watch(self.fd, path, ctypes.c_uint32(_MASK)), "inotify_add_watch")
 
     def remove(self, watch: int) -> None:
-        """End a watch; one that ended by itself, with its folder, is passed over."""
+        """Remove a watch, unless it ended on its own along with its folder."""
         if libc().inotify_rm_watch(self.fd, watch) < 0 and ctypes.get_errno() != errno.EINVAL:
             raise OSError(ctypes.get_errno(), f"inotify_rm_watch: {os.strerror(ctypes.get_errno())}")
 
     def read(self) -> bytes:
-        """Whole events, as many as the queue has; empty where it has none."""
+        """Return as many whole events as the queue has; empty if it has none."""
         try:
             return os.read(self.fd, READ_BYTES)
         except BlockingIOError:
@@ -81,12 +83,12 @@ class Inotify:
 
 
 class Watches:
-    """Which folder each watch is on, and which folders have none because there are no more.
+    """Maps watches to folders, and records which folders have no watch because the limit is reached.
 
-    The event loop reads from here while the worker thread writes: each step is one operation on a dict.
+    The event loop reads it while the worker thread writes: each step is a single operation on a dict.
 
     Args:
-        limit: how many it may have at most; 0 leaves that to the operating system.
+        limit: most watches to use; 0 means only the operating system's limit applies.
     """
 
     def __init__(self, inotify: Inotify, limit: int = 0) -> None:
@@ -95,7 +97,7 @@ class Watches:
         self._folders: dict[int, tuple[int, ...]] = {}
         self._watch_of: dict[int, int] = {}
         self.without: set[int] = set()
-        """Folders that have none and are to be looked at now and then."""
+        """Folders without a watch, which are polled."""
 
     def __len__(self) -> int:
         return len(self._folders)
@@ -104,11 +106,11 @@ class Watches:
         return folder in self._watch_of
 
     def folders(self, watch: int) -> tuple[int, ...]:
-        """The folders that an event is about: several where one is in several trees."""
+        """Return the folders that an event concerns; several if a folder is in more than one tree."""
         return self._folders.get(watch, ())
 
     def add(self, folder: int, descriptor: int) -> None:
-        """Watch an open folder. To be called before it is looked into."""
+        """Watch an open folder. Must be called before the folder is examined."""
         known = self._watch_of.get(folder)
         if known is None and self._limit and len(self._folders) >= self._limit:
             self.without.add(folder)
@@ -116,9 +118,9 @@ class Watches:
         try:
             watch = self._inotify.add(descriptor)
         except OSError as error:
-            # ENOSPC is the limit, ENOMEM the kernel's own; whatever it is, the folder is polled.
+            # ENOSPC is the user's limit, ENOMEM the kernel's; either way, the folder is polled.
             if not self.without:
-                _log.warning("no more folders can be watched (%s): the others are polled", error)
+                _log.warning("no more folders can be watched (%s): polling the others", error)
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENOENT):
                 raise
             self.without.add(folder)
@@ -139,12 +141,12 @@ class Watches:
             self._inotify.remove(watch)
 
     def ended(self, watch: int) -> None:
-        """The operating system ended a watch."""
+        """Record that the operating system ended a watch."""
         for folder in self._folders.pop(watch, ()):
             self._watch_of.pop(folder, None)
 
     def _unlink(self, folder: int, watch: int) -> bool:
-        """Take the folder off the watch; answers whether that was the last one."""
+        """Detach a folder from a watch. Returns True if it was the last one."""
         left = tuple(other for other in self._folders.get(watch, ()) if other != folder)
         if left:
             self._folders[watch] = left
@@ -153,7 +155,7 @@ class Watches:
 
 
 def parse(data: bytes) -> Iterator[Event]:
-    """The events in what `read` gave."""
+    """Yield the events in data returned by `read`."""
     at, end = 0, len(data)
     while at < end:
         watch, mask, _, length = _HEAD.unpack_from(data, at)
@@ -163,7 +165,7 @@ def parse(data: bytes) -> Iterator[Event]:
 
 
 def system_limit(name: str) -> int:
-    """A limit of the system (`max_user_watches`, `max_queued_events`); 0 where it cannot be read."""
+    """Return a system limit (`max_user_watches`, `max_queued_events`); 0 if it cannot be read."""
     try:
         return int(Path("/proc/sys/fs/inotify", name).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The service `watch`: opens its database, starts watching beside it, and answers."""
+"""The service `watch`: opens its database, starts the watcher in the background, and serves requests."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ Key = tuple[str, str]
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open; what changed while nothing watched is found beside the first answers."""
+    """Open the service; ready once the database is open. Earlier changes are discovered while the first calls are
+    served."""
     watcher = await env.opened(Watcher, env, env.data_dir / "watch.db")
     env.background.start_soon(watcher.run)
     yield Handlers(Watching(watcher, env.roots))
 
 
 class Watching:
-    """The operations."""
+    """The service's operations."""
 
     def __init__(self, watcher: Watcher, roots: Roots) -> None:
         self._watcher = watcher
@@ -102,7 +103,7 @@ class Watching:
             while not (answer.changes or answer.resync or watcher.ending.is_set()):
                 await news.wait()
                 news = watcher.news
-                # Not to be cut off in the middle: an answer that is there is given.
+                # Shielded so that an answer that is ready is not lost.
                 with trio.CancelScope(shield=True):
                     answer = await self._database.read(query)
         if not answer.resync:
@@ -147,11 +148,11 @@ class Watching:
             " WHERE folder.tree=subscription.tree) FROM subscription ORDER BY caller, name",
         )
         each = []
-        # While the watcher pauses, the stored trees still say what is followed.
+        # While the watcher is paused, the stored trees still say what is followed.
         known_trees = watcher.trees or trees.load(db)
         for caller, name, number, stored, entries in rows:
             if (tree := known_trees.get(number)) is None:
-                continue  # Its subscription ends at this moment.
+                continue  # its subscription is just ending
             acknowledged = max(stored, watcher.acknowledged.get((caller, name), 0))
             ((lag,),) = select(db, "SELECT count(*) FROM change WHERE tree=? AND sequence>?", (number, acknowledged))
             missing = [text_of(path) for path in sorted(tree.missing)]
@@ -172,14 +173,14 @@ class Watching:
 
 
 def _specify(params: ops.WatchSubscribe, roots: Roots) -> Spec:
-    """The parameters, checked. Raises InvalidParams, Denied."""
+    """Validate the parameters. Raises InvalidParams or Denied."""
     paths = []
     for index, path in enumerate(params.paths):
         field = f"paths[{index}]"
         real = os.path.realpath(path)
         if not roots.holds(real):
             raise InvalidParams(
-                f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'there is none'})",
+                f"parameter `{field}`: {path[:200]} is not below a root ({', '.join(roots) or 'none configured'})",
                 field=field,
             )
         roots.check(real, field=field)
@@ -198,7 +199,8 @@ def _specify(params: ops.WatchSubscribe, roots: Roots) -> Spec:
 
 
 def _find(db: apsw.Connection, key: Key) -> tuple[int, int, bool] | None:
-    """A subscription's tree; the number up to which its reader has not read it; whether its first scan is through."""
+    """Return a subscription's tree, the number after which changes can be read, and whether its first scan is
+    complete."""
     query = "SELECT tree, max(floor, since), complete FROM subscription JOIN tree USING(tree) WHERE caller=? AND name=?"
     rows = select(db, query, key)
     return (rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
@@ -210,10 +212,10 @@ def _forget_unread(tracker: Tracker, db: apsw.Connection, tree: int) -> None:
 
 
 def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> ops.Changes:
-    """Raises OperationError where there is no such subscription."""
+    """Raises OperationError if there is no such subscription."""
     found = _find(db, key)
     if found is None:
-        raise OperationError(f"there is no subscription {key[1]!r} of {key[0]}; subscribe with watch_subscribe")
+        raise OperationError(f"no subscription {key[1]!r} of {key[0]}; create it with watch_subscribe")
     tree, since, complete = found
     latest = stored_sequence(db)
     if not complete:
@@ -228,14 +230,14 @@ def _changes(db: apsw.Connection, key: Key, after: int, limit: int) -> ops.Chang
 
 
 def _degraded(paused: str, polled: int, problems: int, each: list[ops.SubscriptionStatus]) -> list[str]:
-    said = [f"changes are not looked at for now: {paused}"] if paused else []
+    said = [f"paused: {paused}"] if paused else []
     if polled:
         said.append(
-            f"{polled} folders are past the limit of watches and are looked at every few seconds instead; "
-            "raise it with: sysctl fs.inotify.max_user_watches=1048576"
+            f"{polled} folders exceed the watch limit and are polled every few seconds instead; "
+            "raise the limit with: sysctl fs.inotify.max_user_watches=1048576"
         )
     if problems:
-        said.append(f"{problems} folders cannot be looked into")
+        said.append(f"{problems} folders cannot be read")
     if missing := sorted({path for one in each for path in one.missing}):
-        said.append(f"not there: {', '.join(missing[:10])}")
+        said.append(f"missing: {', '.join(missing[:10])}")
     return said

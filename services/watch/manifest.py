@@ -1,4 +1,4 @@
-"""`watch` as the kernel sees it."""
+"""The manifest of `watch`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MANIFESTS = (
         order=160,
         stall_s=STALL_S,
         memory_limit_bytes=GIB,
-        # Each reader has one call waiting for news.
+        # Each reader has one call waiting for changes.
         in_flight=256,
         roots=Roots.READ,
         watches=True,

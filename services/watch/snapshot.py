@@ -1,6 +1,6 @@
-"""The state of the folders, stored and on disk: single steps on the one, looks at the other.
+"""The state of folders, both stored and on disk: single changes to the former, reads of the latter.
 
-A stored folder keeps its number through a rename, so that the rows below it need not change. On disk a link is never
+A stored folder keeps its number when it is renamed, so the rows below it need not change. On disk, links are never
 followed.
 """
 
@@ -25,17 +25,17 @@ ROOT: Final = 0
 _MAX_INT: Final = 2**63 - 1
 _CACHED_PATHS: Final = 100_000
 GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What the system answers where a folder is not there, or something else is."""
+"""Errors returned if a folder does not exist, or something else is in its place."""
 
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LONG_PATH: Final = 3500
 
 _AFTER_ALL: Final = b"\xff" * 256
-"""Above every name: the longest has 255 bytes."""
+"""Sorts after every name: the longest has 255 bytes."""
 
 
 class Identity(NamedTuple):
-    """What a folder is known by wherever it is."""
+    """Identifies a folder, wherever it is."""
 
     device: int
     inode: int
@@ -43,7 +43,7 @@ class Identity(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A folder that is followed; `name` is the whole path of a watched one."""
+    """A followed folder; `name` is the full path if the folder itself is watched."""
 
     number: int
     tree: int
@@ -66,24 +66,24 @@ class Seen(NamedTuple):
     def of(cls, status: os.stat_result) -> Seen:
         mode = status.st_mode
         mtime_ns, ctime_ns = status.st_mtime_ns, status.st_ctime_ns
-        # Some file systems count inodes to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
+        # Some file systems use inodes up to 2**64 and times past the year 2262; SQLite's integers end at 2**63.
         mtime_ns, ctime_ns = max(-_MAX_INT, min(_MAX_INT, mtime_ns)), max(0, min(_MAX_INT, ctime_ns))
         inode, device = status.st_ino & _MAX_INT, status.st_dev & _MAX_INT
         if stat.S_ISREG(mode):
             return cls(FILE, min(status.st_size, _MAX_INT), mtime_ns, ctime_ns, inode, device)
         if stat.S_ISDIR(mode):
-            # Size and times of a folder follow from its entries.
+            # Size and times of a folder depend on its entries.
             return cls(FOLDER, 0, 0, 0, inode, device)
         kind = LINK if stat.S_ISLNK(mode) else OTHER
         return cls(kind, status.st_size if kind == LINK else 0, mtime_ns, ctime_ns, inode, device)
 
     def identity(self, folder: int, name: bytes = b"") -> Identity:
-        """Of a folder: the entry of an open one, or without a name that one."""
+        """Return the identity of an entry of an open folder, or of the folder itself if `name` is empty."""
         return Identity(self.device, self.inode, born_ns(name, folder))
 
 
 class Snapshot:
-    """The state of all trees over one connection. Paths are kept in memory as long as no folder is renamed."""
+    """The stored state of all trees, through one connection. Paths are cached in memory until a folder is renamed."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -100,15 +100,15 @@ class Snapshot:
         return next(iter(self._folders("folder=?", number)), None)
 
     def root(self, tree: int, path: bytes) -> Folder | None:
-        """A watched folder."""
+        """Return a watched folder by its path."""
         return next(iter(self._folders("parent=0 AND tree=? AND name=?", tree, path)), None)
 
     def found(self, tree: int, identity: Identity) -> list[Folder]:
-        """Where a folder is known to be."""
+        """Return the known places of a folder."""
         return self._folders("device=? AND inode=? AND born=? AND tree=? AND parent<>0", *identity, tree)
 
     def path(self, number: int) -> bytes:
-        """The absolute path of a folder that is known."""
+        """Return the absolute path of a known folder."""
         if (known := self._paths.get(number)) is not None:
             return known
         ((parent, name),) = select(self._db, "SELECT parent, name FROM folder WHERE folder=?", (number,))
@@ -119,7 +119,7 @@ class Snapshot:
         return path
 
     def is_within(self, number: int, other: int) -> bool:
-        """Whether a folder is, or is somewhere below, another."""
+        """True if a folder is another one or below it."""
         while number != ROOT:
             if number == other:
                 return True
@@ -128,7 +128,7 @@ class Snapshot:
         return False
 
     def add(self, tree: int, parent: int, name: bytes, identity: Identity) -> int:
-        """A new folder; answers its number."""
+        """Add a folder. Returns its number."""
         statement = "INSERT INTO folder(tree, parent, name, device, inode, born) VALUES(?, ?, ?, ?, ?, ?)"
         self._db.execute(statement, (tree, parent, name, *identity))
         return self._db.last_insert_rowid()
@@ -138,14 +138,14 @@ class Snapshot:
         self._paths.clear()
 
     def below(self, number: int) -> list[int]:
-        """A folder and all that are below it."""
+        """Return a folder and all folders below it."""
         found = [number]
         for each in found:
             found += (child for (child,) in select(self._db, "SELECT folder FROM folder WHERE parent=?", (each,)))
         return found
 
     def drop(self, number: int) -> list[int]:
-        """Forget a folder and everything below it; answers the folders' numbers."""
+        """Delete a folder and everything below it. Returns the numbers of the folders."""
         dropped = self.below(number)
         for each in dropped:
             self._db.execute("DELETE FROM entry WHERE folder=?", (each,))
@@ -154,12 +154,12 @@ class Snapshot:
         return dropped
 
     def folders(self, tree: int, after: int, upto: int, limit: int) -> list[int]:
-        """Numbers of a tree's folders, in order."""
+        """Return numbers of a tree's folders, in ascending order."""
         query = "SELECT folder FROM folder WHERE tree=? AND folder>? AND folder<=? ORDER BY folder LIMIT ?"
         return [number for (number,) in select(self._db, query, (tree, after, upto, limit))]
 
     def last_folder(self) -> int:
-        """The highest number."""
+        """Return the highest folder number."""
         return int(select(self._db, "SELECT coalesce(max(folder), 0) FROM folder")[0][0])
 
     # Entries
@@ -170,7 +170,7 @@ class Snapshot:
         return Row(*rows[0]) if rows else None
 
     def rows(self, folder: int, low: bytes, high: bytes | None) -> dict[bytes, Row]:
-        """The entries whose names are from `low` to below `high`."""
+        """Return the entries whose names are from `low` up to, but not including, `high`."""
         rows = select(
             self._db,
             "SELECT name, kind, size, mtime_ns, ctime_ns, inode, child FROM entry"
@@ -195,14 +195,14 @@ def join(folder: bytes, name: bytes) -> bytes:
 
 
 def is_as_stored(status: os.stat_result, row: Row) -> bool:
-    """Whether a file is the version that is known."""
+    """True if a file is unchanged since it was stored."""
     return row[:5] == (FILE, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) and stat.S_ISREG(
         status.st_mode
     )
 
 
 def open_folder(path: bytes) -> int:
-    """Open a folder, however long its path is. Raises OSError."""
+    """Open a folder, whatever the length of its path. Raises OSError."""
     if len(path) <= _LONG_PATH:
         return os.open(path, _OPEN)
     above, name = path.rsplit(b"/", 1)
@@ -218,7 +218,8 @@ def identity_of(descriptor: int) -> Identity:
 
 
 def identity_at(path: bytes) -> Identity | None:
-    """Of the folder at a path, if there is one. Raises OSError where that cannot be told."""
+    """Return the identity of the folder at a path, or None if there is no folder. Raises OSError if it cannot be
+    determined."""
     try:
         status = os.lstat(path)
     except OSError as error:
@@ -231,7 +232,7 @@ def identity_at(path: bytes) -> Identity | None:
 
 
 def is_at(path: bytes, identity: Identity) -> bool:
-    """Whether a folder is to be found at a path."""
+    """True if the folder with this identity is at a path."""
     try:
         return identity_at(path) == identity
     except OSError:

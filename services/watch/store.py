@@ -1,10 +1,9 @@
-"""The watcher's database: what every watched folder held when it was last looked at, the log of changes, and who reads
-it.
+"""The watcher's database: the last known content of every watched folder, the log of changes, and its readers.
 
-The state and the log change in the same transactions, so after any death what differs between the state and the folders
-is exactly what is not in the log. Names are kept as bytes, for a name need not be text. All of it follows from the
-folders: a damaged file is begun again. Sequence numbers begin at the clock, in microseconds, so that those of a new
-file are above all old ones and every reader is told to rescan.
+State and log change in the same transactions, so after any crash the difference between the state and the folders is
+exactly what the log lacks. Names are stored as bytes, since they need not be text. Everything is derived from the
+folders: a damaged file is recreated. Sequence numbers start at the clock, in microseconds, so that those of a new file
+exceed all old ones and every reader has to rescan.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from linckia.services.watch.manifest import SCHEMA_VERSION
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 
--- Paths and rules that one or more subscriptions share. Up to `floor`, the log says nothing any more.
+-- Paths and rules that one or more subscriptions share. The log no longer covers changes up to `floor`.
 CREATE TABLE tree(
     tree INTEGER PRIMARY KEY AUTOINCREMENT,
     spec TEXT NOT NULL UNIQUE,
@@ -42,7 +41,7 @@ CREATE TABLE subscription(
     PRIMARY KEY(caller, name)
 ) WITHOUT ROWID;
 
--- A watched folder has parent 0, and its path for a name. `born` tells it from another one of the same number.
+-- A watched folder has parent 0, and its path as name. `born` distinguishes it from another one with the same inode.
 CREATE TABLE folder(
     folder INTEGER PRIMARY KEY AUTOINCREMENT,
     tree INTEGER NOT NULL,
@@ -56,8 +55,8 @@ CREATE INDEX folder_parent ON folder(parent);
 CREATE INDEX folder_identity ON folder(inode, device);
 CREATE INDEX folder_tree ON folder(tree, folder);
 
--- What a folder held. `child` is set of folders that are followed. A negative ctime was seen so shortly after the
--- change that a further one may not show in it.
+-- The content of a folder. `child` is set for followed folders. A negative ctime was seen so soon after the change that
+-- another change may not show in it.
 CREATE TABLE entry(
     folder INTEGER NOT NULL,
     name BLOB NOT NULL,
@@ -86,15 +85,15 @@ CREATE TABLE change(
 
 
 class Store:
-    """The database, and the frame of its transactions. Opening blocks."""
+    """The database and its transactions. Opening blocks."""
 
     db: apsw.Connection
-    """The connection that writes, within `transaction`."""
+    """The connection used for writing, within `transaction`."""
 
     def __init__(self, path: Path, on_rebuilt: Callable[[], object]) -> None:
-        """`on_rebuilt` is called on trio's thread when the database was found damaged and begun again."""
+        """`on_rebuilt` is called on trio's thread if the database was damaged and has been recreated."""
         self.sequence = 0
-        """Of the latest change."""
+        """Sequence number of the latest change."""
         self.database = Database(
             path,
             Schema(version=SCHEMA_VERSION, tables=_TABLES, begin=self._begin),
@@ -110,15 +109,16 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self, generation: int) -> Iterator[apsw.Connection]:
-        """Everything within is done, and on disk at the end, or nothing is.
+        """Run a transaction: everything within it is durable at the end, or nothing is.
 
-        `generation` is of the database that the caller works with. Raises as `Database.transaction`.
+        `generation` is that of the database that the caller works with. Raises the same errors as
+        `Database.transaction`.
         """
         before = self.sequence
         try:
             with self.database.transaction() as db:
                 if self.database.generation != generation:
-                    raise Unavailable("watch: the database was begun again", retry_after_ms=100)
+                    raise Unavailable("watch: the database was recreated", retry_after_ms=100)
                 self.db = db
                 self.sequence = before = stored_sequence(db)
                 yield db
@@ -130,17 +130,17 @@ class Store:
 
 
 def select(db: apsw.Connection, statement: str, bindings: Sequence[apsw.SQLiteValue] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query, each value of the type that its column has."""
+    """Return all rows of a query; each value has the type of its column."""
     return db.execute(statement, bindings).fetchall()
 
 
 def stored_sequence(db: apsw.Connection) -> int:
-    """Of the latest change that is in the log, or was."""
+    """Return the sequence number of the latest change that is, or was, in the log."""
     ((value,),) = select(db, "SELECT value FROM meta WHERE key='sequence'")
     return int(value)
 
 
-# The log: written in the transaction that changes the state, read in order, cut where it was read.
+# The log: written in the transaction that changes the state, read in order, trimmed once it was read.
 
 CREATED, MODIFIED, DELETED, RENAMED = range(4)
 _CHANGES = (ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED, ChangeKind.RENAMED)
@@ -148,7 +148,7 @@ _KINDS = (EntryKind.FILE, EntryKind.FOLDER, EntryKind.LINK, EntryKind.OTHER)
 
 
 class Row(NamedTuple):
-    """An entry as it was last seen, as the table `entry` holds it."""
+    """An entry as it was last seen, as stored in the table `entry`."""
 
     kind: int
     size: int
@@ -159,7 +159,7 @@ class Row(NamedTuple):
 
 
 def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Change]:
-    """The changes after a number, oldest first."""
+    """Return the changes after a sequence number, oldest first."""
     rows = select(
         db,
         "SELECT sequence, change, kind, path, old_path, size, mtime_ns, inode FROM change"
@@ -184,17 +184,18 @@ def read(db: apsw.Connection, tree: int, after: int, limit: int) -> list[Change]
 
 
 def text_of(path: bytes) -> str:
-    """A path as people read it."""
+    """Return a path in readable form."""
     return path.decode("utf-8", "replace")
 
 
 def _raw(path: bytes) -> bytes | None:
-    """The bytes of a path that is no text."""
+    """Return the bytes of a path that is not valid text, otherwise None."""
     return None if text_of(path).encode() == path else path
 
 
 def trim(db: apsw.Connection, tree: int, keep: int) -> None:
-    """Cut what all readers have dealt with, and of the rest all but the newest `keep`; within a transaction."""
+    """Delete changes that all readers have processed, and all but the newest `keep` of the others; requires a
+    transaction."""
     ((read_to,),) = select(db, "SELECT coalesce(min(acknowledged), 0) FROM subscription WHERE tree=?", (tree,))
     oldest = select(
         db, "SELECT sequence FROM change WHERE tree=? ORDER BY sequence DESC LIMIT 1 OFFSET ?", (tree, keep)

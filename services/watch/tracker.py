@@ -1,11 +1,10 @@
-"""Bringing the state in the database in step with the disk, and logging each step: the heart of the watcher.
+"""Synchronizes the state in the database with the disk, and logs each change: the core of the watcher.
 
-The state of the disk is never taken from an event, only from looking: an event, an overflow or the clock says which
-folder or entry to look at again. A folder is watched before it is looked into, so that whatever happens meanwhile makes
-it be looked at once more. The state and the log change in one transaction, so that the log leads exactly from one state
-to the next.
+The state of the disk is never derived from events, only from examining it: an event, an overflow or the clock says
+which folder or entry to examine. A folder is watched before it is examined, so that any change in between causes
+another look. State and log change in one transaction, so the log leads exactly from one state to the next.
 
-Everything here runs in one worker thread at a time, in turns of some milliseconds, each one transaction.
+Everything here runs in one worker thread at a time, in turns of some milliseconds, each a single transaction.
 """
 
 from __future__ import annotations
@@ -30,43 +29,45 @@ from linckia.services.watch.trees import Tree
 
 CHUNK: Final = 1000
 MAX_WAITING: Final = 5000
-"""Files of a batch that wait to be matched, the new ones with those that are gone."""
+"""Most files of a batch that wait for new ones to be matched with missing ones."""
 
 LeftOut = Callable[[str, bool], bool]
-"""Whether an entry of a folder is left out: of its name, and whether it is a folder."""
+"""Tells whether an entry of a folder is left out, given its name and whether it is a folder."""
 
 _log = logging.getLogger("linckia.watch")
 
 
 class Tracker(Differences):
-    """The trees, and the looks at them."""
+    """The trees, and the work of examining them."""
 
     def __init__(self, store: Store, watches: Watches, service_roots: Roots) -> None:
-        """Read the trees; blocks. What the service's roots hide is not there. Raises DiskFull, Unavailable."""
+        """Load the trees; blocks. Anything that the service's roots hide counts as missing. Raises DiskFull or
+        Unavailable."""
         self._service_roots = service_roots
         self._generation = store.database.generation
         self._seats: dict[tuple[int, bytes], Identity | None] = {}
         with store.transaction(self._generation):
-            # To look at all folders takes long; it is not begun before something can be written.
+            # Examining all folders takes long, so first make sure that the database can be written.
             store.sequence += 1
             super().__init__(store, watches)
             for number, tree in list(self.trees.items()):
                 if not any(map(service_roots.holds, tree.spec.paths)):
-                    # The settings name it no more, and it may not be read.
+                    # The settings no longer include it, so it may not be read.
                     store.db.execute("DELETE FROM subscription WHERE tree=?", (number,))
                     self.forget(number)
 
     def transaction(self) -> AbstractContextManager[apsw.Connection]:
-        """On the database that this tracker was made from. After one has failed, only another tracker knows its state.
+        """Start a transaction on the database this tracker was created for.
 
-        Raises DiskFull (nothing was done), Unavailable (the database was begun again).
+        After a failed transaction, this tracker's state is invalid; create another one. Raises DiskFull (nothing was
+        done) or Unavailable (the database was recreated).
         """
         return self.store.transaction(self._generation)
 
     def turn(self, batch: Batch, seconds: float) -> tuple[bool, set[int]]:
-        """Work at a batch for so long, and write the changes to disk and into the log.
+        """Work on a batch for up to `seconds`, writing changes to disk and to the log.
 
-        Answers whether the batch is done, and the trees to look at as a whole once more. Raises as `transaction`.
+        Returns whether the batch is done, and the trees to sweep once more. Raises the same errors as `transaction`.
         """
         began = time.perf_counter()
         self.turns += 1
@@ -85,25 +86,26 @@ class Tracker(Differences):
         return done, incomplete
 
     def displaced(self) -> set[int]:
-        """Trees of which a watched folder came, went or is another one. Cheap: one look at each."""
+        """Return the trees of which a watched folder appeared, disappeared or was replaced. Cheap: one lookup per
+        folder."""
         found = set()
         for tree in list(self.trees.values()):
             for path in tree.roots:
-                # After an error it is neither there nor gone.
+                # Its state is unknown after an error.
                 with contextlib.suppress(OSError):
                     if self._seats.get((tree.number, path)) != self._identity_at(path):
                         found.add(tree.number)
         return found
 
     def forget(self, tree: int) -> None:
-        """Forget all of a tree; within a transaction."""
+        """Delete everything about a tree; requires a transaction."""
         self.trees.pop(tree, None)
         for (number,) in select(self.store.db, "SELECT folder FROM folder WHERE tree=? AND parent=0", (tree,)):
             self.drop_folders(number)
         self.store.db.execute("DELETE FROM change WHERE tree=?", (tree,))
         self.store.db.execute("DELETE FROM tree WHERE tree=?", (tree,))
 
-    # A batch
+    # Batches
 
     def _run(self, batch: Batch) -> Iterator[None]:
         for number in (*batch.sweep, *batch.roots):
@@ -145,7 +147,7 @@ class Tracker(Differences):
     # Watched folders
 
     def _identity_at(self, path: bytes) -> Identity | None:
-        """Of a watched folder; None where there is none. Raises OSError."""
+        """Return the identity of a watched folder, or None if it is missing. Raises OSError."""
         return None if self._service_roots.hides(os.fsdecode(path)) else snapshot.identity_at(path)
 
     def _look_at_roots(self, batch: Batch, tree: Tree) -> None:
@@ -153,8 +155,8 @@ class Tracker(Differences):
             try:
                 identity = self._identity_at(path)
             except OSError as error:
-                # Neither there nor gone: its state stays.
-                _log.warning("%s cannot be looked at: %s", os.fsdecode(path), error)
+                # Its state is unknown: keep the stored one.
+                _log.warning("cannot read %s: %s", os.fsdecode(path), error)
                 continue
             known = self.snapshot.root(tree.number, path)
             self._seats[tree.number, path] = identity
@@ -173,12 +175,12 @@ class Tracker(Differences):
             elif known.number not in self.watches:
                 batch.work[known.number] = None
 
-    # Looking
+    # Examining folders
 
     def _enter(self, batch: Batch, number: int, names: Names | None) -> Opened | None:
-        """Open a folder that is where it was.
+        """Open a folder if it is where it was.
 
-        Where it is not, that is looked into, and so are its `names` by another batch: it may only have been renamed.
+        Otherwise its place is examined, and its `names` in another batch: it may only have been renamed.
         """
         folder = self.snapshot.folder(number)
         if folder is None or (tree := self.trees.get(folder.tree)) is None:
@@ -198,7 +200,7 @@ class Tracker(Differences):
         return Opened(folder, tree, descriptor)
 
     def _suspect(self, batch: Batch, folder: Folder, names: Names | None) -> None:
-        """A folder is not where it was: see what is there instead, once all else is done."""
+        """A folder is not where it was: examine its former place after everything else."""
         merge(batch.again, folder.number, names)
         if folder.parent == ROOT:
             self._look_at_roots(batch, self.trees[folder.tree])
@@ -206,7 +208,7 @@ class Tracker(Differences):
             batch.doubtful.setdefault((folder.parent, folder.name), False)
 
     def _scan(self, batch: Batch, number: int) -> Iterator[None]:
-        """Look at all of a folder."""
+        """Examine a whole folder."""
         opened = self._enter(batch, number, None)
         if opened is None:
             return
@@ -230,7 +232,8 @@ class Tracker(Differences):
     def _scan_some(
         self, batch: Batch, opened: Opened, names: list[bytes], low: bytes, high: bytes | None
     ) -> None:  # fmt: skip
-        """Look at the entries of a folder from the name `low` to below `high`; `names` are those that were there."""
+        """Examine the entries of a folder from the name `low` up to, but not including, `high`; `names` are those
+        listed."""
         folder, tree, descriptor = opened
         rows = self.snapshot.rows(folder.number, low, high)
         new: list[tuple[int, bytes, Row]] = []
@@ -245,7 +248,7 @@ class Tracker(Differences):
                 continue
             else:
                 if row is not None and snapshot.is_as_stored(status, row):
-                    # By far the most.
+                    # This is by far the most common case.
                     continue
                 seen = Seen.of(status)
                 if not tree.complete and row is None and seen.kind != FOLDER:
@@ -256,25 +259,25 @@ class Tracker(Differences):
         left_out = self._left_out(folder, tree) if rows else None
         for name, row in rows.items():
             assert left_out is not None
-            # It may have come after the names were read, and have been seen by another batch.
+            # It may have appeared after the names were read, and been seen by another batch.
             seen = self._see_own(opened, left_out, name, row)
             self.compare(batch, opened, name, row, seen, touched=True)
 
     def _see_own(self, opened: Opened, left_out: LeftOut, name: bytes, row: Row | None) -> Seen | None:
-        """An entry of an open folder, unless it is left out."""
+        """Examine an entry of an open folder; None if it is missing or left out."""
         folder, _, descriptor = opened
         try:
             seen = Seen.of(os.stat(name, dir_fd=descriptor, follow_symlinks=False))
         except FileNotFoundError:
             return None
         except OSError as error:
-            # Neither there nor gone: it stays as it was.
+            # Its state is unknown: keep the stored one.
             self.problems[folder.number] = os.strerror(error.errno or 0)
             return None if row is None else Seen(*row[:3], abs(row.ctime_ns), row.inode, folder.identity.device)
         return None if left_out(os.fsdecode(name), seen.kind == FOLDER) else seen
 
     def _names(self, opened: Opened) -> list[bytes]:
-        """The names of a folder's entries that are the tree's, sorted."""
+        """Return the sorted names of a folder's entries that belong to the tree."""
         folder, tree, descriptor = opened
         left_out = self._left_out(folder, tree)
         with os.scandir(descriptor) as entries:
@@ -285,7 +288,7 @@ class Tracker(Differences):
             )
 
     def _left_out(self, folder: Folder, tree: Tree) -> LeftOut:
-        """The rule for the entries of a folder: the tree passes over some, and others are hidden from the service."""
+        """Return the rule for a folder's entries: some are excluded by the tree, others hidden from the service."""
         above, hidden = self._above(folder, tree), None
         if self._service_roots.hides_some:
             hidden = self._service_roots.hidden_in(os.fsdecode(self.snapshot.path(folder.number)))
@@ -294,7 +297,7 @@ class Tracker(Differences):
         return lambda name, is_folder: hidden(name) or tree.rules.passes_over(above, name, is_folder=is_folder)
 
     def _above(self, folder: Folder, tree: Tree) -> str:
-        """A folder's path as patterns are matched against it."""
+        """Return a folder's path in the form that patterns are matched against."""
         if not tree.rules.by_path or folder.parent == ROOT:
             return ""
         path = self.snapshot.path(folder.number)
@@ -302,7 +305,7 @@ class Tracker(Differences):
         return os.fsdecode(path[len(root.rstrip(b"/")) + 1 :]) + "/"
 
     def _look(self, batch: Batch, number: int, names: Names, *, evict: bool = False) -> None:
-        """Look at some entries of a folder."""
+        """Examine some entries of a folder."""
         opened = self._enter(batch, number, names)
         if opened is None:
             return
@@ -322,10 +325,11 @@ class Tracker(Differences):
         if len(batch.fresh) >= many or len(batch.gone) >= many:
             self.match_files(batch)
 
-    # At the end of a batch
+    # End of a batch
 
     def _settle(self, batch: Batch) -> None:
-        """Decide on folders that are not where they were, those first whose place another one wants."""
+        """Decide about folders that are not where they were, starting with those whose place is taken by another
+        one."""
         wanted = [place for place, occupied in batch.doubtful.items() if occupied]
         for place in wanted:
             del batch.doubtful[place]
@@ -333,7 +337,7 @@ class Tracker(Differences):
         if batch.work:
             return
         gone = [place for place, occupied in batch.doubtful.items() if not occupied]
-        # Those that want each other's places: one has to give way.
+        # If two want each other's places, one has to give way.
         for place in gone or list(batch.doubtful)[:1]:
             batch.doubtful.pop(place, None)
             self._look(batch, place[0], {place[1]: True}, evict=True)

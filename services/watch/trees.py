@@ -1,4 +1,4 @@
-"""Trees: the folders and rules that subscriptions share, as they are stored and as the tracker uses them."""
+"""Trees: the folders and rules that subscriptions share, in stored form and as the tracker uses them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linckia.services.watch.store import select
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tree is of; two subscriptions of the same spec share it. Paths are real and sorted."""
+    """The definition of a tree; subscriptions with the same spec share it. Paths are real and sorted."""
 
     paths: tuple[str, ...]
     recursive: bool
@@ -26,7 +26,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tree:
-    """A tree that is being tracked. Until its first scan is `complete` its changes are not logged."""
+    """A tracked tree. Changes are not logged until its first scan is `complete`."""
 
     def __init__(self, number: int, spec: Spec, *, complete: bool) -> None:
         self.number = number
@@ -42,7 +42,7 @@ def encode(spec: Spec) -> str:
 
 
 def load(db: apsw.Connection) -> dict[int, Tree]:
-    """All trees, by number."""
+    """Return all trees, by number."""
     rows = select(db, "SELECT tree, spec, complete FROM tree")
     return {
         number: Tree(number, msgspec.json.decode(spec, type=Spec), complete=bool(complete))
@@ -51,15 +51,15 @@ def load(db: apsw.Connection) -> dict[int, Tree]:
 
 
 def outermost(paths: list[str]) -> tuple[str, ...]:
-    """The paths sorted, without those inside another."""
+    """Return the sorted paths, without those inside another one."""
     return tuple(sorted({path for path in paths if not is_below(path, [other for other in paths if other != path])}))
 
 
 class Rules:
-    """The rules of one subscription.
+    """The rules of a tree.
 
     Raises:
-        ValueError: a pattern cannot be understood; says which.
+        ValueError: a pattern is invalid; the message names it.
     """
 
     def __init__(self, ignore: Sequence[str], include: Sequence[str]) -> None:
@@ -67,17 +67,17 @@ class Rules:
             try:
                 gitignore([pattern])
             except ValueError as error:
-                raise ValueError(f"{pattern!r} is no pattern of a .gitignore file: {error}") from None
+                raise ValueError(f"{pattern!r} is not a valid .gitignore pattern: {error}") from None
         self._patterns = Patterns(ignore)
         self.by_path = self._patterns.by_path
-        """Whether a verdict may hang on where an entry is, and change when a folder above it is renamed."""
+        """True if a verdict can depend on an entry's path, and so change when a folder above it is renamed."""
         self._included = re.compile("|".join(fnmatch.translate(pattern.casefold()) for pattern in include))
 
     def passes_over(self, above: str, name: str, *, is_folder: bool) -> bool:
-        """Whether the rules leave the entry out.
+        """True if the rules exclude an entry.
 
         Args:
-            above: the folder that holds it, relative to the watched one, ending in `/` unless it is that one.
+            above: the folder that contains it, relative to the watched one; ends in `/`, or is empty for the latter.
         """
         if not is_folder and self._included.pattern and not self._included.match(name.casefold()):
             return True

@@ -1,7 +1,8 @@
-"""The tasks that keep the tracker at work: read events, wait a moment, look; sweep after an overflow and now and then.
+"""The tasks that drive the tracker: they read events, wait a moment, and examine; they sweep after an overflow and
+periodically.
 
-The event loop only reads the queue and marks entries to look at; a worker thread looks at them, in turns.
-A batch that takes long (a large tree moved here) goes on beside later ones, so that single events do not wait for it.
+The event loop only reads the queue and marks entries to examine; a worker thread examines them, in turns. A long batch
+(a large tree moved here) is interleaved with later ones, so that single events do not wait for it.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from linckia.services.watch.tracker import Tracker
 from linckia.services.watch.trees import Tree
 
 DEBOUNCE_S: Final = 0.025
-"""Longer than a file's time stamp may lag behind; an editor's save is over by then."""
+"""Longer than a file's time stamp may lag behind; an editor's save is complete by then."""
 MAX_DEBOUNCE_S: Final = 0.2
 TURN_S: Final = 0.1
 LONG_TURN_S: Final = 0.05
-"""Each turn of a batch after its first, so that fresh events do not wait for it."""
+"""Duration of each turn of a batch after its first, so that fresh events do not wait for it."""
 
 TICK_S: Final = 1.0
-"""Between two looks at the watched folders themselves, which may come back at any time."""
+"""Interval between checks of the watched folders themselves, which may come back at any time."""
 FIRST_SWEEP_S: Final = 0.05
 SWEEP_PAUSE_S: Final = 2.0
-"""Between two sweeps for overflows: a storm that goes on must not mean to do nothing else."""
+"""Pause between two sweeps for overflows: a continuing storm must not block all other work."""
 
 LOAD_SHARE: Final = 0.02
-"""Of one processor, for sweeps that nothing asked for."""
+"""Share of one processor for unrequested sweeps."""
 POLL_SHARE: Final = 0.1
 
 RETRY_MS: Final = 500
@@ -53,65 +54,65 @@ _log = logging.getLogger("linckia.watch")
 
 
 class Settings(msgspec.Struct):
-    """What the table `[services.watch]` of the settings may hold."""
+    """Settings of `[services.watch]`."""
 
     reconcile_interval_s: Seconds = 300.0
     poll_interval_s: Seconds = 3.0
     trim_interval_s: Seconds = 10.0
     log_limit: Annotated[int, Meta(gt=0)] = 200_000
-    """Changes that are kept for a reader that does not read, a few hundred bytes each."""
+    """Number of changes kept for a reader that does not read, a few hundred bytes each."""
     max_watches: Annotated[int, Meta(ge=0)] = 0
-    """0: as many as the operating system allows."""
+    """0 means as many as the operating system allows."""
 
 
 class Watcher:
     """The tasks, and their state.
 
-    All that is in memory follows from the database and the folders. After a failed transaction (a full disk, a damaged
-    database) all of it is dropped, and the watcher begins as after a death: it reads the database and looks at every
-    folder. So no change is lost that could not be written down.
+    Everything in memory is derived from the database and the folders. After a failed transaction (a full disk, a
+    damaged database) all of it is dropped, and the watcher restarts as after a crash: it reads the database and
+    examines every folder. So no change is lost that could not be written.
     """
 
     def __init__(self, env: Environment, path: Path) -> None:
-        """Open the database at `path`; blocks. Raises ValueError for a setting that makes no sense."""
+        """Open the database at `path`; blocks. Raises ValueError if a setting is invalid."""
         self._env = env
         self._settings = msgspec.convert(env.settings, Settings)
         self.store = Store(path, self._rebuilt)
         self._tracker: Tracker | None = None
-        """None while the watcher pauses."""
+        """None while the watcher is paused."""
         self._turn = trio.CapacityLimiter(1)
-        """Held by the thread that works with the tracker."""
+        """Held by the thread that uses the tracker."""
         self._scope = trio.CancelScope()
-        """Of the tasks."""
+        """Cancel scope of the tasks."""
         self._failure: DiskFull | Unavailable | None = None
-        """Why the watcher pauses."""
+        """Why the watcher is paused."""
         self._decided = trio.Event()
-        """Set while the watcher works, or pauses for a full disk."""
+        """Set while the watcher runs, or is paused because the disk is full."""
         self.news = trio.Event()
-        """Set, and replaced by another, whenever the log has grown or a first scan is done."""
+        """Set, and replaced by a new event, whenever the log has grown or a first scan is done."""
         self.ending = env.ending
         self.overflows = self.events = 0
         self.reconciled_at: float | None = None
         self.reconcile_s = 0.0
         self.acknowledged: dict[tuple[str, str], int] = {}
-        """What readers have dealt with, by caller and name; stored when the log is trimmed."""
+        """Sequence numbers that readers have processed, by caller and name; stored when the log is trimmed."""
 
     def close(self) -> None:
         """Close the database; blocks."""
         self.store.database.close()
 
     def _begin(self, inotify: Inotify) -> None:
-        """Forget all that follows from the database and the folders."""
+        """Reset everything that is derived from the database and the folders."""
         self._inotify = inotify
         self.watches = Watches(inotify, self._settings.max_watches)
         self._dirty: Work = {}
         self._due = math.inf
         self._roots: set[int] = set()
         self._sweeps: set[int] = set()
-        # Not before the calls that wait for this process are answered; nothing that changed meanwhile is missed.
+        # Not before pending calls are answered; changes in the meantime are not missed.
         self._sweep_after = trio.current_time() + FIRST_SWEEP_S
         self._batches: collections.deque[Batch] = collections.deque()
-        """The first has its turn."""
+        """The first batch is the one whose turn it is."""
         self._wake = trio.Event()
         self._pause_s = DEBOUNCE_S
         self._next_reconcile = trio.current_time() + self._settings.reconcile_interval_s
@@ -119,13 +120,14 @@ class Watcher:
         self._polled_at = -math.inf
 
     async def run(self) -> None:
-        """Work until cancelled, through full disks and damage. Raises OSError where the system gives no event queue."""
+        """Run until cancelled, surviving full disks and damage. Raises OSError if the system provides no event
+        queue."""
         while True:
             await patiently(self._env, "watching", self._watch)
             await trio.sleep(0.1)
 
     async def _watch(self) -> None:
-        """Work until a transaction fails. Raises DiskFull; returns where the database was begun again."""
+        """Run until a transaction fails. Raises DiskFull; returns if the database was recreated."""
         inotify = Inotify()
         self._begin(inotify)
         try:
@@ -141,7 +143,7 @@ class Watcher:
             self._fail(error)
         finally:
             with trio.CancelScope(shield=True):
-                # A thread may still work with it.
+                # A thread may still be using it.
                 async with self._turn:
                     self._tracker = None
                     inotify.close()
@@ -154,20 +156,20 @@ class Watcher:
                 for task in (self._read, self._tick, self._trim, self._send_home, self._work):
                     nursery.start_soon(task)
         except* (DiskFull, Unavailable):
-            # `change` has told `_fail`.
+            # `change` has already called `_fail`.
             pass
 
     async def change(self, work: Callable[[Tracker], T]) -> T:
-        """Run `work` in a thread; nothing else works with the tracker meanwhile.
+        """Run `work` in a thread, with exclusive use of the tracker.
 
-        Raises DiskFull (nothing was done, the watcher pauses until there is room), Unavailable (it begins again).
+        Raises DiskFull (nothing was done; the watcher is paused until there is room) or Unavailable (it is restarting).
         """
         await self._decided.wait()
         async with self._turn:
             if self._tracker is None:
                 if isinstance(self._failure, DiskFull):
                     raise DiskFull(self.paused, retry_after_ms=RETRY_MS)
-                raise Unavailable("watch: the watcher begins again", retry_after_ms=RETRY_MS)
+                raise Unavailable("watch: the watcher is restarting", retry_after_ms=RETRY_MS)
             try:
                 return await trio.to_thread.run_sync(work, self._tracker)
             except (DiskFull, Unavailable) as error:
@@ -175,28 +177,28 @@ class Watcher:
                 raise
 
     def _fail(self, error: DiskFull | Unavailable) -> None:
-        """End the tasks, to begin again."""
+        """Stop the tasks, to restart them."""
         self._failure = error
         if isinstance(error, DiskFull):
             self._decided.set()
         elif self._decided.is_set():
-            # It takes a moment only, for which callers wait. The event that some wait for already is kept: one failure
-            # may be told twice, by the call and by the database.
+            # This takes only a moment, and callers wait for it. Keep an event that some already wait for: the same
+            # failure may be reported twice, by the call and by the database.
             self._decided = trio.Event()
         self._scope.cancel()
         self._tell()
 
     def _rebuilt(self) -> None:
-        self._fail(Unavailable("watch: the database was damaged and is begun again", retry_after_ms=RETRY_MS))
+        self._fail(Unavailable("watch: the database was damaged and has been recreated", retry_after_ms=RETRY_MS))
 
     async def _send_home(self) -> None:
-        """Answer those that wait for news before the service ends."""
+        """Answer the calls that wait for changes before the service ends."""
         await self._env.ending.wait()
         self._tell()
 
     @property
     def paused(self) -> str:
-        """Why nothing is looked at for now; empty where it is."""
+        """Why the watcher is paused; empty if it is running."""
         return "" if self._failure is None else self._failure.failure.message
 
     @property
@@ -205,27 +207,27 @@ class Watcher:
 
     @property
     def problems(self) -> Mapping[int, str]:
-        """Why a folder could not be looked into, by its number."""
+        """Why folders could not be examined, by folder number."""
         return {} if self._tracker is None else self._tracker.problems
 
     def sweep(self, tree: int) -> None:
-        """Have all of a tree looked at."""
+        """Have a whole tree examined."""
         self._sweeps.add(tree)
         self._wake.set()
 
     def drain(self) -> None:
-        """Take in the events that are there, so that `settled` counts them."""
+        """Process all pending events, so that `settled` takes them into account."""
         while self._tracker is not None and (data := self._inotify.read()):
             self._take_in(data)
 
     @property
     def dirty(self) -> int:
-        """Folders that are still to be looked at, as far as is known."""
+        """Number of folders known to need examination."""
         return len(self._dirty) + sum(len(batch.work) + len(batch.doubtful) for batch in self._batches)
 
     @property
     def sweeping(self) -> bool:
-        """Whether all folders of some tree are to be looked at, or are being looked at."""
+        """True if a sweep of some tree is pending or running."""
         return bool(self._sweeps) or any(batch.sweep for batch in self._batches)
 
     @property
@@ -249,7 +251,7 @@ class Watcher:
             self.events += 1
             if event.mask & IN_Q_OVERFLOW:
                 self.overflows += 1
-                _log.warning("the queue of events overflowed: all folders are looked at again")
+                _log.warning("the event queue overflowed; examining all folders again")
                 self._sweeps.update(self.trees)
             elif event.mask & IN_IGNORED:
                 self.watches.ended(event.watch)
@@ -259,7 +261,7 @@ class Watcher:
             elif event.mask & IN_UNMOUNT:
                 for folder in self.watches.folders(event.watch):
                     merge(self._dirty, folder, None)
-        # What happens to a folder itself shows in the one above; a watched folder's own fate is looked at by the clock.
+        # Changes of a folder itself appear in its parent; watched folders themselves are checked periodically.
         self._stir()
 
     def _stir(self) -> None:
@@ -286,12 +288,12 @@ class Watcher:
                 await self._wake.wait()
 
     async def _one_turn(self, batch: Batch) -> None:
-        """One turn for the first batch; the rest of it goes on behind the others."""
+        """Run one turn of the first batch; the rest of it is queued behind the others."""
         before, is_first = self.store.sequence, not batch.seconds
         seconds = TURN_S if is_first else LONG_TURN_S
         done, incomplete = await self.change(lambda tracker: tracker.turn(batch, seconds))
         if is_first and not batch.sweep:
-            # Under load, more is gathered at a time.
+            # Under load, gather more events per batch.
             self._pause_s = min(MAX_DEBOUNCE_S, max(DEBOUNCE_S, batch.seconds))
         self._batches.popleft()
         if done:
@@ -319,7 +321,7 @@ class Watcher:
         self._next_reconcile = now + self.reconcile_interval_s
         self._tell()
 
-    # The clock
+    # Periodic tasks
 
     async def _tick(self) -> None:
         while True:

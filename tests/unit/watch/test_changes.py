@@ -139,7 +139,7 @@ async def test_watched_folder_may_go_and_come_back(tmp_path: Path, root: Path) -
         shutil.rmtree(watched)
         await mirror.until_same(watched)
         assert mirror.told()[-1] == ("deleted", "sub")
-        assert (await settled(bench)).degraded == [f"not there: {watched}"]
+        assert (await settled(bench)).degraded == [f"missing: {watched}"]
         watched.mkdir()
         (watched / "again.txt").write_text("x")
         await mirror.until_same(watched)

@@ -1,4 +1,4 @@
-"""Nothing is lost and nothing invented: under storms, overflows, past the limit of watches, through any restart."""
+"""Nothing is lost and nothing invented: under storms, overflows, exceed the watch limit, through any restart."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_folders_past_the_limit_of_watches_are_polled_and_that_is_said(tmp
     async with watching(tmp_path / "data", root, settings=settings) as (bench, mirror):
         status = await bench.call(WatchStatus())
         assert (status.watches, status.polled) == (5, 1 + 20 + 20 - 5)
-        assert "past the limit of watches" in status.degraded[0]
+        assert "exceed the watch limit" in status.degraded[0]
         Storm(root, tmp_path / "outside", 3).run(300)
         for folder in _breath(root / "19/fresh", 100):
             assert folder.is_dir()
