@@ -1,6 +1,6 @@
-"""What the imports of a file bind its names to, and under which other names it exports something.
+"""Resolves what a file's imports bind names to, and which names it exports under another name.
 
-Resolved while the file is parsed: a call through an alias is looked up later by the name that the other file gives it.
+This happens while the file is parsed: a call through an alias is later looked up by the name that the other file uses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEYWORDS: Final = re.compile(r"^(?:pub(?:\([^)]*\))?\s+)?(?:use|import|using)\s
 
 
 class Binding(NamedTuple):
-    """A name that an import binds: to something in a module, or with an empty `name` to the module itself."""
+    """A name that an import binds: to something in a module or, if `name` is empty, to the module itself."""
 
     alias: str
     module: str
@@ -27,33 +27,33 @@ class Binding(NamedTuple):
 
 
 class Renaming(NamedTuple):
-    """What a file exports under another name than its own."""
+    """Something that a file exports under another name than its own."""
 
     own: str
     exported: str
     module: str = ""
-    """That it is passed on from, if the file itself does not define or import it."""
+    """The module it is re-exported from, if the file itself does not define or import it."""
 
 
 class Bound:
-    """The names that imports bind, each in the scope that its import stands in."""
+    """Names bound by imports, each in the scope of its import."""
 
     def __init__(self, symbols: Sequence[Symbol], family: str) -> None:
         self._symbols = symbols
         self._family = family
-        # A definition with the name of an import hides it.
+        # A definition shadows an import of the same name.
         self._defined = {one.name for one in symbols if one.kind != "method"}
         self._bound: dict[str, list[tuple[int, Binding]]] = {}
 
     def add(self, scope: int, bindings: Iterator[Binding]) -> None:
-        """Add what an import binds inside a symbol; -1 is the whole file."""
+        """Add the bindings of an import inside a symbol; -1 is the whole file."""
         for one in bindings:
             if one.alias not in self._defined:
                 self._bound.setdefault(one.alias, []).append((scope, one))
 
     def meant(self, caller: int, key: str, on: str) -> list[tuple[str, str]]:
-        """The key and target of a call of `key`, on `on` if not empty; several if several imports bind the name.
-        Empty if no import does."""
+        """Return the key and target of a call of `key`, on `on` if not empty. Several if several imports bind the name;
+        empty if no import does."""
         match = _HEAD.fullmatch(on) if on else None
         head = match[2] if match else key
         if (on and match is None) or head not in self._bound:
@@ -66,12 +66,12 @@ class Bound:
             elif one.name:
                 found.append((one.name, imported(one.module, "")))
             elif self._family == "javascript":
-                # What `module.exports` was set to is called.
+                # The call goes to the value of `module.exports`.
                 found.append(("default", imported(one.module, "")))
         return found
 
     def _visible(self, caller: int, bound: Sequence[tuple[int, Binding]]) -> list[Binding]:
-        """Those of the innermost scope around the caller that has any."""
+        """Return the bindings of the innermost scope around the caller that has any."""
         while True:
             if found := [one for scope, one in bound if scope == caller]:
                 return found
@@ -81,7 +81,7 @@ class Bound:
 
 
 def bindings(node: tree_sitter.Node, family: str) -> Iterator[Binding]:
-    """The names that an import binds to something of another name, or in JavaScript to anything."""
+    """Yield the names that an import binds to something of another name or, in JavaScript, to anything."""
     if family == "javascript":
         return _javascript(node)
     if family == "python":
@@ -92,7 +92,7 @@ def bindings(node: tree_sitter.Node, family: str) -> Iterator[Binding]:
 
 
 def renamings(node: tree_sitter.Node, family: str) -> Iterator[Renaming]:
-    """What an import or export passes on, or exports, under another name."""
+    """Yield what an import or export re-exports, or exports, under another name."""
     if family == "javascript":
         yield from (one for one in _exported(node) if one.own and (one.own != one.exported or one.module))
     elif family == "python" and node.parent is not None and node.parent.type == "module":
@@ -137,7 +137,7 @@ def _javascript(node: tree_sitter.Node) -> Iterator[Binding]:
 
 
 def _specified(clause: tree_sitter.Node) -> Iterator[tuple[str, str]]:
-    """The name and alias of each specifier in braces."""
+    """Yield the name and alias of each specifier in braces."""
     for one in clause.named_children:
         if one.type in ("import_specifier", "export_specifier"):
             name = _text(one.child_by_field_name("name")).strip("\"'")
@@ -145,7 +145,8 @@ def _specified(clause: tree_sitter.Node) -> Iterator[tuple[str, str]]:
 
 
 def _required(node: tree_sitter.Node) -> Iterator[Binding]:
-    """`const … = require("…")`, or `await import("…")`, whole, taken apart, or one member of it."""
+    """Yield the bindings of `const … = require("…")` or `await import("…")`: whole, destructured, or a single
+    member."""
     name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
     member = ""
     if value is not None and value.type == "await_expression":
@@ -198,7 +199,7 @@ def _unquoted(node: tree_sitter.Node | None) -> str:
 
 
 def _by_path(text: str, family: str) -> Iterator[Binding]:
-    """The names that an import of `a::b` or `a.b` binds under an alias."""
+    """Yield the names that an import of `a::b` or `a.b` binds under an alias."""
     separator = SEPARATORS[family]
     plain = _KEYWORDS.sub("", text.strip()).rstrip("; \n")
     if family == "csharp":
@@ -214,8 +215,8 @@ def _by_path(text: str, family: str) -> Iterator[Binding]:
 
 
 def unfolded(text: str) -> list[str]:
-    """Each path of an import whose braces, nested ones too, hold several: `a::{b, c::{d, e}}` is `a::b`, `a::c::d`
-    and `a::c::e`."""
+    """Expand an import with braces, possibly nested, into its paths: `a::{b, c::{d, e}}` becomes `a::b`, `a::c::d` and
+    `a::c::e`."""
     found: list[str] = []
     before: list[str] = [""]
     current = ""

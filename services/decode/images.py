@@ -1,4 +1,4 @@
-"""Still pictures, by Pillow; and the first page of PDF files, by pdfium (built without JavaScript)."""
+"""Decodes still pictures with Pillow, and the first page of PDF files with pdfium (built without JavaScript)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from linckia.proto.ops.media import THUMBNAIL
 from linckia.services.decode.results import MAX_PIXELS, SIDE, NotDecoded, Result, check_pixels, picture, plain
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "AVIF", "PPM", "TGA", "JPEG2000", "PSD", "ICNS")
-"""Formats that are opened: none that calls other programs (EPS), and no rare ones."""
+"""Formats that are opened: none that runs other programs (EPS), and no rare ones."""
 
 _LEFT_OUT = frozenset({"MakerNote", "UserComment", "PrintImageMatching"})
 
 
 def image(file: BinaryIO, result: Result) -> None:
-    """Dimensions, format, EXIF; and a thumbnail of the first frame."""
+    """Extract dimensions, format and EXIF, and a thumbnail of the first frame."""
     # Checked below, on the size that is decoded.
     Image.MAX_IMAGE_PIXELS = None
     try:
         opened = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError:
-        raise NotDecoded("it is no picture of a format that is known") from None
+        raise NotDecoded("not a picture in a known format") from None
     with opened as source:
         result.metadata.update(
             width=source.width, height=source.height, format=source.format, mode=source.mode,
@@ -33,16 +33,16 @@ def image(file: BinaryIO, result: Result) -> None:
         try:
             result.metadata.update(exif(source))
         except Exception as error:  # noqa: BLE001  # a picture with broken EXIF is one as well
-            result.problem = f"its EXIF cannot be read: {str(error)[:200]}"
-        # Of a JPEG, no more is decoded than the thumbnail needs.
+            result.problem = f"cannot read its EXIF: {str(error)[:200]}"
+        # Decode no more of a JPEG than the thumbnail needs.
         source.draft("RGB", (2 * SIDE, 2 * SIDE))
         check_pixels(source.width, source.height)
         result.pictures.append(picture("thumb.jpg", THUMBNAIL, source))
 
 
 def exif(source: Image.Image) -> dict[str, Any]:
-    """EXIF by the names of its tags, the place in degrees."""
-    # To look for what may follow the pixels, a PNG would be decoded: 10 GB of them, perhaps.
+    """Return EXIF data by tag name, with the location in degrees."""
+    # Otherwise Pillow would decode a PNG, of perhaps 10 GB, to find EXIF after the pixels.
     found = source.getexif() if source.width * source.height <= MAX_PIXELS else Image.Image.getexif(source)
     if not found:
         return {}
@@ -54,7 +54,7 @@ def exif(source: Image.Image) -> dict[str, Any]:
         for name, value in tags.items()
         if name not in _LEFT_OUT and not name.endswith(("IFD", "Offset", "IFDOffset")) and name != "GPSInfo"
     }
-    # What a format says of a file differs from format to format; it leaves as JSON.
+    # Metadata differs between formats, and is passed on as JSON.
     answer: dict[str, Any] = {"exif": kept} if kept else {}
     place = {
         key: degrees
@@ -76,11 +76,11 @@ def _degrees(value: object, reference: object) -> float | None:
 
 
 def pdf(file: BinaryIO, result: Result) -> None:
-    """How many pages, what the file says of itself, and the first page."""
+    """Extract the number of pages, the metadata and the first page."""
     try:
         document = pdfium.PdfDocument(file, autoclose=False)
     except pdfium.PdfiumError as error:
-        reason = "it is locked by a password" if "assword" in str(error) else f"it is no PDF that can be read: {error}"
+        reason = "it is password-protected" if "assword" in str(error) else f"not a readable PDF: {error}"
         raise NotDecoded(reason) from None
     with contextlib.closing(document):
         result.metadata["pages"] = len(document)
@@ -93,6 +93,6 @@ def pdf(file: BinaryIO, result: Result) -> None:
         width, height = page.get_size()
         result.metadata.update(page_width=round(width, 2), page_height=round(height, 2), page_unit="pt")
         if not (0 < width < 1e6 and 0 < height < 1e6):
-            raise NotDecoded("its first page has no size")
+            raise NotDecoded("its first page is empty")
         bitmap = page.render(scale=2 * SIDE / max(width, height))
         result.pictures.append(picture("thumb.jpg", THUMBNAIL, bitmap.to_pil(), page=1))

@@ -1,4 +1,4 @@
-"""The service `decode`: one file at a time, in a thread; one that takes too long ends the process."""
+"""The service `decode`: one file at a time, in a thread; a file that takes too long ends the process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers, ha
 T = TypeVar("T")
 
 TEXT_SHARE = 0.6
-"""Of the time of a file, in which its text is read page by page; the rest is for the page that takes longer."""
+"""Share of a file's time for reading its text page by page; the rest is reserved for a page that overruns."""
 GRACE_S = 2
-"""Of processor time beyond the limit: the system ends a process whose event loop cannot."""
+"""Processor time allowed beyond the limit; after that, the system ends a process whose event loop cannot."""
 
 SPENT_EXIT = 75
 ANSWERED_WITHIN_S = 0.3
-"""How long a spent process stays, so that what it still answers arrives."""
+"""How long a process stays after a timeout, so that its last answers are delivered."""
 BACK_WITHIN_S = 0.6
 
 _DECODERS: dict[MediaKind, Callable[[BinaryIO, Result], None]] = {
@@ -49,19 +49,19 @@ _log = logging.getLogger("linckia.decode")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the table `services.decode`."""
+    """Settings of `[services.decode]`."""
 
     time_limit_s: Annotated[float, Meta(gt=0, le=ops.TIME_LIMIT_S)] = ops.TIME_LIMIT_S
     memory_limit_bytes: Annotated[int, Meta(ge=0)] = ops.MEMORY_BYTES
-    """Of the process; 0: the system sets none, of memory or of processor time."""
+    """Memory limit of the process; 0 means no system limits, neither of memory nor of processor time."""
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready at once.  Raises msgspec.ValidationError where a setting is no good."""
+    """Open the service, which is ready at once. Raises msgspec.ValidationError if a setting is invalid."""
     settings = msgspec.convert(env.settings, Settings)
     if limit := settings.memory_limit_bytes:
-        # What is private and can be written to; more of addresses may be reserved and never used.
+        # Limits private writable memory; more address space may be reserved and never used.
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     decoder = Decoder(settings, env.background)
     env.background.start_soon(decoder.end_when_spent)
@@ -69,9 +69,9 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class Decoder:
-    """The operations: one file at a time.
+    """The service's operations, which process one file at a time.
 
-    A thread cannot be ended, and what it holds cannot be had back: after one that took too long, the process is spent.
+    A thread can neither be killed nor its memory reclaimed, so after one that took too long, the process must end.
     """
 
     def __init__(self, settings: Settings, nursery: trio.Nursery) -> None:
@@ -113,7 +113,7 @@ class Decoder:
         )
 
     async def _run(self, work: Callable[[], T], refused: Callable[[str], T]) -> T:
-        # The caller may go; the thread stays, and so do its limit and its turn.
+        # The caller may be cancelled; the thread keeps running, as do its limit and its turn.
         send, receive = trio.open_memory_channel[T | Exception](1)
 
         async def run() -> None:
@@ -132,8 +132,8 @@ class Decoder:
         limit_s = self._settings.time_limit_s
         async with self._turn:
             if self._spent.is_set():
-                # Begun now it would be lost with this process, and count against a file that may be a good one.
-                raise Unavailable("the decoder restarts", retry_after_ms=round(BACK_WITHIN_S * 1000))
+                # If started now, it would be lost with this process and count against a file that may be good.
+                raise Unavailable("the decoder is restarting", retry_after_ms=round(BACK_WITHIN_S * 1000))
             if self._settings.memory_limit_bytes:
                 most = math.ceil(time.process_time() + limit_s + GRACE_S)
                 _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -141,12 +141,12 @@ class Decoder:
             with trio.move_on_after(limit_s):
                 return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
             self._spent.set()
-        _log.error("a file is not decoded after %g s: this process ends", limit_s)
-        return refused(f"decoding it takes more than the {limit_s:g} s that a file may have")
+        _log.error("a file was not decoded within %g s; this process ends", limit_s)
+        return refused(f"decoding exceeds the limit of {limit_s:g} s per file")
 
 
 def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> ops.Decoded:
-    """What can be made of the file, and why it is not more; blocks.  Raises LinckiaError where it cannot be read."""
+    """Decode a file, with the reason if the result is incomplete; blocks. Raises LinckiaError if it cannot be read."""
     result = Result()
     try:
         decoder(source.buffered(), result)
@@ -155,8 +155,8 @@ def decode(decoder: Callable[[BinaryIO, Result], None], source: Source) -> ops.D
     except MemoryError:
         result.problem = TOO_LARGE
     except Exception as error:  # noqa: BLE001  # libraries raise anything at broken files
-        _log.info("a file cannot be decoded: %s", error, exc_info=True)
-        result.problem = f"it cannot be decoded: {str(error)[:300] or type(error).__name__}"
+        _log.info("cannot decode a file: %s", error, exc_info=True)
+        result.problem = f"cannot be decoded: {str(error)[:300] or type(error).__name__}"
     if source.failure is not None:
         raise source.failure
     return ops.Decoded(metadata=result.metadata, pictures=result.pictures, problem=result.problem)

@@ -1,4 +1,4 @@
-"""What decoders share: the file in hand, what they answer, how a picture becomes a thumbnail, and text as it comes."""
+"""What decoders share: the source file, results, thumbnails, and incremental text output."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from linckia.proto.ops.media import MAX_CHUNK_BYTES
 
 SIDE: Final = 320
 MAX_PIXELS: Final = 120_000_000
-"""Of a picture that is decoded whole; a few hundred megabytes of memory."""
+"""Most pixels of a picture that is decoded completely; this takes a few hundred megabytes of memory."""
 MAX_TEXT_CHARS: Final = 2000
 MAX_TAGS: Final = 200
-TOO_LARGE: Final = "it takes more memory than a file may have"
+TOO_LARGE: Final = "decoding exceeds the memory limit per file"
 
 PIECE_BYTES: Final = MAX_CHUNK_BYTES
 PIECES: Final = 128
-"""Kept: what is read again and again, such as the index of a video, while the rest goes by."""
+"""Number of cached pieces: data read repeatedly, such as a video's index, stays while the rest passes through."""
 READ_AHEAD_BYTES: Final = 64 * 1024
 
 
 class NotDecoded(Exception):
-    """Why there is no picture; the words are for the user."""
+    """Why there is no picture, in words for the user."""
 
 
 @dataclass(slots=True)
 class Result:
-    """The result so far, which a decoder fills; what it raises is said as the problem."""
+    """The result so far, filled in by a decoder; an exception becomes the problem."""
 
-    # What a format says of a file differs from format to format; it leaves as JSON.
+    # Metadata differs between formats, and is passed on as JSON.
     metadata: dict[str, Any] = field(default_factory=dict)
     pictures: list[Picture] = field(default_factory=list)
     problem: str | None = None
 
 
 def check_pixels(width: int, height: int) -> None:
-    """Raises NotDecoded for a picture that is too large, or none."""
+    """Raises NotDecoded if a picture is empty or too large."""
     if width <= 0 or height <= 0:
         raise NotDecoded("it has no pixels")
     if width * height > MAX_PIXELS:
-        raise NotDecoded(f"it has {width} by {height} pixels, more than the {MAX_PIXELS} that are decoded")
+        raise NotDecoded(f"it has {width} by {height} pixels, more than the limit of {MAX_PIXELS}")
 
 
 def picture(name: str, kind: str, source: Image.Image, **metadata: object) -> Picture:
-    """A JPEG that fits into 320 by 320, never larger than the source; transparency becomes white."""
+    """Make a JPEG of at most 320 by 320 pixels, never larger than the source; transparency becomes white."""
     image = ImageOps.exif_transpose(source)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     if image.mode.startswith(("I", "F")):
-        # High grey levels would be cut off, not scaled.
+        # Otherwise high grey levels would be clipped rather than scaled.
         image = ImageOps.autocontrast(image.convert("F").point(lambda value: value / 256).convert("L"))
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
@@ -65,7 +65,7 @@ def picture(name: str, kind: str, source: Image.Image, **metadata: object) -> Pi
     if image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
     out = io.BytesIO()
-    # What the source says of itself (place, camera, profile) stays there.
+    # The source's metadata (location, camera, profile) is not copied.
     image.save(out, "JPEG", quality=82, optimize=True)
     return Picture(
         name=name, type=kind, width=image.width, height=image.height, data=out.getvalue(), metadata=dict(metadata)
@@ -73,7 +73,7 @@ def picture(name: str, kind: str, source: Image.Image, **metadata: object) -> Pi
 
 
 def plain(value: object) -> Any:
-    """A value of a library as JSON has them; None where it has none."""
+    """Convert a library's value to JSON; None if it has no equivalent."""
     if isinstance(value, bool | int) or value is None:
         return value
     if isinstance(value, float):
@@ -93,10 +93,11 @@ def plain(value: object) -> Any:
 
 
 class Source(io.RawIOBase):
-    """A file of `size` bytes, read through the service that asked for it, for one thread: this process opens none.
+    """A file of `size` bytes for one thread, read through the service that requested decoding: this process opens no
+    files.
 
     Args:
-        read: blocks until it has so many bytes from an offset on, fewer at the end; raises LinckiaError.
+        read: blocks until it has the given number of bytes from an offset, fewer at the end; raises LinckiaError.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
@@ -105,7 +106,7 @@ class Source(io.RawIOBase):
         self._size = size
         self._at = 0
         self.failure: LinckiaError | None = None
-        """Why it could not be read: libraries do not pass on what was raised."""
+        """Why it could not be read, since libraries do not propagate the exception."""
 
     def buffered(self) -> BinaryIO:
         return io.BufferedReader(self, READ_AHEAD_BYTES)
@@ -121,7 +122,7 @@ class Source(io.RawIOBase):
         self._at = max(0, start + offset)
         return self._at
 
-    # Any writable buffer: the protocol has a name from Python 3.12 on.
+    # Any writable buffer; the protocol only has a name from Python 3.12 on.
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         if self._at >= self._size:
@@ -143,15 +144,15 @@ class Source(io.RawIOBase):
 
 
 class Enough(Exception):
-    """The text is as long, or has taken as long, as it may; the words are for the user."""
+    """The limit of text length or time is reached; the message is for the user."""
 
 
 class Writer:
-    """What a reader writes into, in `limit_s` at most; what was written before Enough is the text."""
+    """Collects a reader's text for at most `limit_s`; whatever was written before Enough is the text."""
 
     def __init__(self, limit_s: float) -> None:
         self.place = ""
-        """Where the reader is, in the user's words: `page 3 of 10`."""
+        """The reader's position, as shown to the user: `page 3 of 10`."""
         self._until = time.monotonic() + limit_s
         self._parts: list[str] = []
         self._left = MAX_TEXT_CHARACTERS
@@ -161,7 +162,7 @@ class Writer:
         return "".join(self._parts)
 
     def write(self, text: str) -> None:
-        """Raises Enough."""
+        """Append text. Raises Enough."""
         self._parts.append(text[: self._left])
         self._left -= len(self._parts[-1])
         if self._left <= 0:
@@ -169,14 +170,14 @@ class Writer:
         self.check()
 
     def block(self, text: str) -> None:
-        """A paragraph, a heading or a row, if there is anything in it.  Raises Enough."""
+        """Append a paragraph, a heading or a row, unless it is empty. Raises Enough."""
         if text := text.strip():
             self.write(f"{text}\n\n")
 
     def check(self) -> None:
-        """Raises Enough where the time is up."""
+        """Raises Enough if time is up."""
         if time.monotonic() > self._until:
             raise Enough(self._cut())
 
     def _cut(self) -> str:
-        return f"its text is cut {f'after {self.place}' if self.place else 'before its end'}"
+        return f"its text is truncated {f'after {self.place}' if self.place else 'before its end'}"

@@ -1,7 +1,7 @@
-"""Videos and sound, by FFmpeg's libraries (PyAV): what a file says of itself, a poster and five frames.
+"""Decodes video and sound with FFmpeg's libraries (PyAV): metadata, a poster and five frames.
 
-The containers are named, and come through a Python file: FFmpeg opens nothing by itself, neither what a playlist in
-the file may name nor anything on a network.
+Containers are listed explicitly and read through a Python file: FFmpeg opens nothing by itself, neither what a playlist
+in the file names nor anything on a network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from linckia.services.decode.results import SIDE, NotDecoded, Result, check_pixe
 
 FRAMES: Final = 5
 SOFT_LIMIT_S: Final = 15.0
-"""After this no further frame is looked for."""
+"""Time after which no further frames are searched for."""
 
 CONTAINERS: Final = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,ogg,mp3,flac,wav,w64,aac,asf,aiff,amr,ape,"
@@ -33,23 +33,23 @@ _OPTIONS: Final = {"format_whitelist": CONTAINERS, "protocol_whitelist": "", "pr
 
 
 def video(file: BinaryIO, result: Result) -> None:
-    """Dimensions, duration, codecs, tags; a poster, and five frames spread over the length."""
+    """Extract dimensions, duration, codecs and tags; a poster, and five frames spread over the length."""
     until = time.monotonic() + SOFT_LIMIT_S
     with _opened(file) as container:
         result.metadata.update(_told(container))
         streams = [stream for stream in container.streams.video if not _is_cover(stream)]
         if not streams:
-            raise NotDecoded("there is no video in it")
+            raise NotDecoded("it contains no video")
         streams[0].thread_type = "NONE"
         try:
             check_pixels(streams[0].codec_context.width, streams[0].codec_context.height)
             _frames(container, streams[0], result, until)
         except (FFmpegError, NotDecoded, ValueError) as error:
-            raise NotDecoded(f"its frames cannot be decoded: {str(error)[:300] or type(error).__name__}") from None
+            raise NotDecoded(f"cannot decode its frames: {str(error)[:300] or type(error).__name__}") from None
 
 
 def audio(file: BinaryIO, result: Result) -> None:
-    """Duration, codec, tags; the cover as a thumbnail, where there is one."""
+    """Extract duration, codec and tags, and the cover, if any, as a thumbnail."""
     with _opened(file) as container:
         result.metadata.update(_told(container))
         if container.streams.video:
@@ -57,7 +57,7 @@ def audio(file: BinaryIO, result: Result) -> None:
             check_pixels(cover.codec_context.width, cover.codec_context.height)
             frame = next(container.decode(cover), None)
             if frame is None:
-                raise NotDecoded("its cover cannot be decoded")
+                raise NotDecoded("cannot decode its cover")
             result.pictures.append(picture("thumb.jpg", THUMBNAIL, _image(frame)))
 
 
@@ -66,13 +66,13 @@ def _opened(file: BinaryIO) -> Iterator[InputContainer]:
     try:
         container = av.open(file, "r", options=dict(_OPTIONS), metadata_errors="replace")
     except FFmpegError as error:
-        raise NotDecoded(f"it is no video or sound that can be read: {error.strerror}") from None
+        raise NotDecoded(f"not a readable video or sound file: {error.strerror}") from None
     with container:
         yield container
 
 
 def _told(container: InputContainer) -> dict[str, Any]:
-    # What a format says of a file differs from format to format; it leaves as JSON.
+    # Metadata differs between formats, and is passed on as JSON.
     told: dict[str, Any] = {"container": container.format.name}
     if container.duration is not None and container.duration > 0:
         told["duration_s"] = round(container.duration / 1_000_000, 3)
@@ -100,18 +100,18 @@ def _is_cover(stream: VideoStream) -> bool:
 def _frames(container: InputContainer, stream: VideoStream, result: Result, until: float) -> None:
     first = next(container.decode(stream), None)
     if first is None:
-        raise NotDecoded("there is no frame in it")
+        raise NotDecoded("it contains no frames")
     length = (container.duration or 0) / 1_000_000
     frames = []
     for number in range(FRAMES if length > 0 else 0):
         if time.monotonic() > until:
-            result.problem = "it takes long to decode; some frames are left out"
+            result.problem = "decoding is slow; some frames are left out"
             break
         at = length * (number + 0.5) / FRAMES
         frame = _frame_at(container, stream, at, until)
         if frame is not None:
             frames.append((number, at, frame))
-    # The first frame is black more often than not.
+    # The very first frame is usually black.
     _, at, poster = frames[0] if frames else (0, 0.0, first)
     image = _image(poster)
     result.pictures.append(picture("thumb.jpg", THUMBNAIL, image.copy(), time_s=round(at, 3)))
@@ -123,7 +123,7 @@ def _frames(container: InputContainer, stream: VideoStream, result: Result, unti
 
 
 def _frame_at(container: InputContainer, stream: VideoStream, at: float, until: float) -> VideoFrame | None:
-    """The last frame up to a time; of the keyframes before it, where the way there is long."""
+    """Return the last frame before a time, or an earlier one if decoding up to it takes too long."""
     start = (container.start_time or 0) / 1_000_000
     container.seek(int((at + start) * 1_000_000))
     found = None
@@ -135,10 +135,10 @@ def _frame_at(container: InputContainer, stream: VideoStream, at: float, until: 
 
 
 def _image(frame: VideoFrame) -> Image.Image:
-    """A frame, as small as it is wanted and as it is to be seen."""
+    """Convert a frame to an image, scaled down and rotated for display."""
     check_pixels(frame.width, frame.height)
     scale = min(1.0, 2 * SIDE / max(frame.width, frame.height))
     size = max(1, round(frame.width * scale)), max(1, round(frame.height * scale))
     image: Image.Image = frame.reformat(width=size[0], height=size[1], format="rgb24").to_image()  # type: ignore[no-untyped-call]  # typed, but for this
-    # Counter-clockwise, as Pillow turns.
+    # Counter-clockwise, as in Pillow.
     return image.rotate(frame.rotation, expand=True) if frame.rotation else image

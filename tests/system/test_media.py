@@ -101,7 +101,8 @@ def test_nothing_outside_the_roots_is_served(kernel: RunningKernel) -> None:
 REFUSED = {
     "giant.png": "60000 by 60000 pixels", "text.png": "too large", "giant.tif": "100000 by 100000 pixels",
     "giant.webp": "cannot be decoded|16384 by 16384", "giant.gif": "65535 by 65535 pixels", "cut off.jpg": "truncated",
-    "giant.avi": "cannot be decoded", "cut off.avi": "cannot|no video", "giant.pdf": "no size", "itself.pdf": "no PDF",
+    "giant.avi": "cannot decode", "cut off.avi": "cannot|no video",
+    "giant.pdf": "is empty", "itself.pdf": "not a readable PDF",
 }  # fmt: skip
 """What is said of those bombs that no picture is made of; the others have theirs in the limits that there are."""
 

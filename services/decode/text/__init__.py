@@ -1,1 +1,1 @@
-"""Documents as text: what search and grep read of them."""
+"""Documents as text, for search and grep."""

@@ -1,7 +1,7 @@
-"""Words that a line's end divides, whole again.
+"""Rejoins words that are divided at a line's end.
 
-A hyphen at a line's end may be the typesetter's (reimburse-ment) or the word's own (well-known).  What tells is how
-the word is written elsewhere in the document.  If nothing tells, it is joined, and noted below the page as divided.
+A hyphen at a line's end may be the typesetter's (reimburse-ment) or the word's own (well-known). The spelling elsewhere
+in the document decides. If it does not, the word is joined, and noted below the page as divided.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import unicodedata
 from typing import Final
 
 _MARK: Final = re.compile(r"[\x02\ufffe]|[-\u2010\u00ad][ \t]*\n[ \t]*")
-"""The control characters that pdfium puts for a hyphen at a line's end, and the hyphens that it leaves there."""
+"""The control characters that pdfium substitutes for hyphens at a line's end, and the hyphens that it leaves there."""
 _INSIDE: Final = "-\u2010'\u2019"
-"""Signs that stand inside words."""
+"""Punctuation that occurs inside words."""
 _WORD: Final = re.compile(rf"[^\W_]+(?:[{_INSIDE}][^\W_]+)*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufffe\uffff]")
 _MAX_PART: Final = 60
 FEW_WORDS: Final = 1000
-"""A document with fewer different words than these says nothing by not using one."""
+"""In a document with fewer distinct words, the absence of a word is no evidence."""
 
 
 class Words:
-    """The words of a document, none of those that a line's end divides."""
+    """The words of a document, except those divided at a line's end."""
 
     def __init__(self, text: str) -> None:
         self._known: set[str] = set()
@@ -32,7 +32,7 @@ class Words:
             self._known.update(word.split("-"))
 
     def joint(self, left: str, right: str) -> tuple[str, bool]:
-        """What stands between the parts of a divided word, and whether it is certain."""
+        """Return what joins the parts of a divided word, and whether it is certain."""
         first, second = left.casefold().replace("\u2010", "-"), right.casefold()
         if first + second in self._known:
             return "", True
@@ -45,7 +45,7 @@ class Words:
 
 
 def _undivided(text: str) -> str:
-    """A text without its divided words."""
+    """Return a text without its divided words."""
     parts: list[str] = []
     at = 0
     for match in _MARK.finditer(text):
@@ -59,8 +59,8 @@ def _undivided(text: str) -> str:
 
 
 def joined(text: str, following: str, words: Words) -> str:
-    """A page's text with its divided words whole, without soft hyphens and control characters; a word that continues
-    on the next page is noted below."""
+    """Return a page's text with divided words rejoined, and without soft hyphens and control characters. A word that
+    continues on the next page is noted below."""
     parts: list[str] = []
     doubtful: dict[str, None] = {}
     tail = ""
@@ -82,7 +82,7 @@ def joined(text: str, following: str, words: Words) -> str:
     parts.append(text[at:])
     page = _CONTROL.sub("", "".join(parts))
     if doubtful:
-        page += f"\n(Divided at a line's end, perhaps at a hyphen of their own: {', '.join(doubtful)})"
+        page += f"\n(Divided at a line's end, possibly at their own hyphen: {', '.join(doubtful)})"
     left, right = _trailing(text.rstrip()[:-1][-_MAX_PART:]), _leading(following.lstrip()[:_MAX_PART])
     if left and right and text.rstrip()[-1] in "-\u2010\u00ad\x02\ufffe" and not right[0].isupper():
         page += f"\n(Continued on the next page: {left}{words.joint(left, right)[0]}{right})"
@@ -104,5 +104,5 @@ def _leading(text: str) -> str:
 
 
 def _is_of_word(character: str) -> bool:
-    # Signs of vowels are marks in many scripts.
+    # Vowel signs are marks in many scripts.
     return character.isalnum() or (character > "\u02ff" and unicodedata.category(character).startswith("M"))

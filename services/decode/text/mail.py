@@ -1,4 +1,4 @@
-"""Mail: the heads that people read, the body, and what is attached."""
+"""Mail as text: the main headers, the body, and attachments."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _HEADS: Final = ("From", "To", "Cc", "Date")
 _MAX_HEAD: Final = 4000
 _QUOTED: Final = re.compile(rb"^>From ", re.MULTILINE)
 MAX_DEPTH: Final = 3
-"""Of messages in messages, and of documents in them."""
+"""Deepest nesting of messages in messages, and of documents in them."""
 _FROM: Final = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n")
 
 Attached = Callable[[bytes, str, int, Writer], None]
-"""Writes an attachment's text: its bytes, its name, and the depth that it is at."""
+"""Writes an attachment's text, given its bytes, its name, and its depth."""
 
 
 def mbox(data: bytes, out: Writer, attached: Attached) -> None:
-    """One message after the other."""
+    """Write the messages of a mailbox, one after another."""
     starts = [match.end() for match in _FROM.finditer(data)]
     ends = [*[match.start() for match in _FROM.finditer(data)][1:], len(data)]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
@@ -35,7 +35,7 @@ def mbox(data: bytes, out: Writer, attached: Attached) -> None:
 
 
 def mail(data: bytes, out: Writer, attached: Attached, depth: int = 0) -> None:
-    """A message; what is attached comes after its body, as far as text is had from it."""
+    """Write a message; attachments follow its body, as far as text can be extracted."""
     _message(email.message_from_bytes(data), out, attached, depth)
 
 
@@ -52,7 +52,7 @@ def _message(message: Message, out: Writer, attached: Attached, depth: int) -> N
 
 
 def _head(message: Message, name: str) -> str:
-    """A head in words, whatever it was encoded in."""
+    """Return a decoded header."""
     raw = str(message.get(name, ""))[:_MAX_HEAD]
     with contextlib.suppress(ValueError, LookupError):
         raw = str(make_header(decode_header(raw)))
@@ -60,7 +60,7 @@ def _head(message: Message, name: str) -> str:
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Those that are read: of alternatives the plain one, or else the last."""
+    """Yield the parts to read; of alternatives the plain one, or else the last."""
     if message.get_content_type() == "message/rfc822" or not message.is_multipart():
         yield message
         return

@@ -1,7 +1,8 @@
-"""The XML of office programs as Markdown, in one pass: no tree, no recursion, and no entities but XML's own.
+"""Converts the XML of office documents to Markdown in one pass, without a tree, recursion, or entities other than XML's
+own.
 
-What a format calls its paragraphs, tables and headings is a `Dialect`.  Names of elements are without their name space;
-an attribute of a name space is called `:NAME`, one of none `NAME`.
+A `Dialect` says what a format calls its paragraphs, tables and headings. Element names have no namespace; an attribute
+with a namespace is called `:NAME`, one without `NAME`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ Attributes = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """The words of a format, by which its structure is told."""
+    """The vocabulary by which a format expresses structure."""
 
     texts: frozenset[str]
-    """Elements in which characters are text."""
+    """Elements whose characters are text."""
     blocks: frozenset[str]
-    """Paragraphs and headings."""
+    """Elements that are paragraphs and headings."""
     prefix: Callable[[str, Attributes], str | None]
-    """What an element says that the paragraph around it, or else the next one, is: `"## "`, `"- "` or nothing."""
+    """Returns the prefix that an element gives to the paragraph around it, or else to the next one: `"## "`, `"- "` or
+    nothing."""
     signs: Mapping[str, str] = field(default_factory=dict)
     skipped: frozenset[str] = frozenset()
     row: str = ""
@@ -49,7 +51,7 @@ def events(
     end: Callable[[str], None] | None = None,
     characters: Callable[[str], None] | None = None,
 ) -> None:
-    """Parse XML.  Raises NotDecoded for one that declares entities or is nested too deeply; expat.ExpatError."""
+    """Parse XML. Raises NotDecoded if it declares entities or is nested too deeply, and expat.ExpatError."""
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
     depth = 0
@@ -70,7 +72,7 @@ def events(
             end(name.rpartition(" ")[2])
 
     def refuse(*_: object) -> None:
-        raise NotDecoded("its XML declares entities, which no office program does")
+        raise NotDecoded("its XML declares entities, which office programs never do")
 
     parser.StartElementHandler, parser.EndElementHandler = start_element, end_element
     parser.EntityDeclHandler = refuse
@@ -82,7 +84,7 @@ def events(
 
 
 def elements(pieces: Iterable[bytes], *names: str) -> list[tuple[str, Attributes]]:
-    """The elements of these names with their attributes, in order; none of a member that is not there."""
+    """Return the elements with these names and their attributes, in order; empty if the member is missing."""
     found: list[tuple[str, Attributes]] = []
 
     def start(name: str, attributes: Attributes) -> None:
@@ -96,7 +98,7 @@ def elements(pieces: Iterable[bytes], *names: str) -> list[tuple[str, Attributes
 
 
 class Reader:
-    """Writes one piece of XML after another as Markdown."""
+    """Converts pieces of XML to Markdown, one after another."""
 
     def __init__(self, dialect: Dialect, out: Writer) -> None:
         self._dialect = dialect
@@ -108,7 +110,7 @@ class Reader:
         self._after_row = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        """Raises as `events`, and Enough."""
+        """Convert a piece of XML. Raises the errors of `events`, and Enough."""
         self._open, self._pending, self._texts, self._skipping = [], "", 0, 0
         if first := next(given := iter(pieces), b""):
             events(_chained(first, given), self._start, self._end, self._characters)
@@ -136,7 +138,7 @@ class Reader:
 
     def _characters(self, text: str) -> None:
         if self._texts and not self._skipping and self._open:
-            # A soft hyphen is seen only at a line's end.
+            # Soft hyphens are only visible at a line's end.
             self._open[-1].parts.append(text.replace("\u00ad", ""))
 
     def _end(self, name: str) -> None:

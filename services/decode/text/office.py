@@ -1,5 +1,5 @@
-"""Word processors, presentations and electronic books: DOCX, PPTX, ODT, ODP and EPUB, which are zip files of XML; no
-more of one is unfolded than a document may have."""
+"""Text of word processors, presentations and e-books: DOCX, PPTX, ODT, ODP and EPUB, which are zip files of XML. The
+decompressed size is limited."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from linckia.services.runtime.text.charsets import charset_of
 from linckia.services.runtime.text.html import plain
 
 MAX_UNFOLDED_BYTES: Final = 192 * 1024**2
-"""Of all members together."""
+"""Decompressed size of all members together."""
 _PIECE_BYTES: Final = 1024 * 1024
-_TOO_LARGE: Final = f"it unfolds to more than {MAX_UNFOLDED_BYTES} bytes"
+_TOO_LARGE: Final = f"it decompresses to more than {MAX_UNFOLDED_BYTES} bytes"
 _HEADING: Final = re.compile(r"heading (\d)|(title)", re.IGNORECASE)
 _TABLE: Final = {"row": "tr", "cell": "tc"}
 
 
 class Archive:
-    """The members of a zip file in memory.  Raises NotDecoded where it is none, or is locked."""
+    """A zip file in memory. Raises NotDecoded if it is not one, or is password-protected."""
 
     def __init__(self, data: bytes) -> None:
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
-            # The third is what `zipfile` raises at a version of the format that it does not know.
+            # `zipfile` raises the second one for unknown versions of the format.
             raise NotDecoded(f"it is damaged: {error}") from None
         self._members = {info.filename: info for info in self._zip.infolist()}
         self._left = MAX_UNFOLDED_BYTES
@@ -40,19 +40,20 @@ class Archive:
         return name in self._members
 
     def check_size(self) -> None:
-        """Raises NotDecoded where the members say that they are too large together."""
+        """Raises NotDecoded if the declared sizes of the members are too large together."""
         if sum(info.file_size for info in self._members.values()) > MAX_UNFOLDED_BYTES:
             raise NotDecoded(_TOO_LARGE)
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """A member, nothing of one that is not there.  Raises NotDecoded; and what zipfile and zlib raise."""
+        """Yield the content of a member; empty if it is missing. Raises NotDecoded, and the errors of zipfile and
+        zlib."""
         info = self._members.get(name)
         if info is None:
             return
         if info.flag_bits & 1:
-            raise NotDecoded("it is locked by a password")
+            raise NotDecoded("it is password-protected")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise NotDecoded(f"it is compressed in a way that is not read ({info.compress_type})")
+            raise NotDecoded(f"it uses an unsupported compression method ({info.compress_type})")
         with self._zip.open(info) as member:
             while piece := member.read(_PIECE_BYTES):
                 self._left -= len(piece)
@@ -61,13 +62,13 @@ class Archive:
                 yield piece
 
     def read(self, name: str) -> bytes:
-        """A member whole.  Raises as `pieces`."""
+        """Return a whole member. Raises the errors of `pieces`."""
         return b"".join(self.pieces(name))
 
 
 def docx(archive: Archive, main: str, out: Writer) -> None:
-    """Paragraphs, headings, lists, tables, then notes and comments; what was deleted is not there.  `main` is the
-    member that is the document."""
+    """Write paragraphs, headings, lists and tables, then notes and comments; deleted text is omitted. `main` is the
+    member that contains the document."""
     folder = posixpath.dirname(main)
     headings = _headings(archive, f"{folder}/styles.xml")
 
@@ -90,12 +91,12 @@ def docx(archive: Archive, main: str, out: Writer) -> None:
 
 
 def _level(text: str) -> str | None:
-    """The prefix of an outline level from 0; 9 is body text."""
+    """Return the prefix of an outline level from 0; 9 is body text."""
     return f"{'#' * min(int(text) + 1, 6)} " if text.isdecimal() and len(text) == 1 and text != "9" else None
 
 
 def _headings(archive: Archive, styles: str) -> Mapping[str, str]:
-    """Prefixes of the styles that are headings, whatever language their ids are in."""
+    """Return the prefixes of the heading styles, whatever the language of their ids."""
     found: dict[str, str] = {}
     style = ""
     for name, attributes in elements(archive.pieces(styles), "style", "name", "outlineLvl"):
@@ -109,7 +110,7 @@ def _headings(archive: Archive, styles: str) -> Mapping[str, str]:
 
 
 def relations(archive: Archive, member: str) -> dict[str, tuple[str, str]]:
-    """What a member refers to: kind and member, by id."""
+    """Return what a member refers to: kind and target member, by id."""
     folder, name = posixpath.split(member)
     found: dict[str, tuple[str, str]] = {}
     for _, given in elements(archive.pieces(posixpath.join(folder, "_rels", f"{name}.rels")), "Relationship"):
@@ -135,7 +136,7 @@ _SLIDE: Final = Dialect(
 
 
 def pptx(archive: Archive, main: str, out: Writer) -> None:
-    """Slide by slide in their order: title, text, tables, the notes of the speaker, and comments."""
+    """Write the slides in order: title, text, tables, speaker notes and comments."""
     known = relations(archive, main)
     slides = [
         target
@@ -161,7 +162,7 @@ def _open_document(name: str, attributes: Attributes) -> str | None:
     if name == "h":
         level = attributes.get(":outline-level", "1")
         return f"{'#' * (min(max(int(level), 1), 6) if level.isdecimal() and len(level) < 3 else 1)} "
-    # Of a slide, what comes first is its title.
+    # The first text of a slide is its title.
     return {"list-item": "- ", "page": "# ", "notes": "Notes: "}.get(name)
 
 
@@ -173,10 +174,10 @@ _OPEN_DOCUMENT: Final = Dialect(
 
 
 def open_document(archive: Archive, out: Writer) -> None:
-    """ODT and ODP."""
+    """Write the text of an ODT or ODP file."""
     manifest = elements(archive.pieces("META-INF/manifest.xml"), "encryption-data")
     if manifest:
-        raise NotDecoded("it is locked by a password")
+        raise NotDecoded("it is password-protected")
     Reader(_OPEN_DOCUMENT, out).read(archive.pieces("content.xml"))
 
 
@@ -187,7 +188,7 @@ _ABOUT: Final = Dialect(
 
 
 def epub(archive: Archive, out: Writer) -> None:
-    """Title and authors, then the chapters in the order of reading."""
+    """Write the title and authors, then the chapters in reading order."""
     if "META-INF/rights.xml" in archive:
         raise NotDecoded("it is locked by its publisher (DRM)")
     roots = [given for _, given in elements(archive.pieces("META-INF/container.xml"), "rootfile")]

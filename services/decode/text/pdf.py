@@ -1,4 +1,4 @@
-"""The text of a PDF: its pages with the values of their form fields and the notes on them."""
+"""The text of a PDF: its pages, with the values of form fields and annotations."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ _NOT_NOTES: Final = frozenset({raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP, raw.FP
 _CHOICES: Final = (raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
 _BOXES: Final = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 _MAX_BYTES: Final = 1 << 20
-"""The longest value that is read."""
+"""Longest value that is read."""
 _MAX_OPTIONS: Final = 10_000
 
 
 def pdf(data: bytes, out: Writer) -> None:
-    """By pdfium (built without JavaScript), page by page, a line with a form feed between them.  Raises NotDecoded."""
+    """Write the text, extracted with pdfium (built without JavaScript), with a form feed line between pages. Raises
+    NotDecoded."""
     pages: list[str] = []
     try:
         with contextlib.closing(pdfium.PdfDocument(data)) as document:
             document.init_forms()
             _read(document, pages, out)
             if not any(page.strip() for page in pages):
-                raise NotDecoded(f"its {len(document)} pages are pictures without text, which are not recognised (OCR)")
+                raise NotDecoded(f"its {len(document)} pages are images without text, which is not recognised (OCR)")
     except pdfium.PdfiumError as error:
         if "assword" in str(error):
-            raise NotDecoded("it is locked by a password") from None
-        raise NotDecoded(f"not a PDF that can be read: {error}") from None
+            raise NotDecoded("it is password-protected") from None
+        raise NotDecoded(f"not a readable PDF: {error}") from None
     finally:
-        # How a divided word is written may be said by a later page.
+        # A later page may show how a divided word is spelled.
         words = Words("\n".join(pages))
         out.write("\n\f\n".join(joined(*two, words) for two in itertools.pairwise([*pages, ""])))
 
 
 def _read(document: Any, pages: list[str], out: Writer) -> None:
-    """Raises Enough."""
+    """Read the pages. Raises Enough."""
     left = MAX_TEXT_CHARACTERS
     for number, page in enumerate(document, 1):
         with contextlib.closing(page), contextlib.closing(page.get_textpage()) as text:
@@ -58,7 +59,7 @@ def _read(document: Any, pages: list[str], out: Writer) -> None:
 
 
 def _filled(page: Any, form: Any, out: Writer) -> Iterator[str]:
-    """The values of the fields of a page and the notes on it, line by line."""
+    """Yield the values of a page's form fields and its annotations, one line each."""
     for index in range(raw.FPDFPage_GetAnnotCount(page)):
         out.check()
         note = raw.FPDFPage_GetAnnot(page, index)
@@ -80,9 +81,9 @@ def _filled(page: Any, form: Any, out: Writer) -> Iterator[str]:
 
 
 def _field(form: Any, note: Any) -> str:
-    """A field's name and value; empty if it has none, or is a button or a password."""
+    """Return a field's name and value; empty if it has none, or is a button or a password."""
     if form is None:
-        # A field of a document that has no form.
+        # The document has fields but no form.
         return _named(_value(note, b"TU") or _value(note, b"T"), _value(note, b"V"))
     kind = raw.FPDFAnnot_GetFormFieldType(form, note)
 
@@ -119,7 +120,7 @@ def _value(note: Any, key: bytes) -> str:
 
 
 def _string(read: Callable[[Any, int], int]) -> str:
-    """A string that pdfium writes into a buffer, whose size in bytes it answers."""
+    """Return a string that pdfium writes into a buffer; `read` returns its size in bytes."""
     size = min(read(None, 0), _MAX_BYTES)
     if size <= 2:
         return ""

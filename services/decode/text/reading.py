@@ -1,4 +1,4 @@
-"""What kind of document some bytes are, and its text; what cannot be read says why.
+"""Detects the type of a document and extracts its text, or the reason why it cannot be read.
 
 Notebooks are read here.
 """
@@ -20,7 +20,7 @@ from linckia.services.decode.text.pdf import pdf
 from linckia.services.runtime.text.html import plain
 
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""Of office programs before 2007, and of what those after it encrypt."""
+"""Magic number of office documents before 2007, and of encrypted later ones."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 Lines = str | list[str]
@@ -28,18 +28,18 @@ _log = logging.getLogger("linckia.decode")
 
 
 def text_of(data: bytes, limit_s: float) -> DecodedText:
-    """The text that can be had in so many seconds; blocks.  Of what is damaged, what comes before that."""
+    """Extract text for up to `limit_s` seconds; blocks. A damaged document yields the text before the damage."""
     out = Writer(limit_s)
     problem: str | None = None
     try:
         _read(data, out)
-        problem = None if out.text.strip() else "it is empty, or has pictures alone"
+        problem = None if out.text.strip() else "it is empty, or contains only pictures"
     except (Enough, NotDecoded) as error:
         problem = str(error)
     except MemoryError:
         return DecodedText(text=None, problem=TOO_LARGE)
     except Exception as error:  # noqa: BLE001  # libraries raise anything at broken files
-        _log.info("a document cannot be read: %s", error, exc_info=True)
+        _log.info("cannot read a document: %s", error, exc_info=True)
         problem = f"it is damaged: {str(error)[:300] or type(error).__name__}"
     text = out.text
     return DecodedText(text=text if text.strip() else None, problem=problem)
@@ -81,19 +81,19 @@ def _zipped(data: bytes, out: Writer) -> Callable[[], None]:
         return partial(office.epub, archive, out)
     if "content.xml" in archive:
         return partial(office.open_document, archive, out)
-    raise NotDecoded("it is no document of a kind that is read, or damaged")
+    raise NotDecoded("not a supported type of document, or damaged")
 
 
 def _before_2007(data: bytes, out: Writer) -> Callable[[], None]:
     if "EncryptedPackage".encode("utf-16-le") in data:
-        raise NotDecoded("it is locked by a password")
+        raise NotDecoded("it is password-protected")
     if any(name.encode("utf-16-le") in data for name in ("Workbook", "Book")):
         return partial(sheets.other, data, out)
-    raise NotDecoded("it is of Word or PowerPoint before 2007, which are not read: save it as .docx or .pptx")
+    raise NotDecoded("Word and PowerPoint files from before 2007 are not supported: save it as .docx or .pptx")
 
 
 def _attached(data: bytes, name: str, depth: int, out: Writer) -> None:
-    """An attachment of a kind that is known by its name; what cannot be read says so among the text."""
+    """Write an attachment whose type is known by its name; if it cannot be read, the text says so."""
     if f".{name.rpartition('.')[2].lower()}" not in DOCUMENT_TYPES and not data.startswith(b"%PDF-"):
         return
     try:
@@ -108,8 +108,8 @@ class _Cell(msgspec.Struct):
     cell_type: str = ""
     source: Lines = ""
     input: Lines = ""
-    """Of code, until version 3 of the format."""
-    # Programs that write notebooks have outputs of their own forms.
+    """The source of code cells up to version 3 of the format."""
+    # The form of outputs depends on the program that wrote them.
     outputs: list[dict[str, Any]] = []
     level: int = 1
 
@@ -121,18 +121,18 @@ class _Sheet(msgspec.Struct):
 class _Notebook(msgspec.Struct):
     cells: list[_Cell] = []
     worksheets: list[_Sheet] = []
-    # As above; only the language is read of it.
+    # As above; only the language is read.
     metadata: dict[str, Any] = {}
 
 
 def notebook(data: bytes, out: Writer) -> None:
-    """A notebook of Jupyter: cells of Markdown and code, and the text of what the code put out.  Raises NotDecoded
-    where it is none, whose text is what it says as it is."""
+    """Write a Jupyter notebook: cells of Markdown and code, and the text output of the code. If it is not a notebook,
+    its content is written as is and NotDecoded raised."""
     try:
         book = msgspec.json.decode(data, type=_Notebook)
     except (msgspec.DecodeError, RecursionError) as error:
         out.write(data.decode("utf-8", "replace"))
-        raise NotDecoded(f"it is no notebook that can be read: {error}") from None
+        raise NotDecoded(f"not a readable notebook: {error}") from None
     language = book.metadata.get("language_info", {})
     named = str(language.get("name", "")) if isinstance(language, dict) else ""
     for cell in [*book.cells, *(cell for sheet in book.worksheets for cell in sheet.cells)]:

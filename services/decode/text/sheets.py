@@ -1,7 +1,7 @@
-"""Spreadsheets, each sheet under its name, its rows as `a | b | c`, its comments below them.
+"""Spreadsheets as text: each sheet under its name, rows as `a | b | c`, comments below.
 
-XLSX is read here, number by number as the file writes it.  Other formats are read by calamine, which has numbers as
-floating point and no comments; of ODS these are added.
+XLSX is read here, with numbers exactly as the file writes them. Other formats are read with calamine, which returns
+numbers as floating point and no comments; those of ODS are added.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from linckia.services.decode.text.office import Archive, relations
 
 _REFERENCE: Final = re.compile(r"([A-Z]{1,3})\d{1,7}")
 _FORMAT_TEXT: Final = re.compile(r'"[^"]*"|\\.|_.|\*.')
-"""Literal text in a number's format."""
+"""Literal text in a number format."""
 _ELAPSED: Final = re.compile(r"\[(?:h+|m+|s+)\]", re.IGNORECASE)
 _IN_BRACKETS: Final = re.compile(r"\[[^\]]*\]")
 _AS_SHOWN: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*[1-9])?")
 _SHORT: Final = 16
-"""Characters of a number that has no more digits than are shown."""
+"""Length up to which a number has no more digits than are shown."""
 _ISO_DURATION: Final = re.compile(r"(-?)PT(\d{1,7})H(\d{1,2})M(\d{1,2})(?:[.,]\d+)?S")
 _DATES: Final = frozenset({14, 15, 16, 17, 22, 27, 28, 29, 30, 31, 36, 50, 51, 52, 53, 54, 57, 58})
 _TIMES: Final = frozenset({18, 19, 20, 21, 32, 33, 34, 35, 45, 47, 55, 56})
@@ -36,7 +36,7 @@ _MAX_DAYS: Final = 2_958_466
 
 
 def xlsx(archive: Archive, main: str, out: Writer) -> None:
-    """`main` is the member that is the workbook.  Raises NotDecoded."""
+    """Write an XLSX workbook; `main` is its workbook member. Raises NotDecoded."""
     archive.check_size()
     known = relations(archive, main)
     members = {kind: member for kind, member in known.values()}
@@ -53,7 +53,7 @@ def xlsx(archive: Archive, main: str, out: Writer) -> None:
 
 
 class _Book:
-    """What the sheets of a workbook share."""
+    """Data shared by the sheets of a workbook."""
 
     def __init__(self, archive: Archive, main: str, members: Mapping[str, str]) -> None:
         self.texts = list(_texts(archive, members.get("sharedStrings", ""), "si"))
@@ -66,7 +66,7 @@ class _Book:
 
 
 def _texts(archive: Archive, member: str, name: str) -> Iterator[str]:
-    """The text of each element of a name, without what says how it is pronounced."""
+    """Return the text of each element with a name, without phonetic guides."""
     found: list[list[str]] = []
     depth = 0
 
@@ -92,7 +92,7 @@ def _texts(archive: Archive, member: str, name: str) -> Iterator[str]:
 
 
 def _formats(archive: Archive, styles: str) -> list[str]:
-    """By the number of a cell's style: date, time, elapsed, elapsed with seconds, or nothing."""
+    """Return, by cell style number: date, time, elapsed, elapsed seconds, or empty."""
     own: dict[str, str] = {}
     found: list[str] = []
     is_cell = False
@@ -130,7 +130,7 @@ def _kind_of(id_: str, own: Mapping[str, str]) -> str:
 
 
 class _Sheet:
-    """Writes the rows of one sheet."""
+    """Writes the rows of a sheet."""
 
     def __init__(self, book: _Book, out: Writer) -> None:
         self._book = book
@@ -184,7 +184,7 @@ class _Sheet:
         if self._type == "b":
             return "TRUE" if raw.strip() == "1" else "FALSE"
         if self._type != "n":
-            # The name of an error, `#N/A`, or a date in ISO's form.
+            # The name of an error, `#N/A`, or an ISO date.
             return raw
         style = int(self._style) if self._style.isdecimal() and len(self._style) < 9 else -1
         kind = self._book.formats[style] if 0 <= style < len(self._book.formats) else ""
@@ -192,7 +192,7 @@ class _Sheet:
 
 
 def _number(letters: str) -> int:
-    """The number of a column, from 1."""
+    """Return the number of a column, from 1."""
     value = 0
     for letter in letters:
         value = 26 * value + ord(letter) - 64
@@ -200,7 +200,7 @@ def _number(letters: str) -> int:
 
 
 def number(raw: str) -> str:
-    """A number as a cell shows it that is wide enough: all digits of an integer, 15 of a fraction."""
+    """Format a number as in a sufficiently wide cell: all digits of an integer, 15 of a fraction."""
     if len(raw) <= _SHORT and _AS_SHOWN.fullmatch(raw):
         return raw
     try:
@@ -215,7 +215,7 @@ def number(raw: str) -> str:
 
 
 def elapsed(seconds: float, *, with_seconds: bool = True) -> str:
-    """A duration in hours, however many."""
+    """Format a duration in hours, however many."""
     whole = round(abs(seconds))
     hours, rest = divmod(whole, 3600)
     minutes, left = divmod(rest, 60)
@@ -237,7 +237,7 @@ def _moment(raw: str, kind: str, first_day: datetime.datetime) -> str:
 
 
 def shown(value: object) -> str:
-    """A value of a cell as text."""
+    """Format a cell's value."""
     match value:
         case bool():
             return "TRUE" if value else "FALSE"
@@ -252,7 +252,7 @@ def shown(value: object) -> str:
 
 
 def _comments(archive: Archive, sheet: str, persons: Mapping[str, str], out: Writer) -> None:
-    """The notes of a sheet and its threads, in place of the notes that repeat these for older programs."""
+    """Write a sheet's notes and comment threads, without the notes that duplicate threads for older programs."""
     threads: list[tuple[str, str, str]] = []
     notes: list[tuple[str, str, str]] = []
     for kind, member in relations(archive, sheet).values():
@@ -279,7 +279,7 @@ def _comments(archive: Archive, sheet: str, persons: Mapping[str, str], out: Wri
 
 
 def _texts_of(archive: Archive, member: str, name: str, inner: str) -> Iterator[str]:
-    """The characters of the elements `inner` in each element of a name."""
+    """Return the characters of the elements `inner` within each element with a name."""
     found: list[list[str]] = []
     depth = 0
 
@@ -302,10 +302,11 @@ def _texts_of(archive: Archive, member: str, name: str, inner: str) -> Iterator[
 
 
 def other(data: bytes, out: Writer, notes: Mapping[str, list[str]] | None = None) -> None:
-    """A workbook of another format; `notes` are those of each sheet by its name.  Empty rows and cells at the end of a
-    row are left out.
+    """Write a workbook of another format; `notes` are those of each sheet by its name. Empty rows, and empty cells at
+    the end of a row, are left out.
 
-    calamine ends the process where cells lie so far apart, or damage says so, that their grid does not fit into memory.
+    calamine aborts the process if cells are so far apart, or damage makes them seem so, that their grid does not fit
+    into memory.
     """
     import python_calamine
 
@@ -322,16 +323,16 @@ def other(data: bytes, out: Writer, notes: Mapping[str, list[str]] | None = None
                 out.block("Comments:\n\n" + "\n".join(f"- {line}" for line in lines))
             out.place = f"sheet {index + 1} of {len(book.sheet_names)}"
     except python_calamine.PasswordError:
-        raise NotDecoded("it is locked by a password") from None
+        raise NotDecoded("it is password-protected") from None
     except BaseException as error:
-        # A panic in Rust, which is no Exception.
+        # A Rust panic is not derived from Exception.
         if type(error).__name__ != "PanicException":
             raise
         raise NotDecoded(f"it is damaged: {error}") from None
 
 
 def _lasting(value: object) -> object:
-    """A duration, which calamine leaves as OpenDocument writes it."""
+    """Parse a duration, which calamine returns as OpenDocument writes it."""
     match = _ISO_DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return value
@@ -340,7 +341,7 @@ def _lasting(value: object) -> object:
 
 
 def ods(archive: Archive, data: bytes, out: Writer) -> None:
-    """A workbook of OpenDocument, with its notes."""
+    """Write an OpenDocument workbook with its notes."""
     archive.check_size()
     notes: dict[str, list[str]] = {}
     parts: list[str] = []

@@ -85,16 +85,16 @@ def _locked() -> bytes:
 ENTITIES = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]>'
 REFUSED = {
     "a PDF of pictures": (pdf(""), "1 pages are pictures"),
-    "no PDF": (b"%PDF-1.7 and nothing", "not a PDF that can be read"),
-    "a Word file with a password": (OLE + bytes(504) + "EncryptedPackage".encode("utf-16-le"), "locked by a password"),
-    "a zip file with a password": (_locked(), "locked by a password"),
-    "an ODT with a password": (formats.odt("<encryption-data/>"), "locked by a password"),
+    "no PDF": (b"%PDF-1.7 and nothing", "not a readable PDF"),
+    "a Word file with a password": (OLE + bytes(504) + "EncryptedPackage".encode("utf-16-le"), "password-protected"),
+    "a zip file with a password": (_locked(), "password-protected"),
+    "an ODT with a password": (formats.odt("<encryption-data/>"), "password-protected"),
     "a book with DRM": (formats.epub(rights="<rights/>"), "locked by its publisher"),
     "an old Word file": (OLE + bytes(504) + "WordDocument".encode("utf-16-le"), "save it as .docx"),
-    "another zip file": (formats.zipped({"a.txt": "a"}), "no document of a kind that is read"),
+    "another zip file": (formats.zipped({"a.txt": "a"}), "not a supported type of document"),
     "a damaged XLS": (OLE + bytes(504) + "Workbook".encode("utf-16-le") * 50, "damaged"),
     "half a zip file": (formats.docx()[:700], "damaged"),
-    "no words": (formats.zipped({"content.xml": "<x/>"}), "pictures alone"),
+    "no words": (formats.zipped({"content.xml": "<x/>"}), "only pictures"),
     "deep XML": (formats.docx("<w:p>" * 5000), "nested too deeply"),
     "entities": (
         formats.zipped({"_rels/.rels": formats.relations(officeDocument="word/document.xml"),
@@ -120,7 +120,7 @@ def test_a_document_that_unfolds_or_goes_on_too_long_is_cut_there(monkeypatch: p
     assert (made.text, made.problem) == (None, "its text is cut before its end")
     monkeypatch.setattr(office, "MAX_UNFOLDED_BYTES", 500)
     for data in (formats.docx(), formats.xlsx(), formats.odt()):
-        assert "unfolds to more" in (text_of(data, LIMIT_S).problem or "")
+        assert "decompresses to more" in (text_of(data, LIMIT_S).problem or "")
 
 
 @pytest.mark.parametrize("name", formats.KINDS)
