@@ -1,6 +1,6 @@
-"""Files below the roots, opened so that no link leads out of them and no pipe blocks; and what they are.
+"""Opens files below the roots, so that no link leads out of them and no pipe blocks, and detects their types.
 
-The kind of a file follows from its first bytes, its MIME type from those and its name.
+The kind of a file is derived from its first bytes, its MIME type from those and its name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PIECE: Final = 1024 * 1024
 
 
 def version_of(status: os.stat_result) -> str:
-    """What tells a file from what it was, or from what else it could be."""
+    """Return a string that distinguishes this version of a file from other versions and other files."""
     return f"{status.st_dev}-{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open file, where it truly is, and what tells it from what it was."""
+    """An open file, its real path, and its version."""
 
     file: BinaryIO
     path: str
@@ -37,7 +37,7 @@ class Opened:
     version: str
 
     def kind(self) -> tuple[MediaKind, str]:
-        """Its kind and its MIME type."""
+        """Return the kind and the MIME type."""
         return kind_of(os.path.basename(self.path), os.pread(self.file.fileno(), HEAD_BYTES, 0))
 
 
@@ -46,29 +46,30 @@ def opened(path: str, roots: Roots) -> Iterator[Opened]:
     """Open a regular file below the roots.
 
     Raises:
-        Forbidden: it is outside or denied, or a link leads there; also where it does not exist, so that nothing can be
-            learned of files outside.
-        OperationError: it is there and cannot be read, or is no file.
+        Forbidden: it is outside or denied, or a link leads there; also if it does not exist, so that nothing can be
+            learned about files outside.
+        OperationError: it exists but cannot be read, or is not a regular file.
     """
     try:
         real = "" if "\0" in path else os.path.realpath(_absolute(path, roots))
-        # Checked before it is opened, for to open some things does something; and after, for it may have changed.
+        # Checked before opening, since opening some things has side effects, and again after, since it may have
+        # changed.
         if not roots.holds(real):
             raise Forbidden(f"{path[:200]} is not below a root")
         roots.check(real)
         descriptor, status = roots.open(real)
     except OSError as error:
-        raise OperationError(f"{path[:200]} cannot be opened: {error.strerror}") from None
+        raise OperationError(f"cannot open {path[:200]}: {error.strerror}") from None
     except Denied:
         raise
     except OutsideRoots:
-        raise OperationError(f"{path[:200]} is not a file, or is another one by now") from None
+        raise OperationError(f"{path[:200]} is not a regular file, or has been replaced") from None
     with open(descriptor, "rb", buffering=0) as raw:
         yield Opened(raw, real, status, version_of(status))
 
 
 def _absolute(path: str, roots: Roots) -> str:
-    """A relative path is one below the first root that has such an entry."""
+    """Resolve a relative path against the first root that contains it."""
     if os.path.isabs(path):
         return path
     candidates = [os.path.join(root, path) for root in roots.reachable]
@@ -76,7 +77,7 @@ def _absolute(path: str, roots: Roots) -> str:
 
 
 def digest(file: BinaryIO, check: Callable[[], None]) -> bytes:
-    """SHA-256 of a file from its start; `check` is called now and then, and may raise to give up."""
+    """Return the SHA-256 of a whole file; `check` is called periodically and may raise to abort."""
     file.seek(0)
     found = hashlib.sha256()
     while piece := file.read(_PIECE):
@@ -89,7 +90,7 @@ MAX_COUNTED_BYTES: Final = 256 * 1024 * 1024
 
 
 def counts(file: BinaryIO, check: Callable[[], None]) -> dict[str, Any]:
-    """Lines, words and characters; `check` is called now and then, and may raise to give up."""
+    """Count lines, words and characters; `check` is called periodically and may raise to abort."""
     start = file.read(4)
     file.seek(0)
     encoding = "utf-8"
@@ -165,7 +166,7 @@ _BRANDS: Final = {
 }
 
 _ALIKE: Final = {
-    # Containers that hold either, told apart by the name alone.
+    # Containers for video or audio, distinguished only by name.
     ("video/x-matroska", ".webm"): (MediaKind.VIDEO, "video/webm"),
     ("video/x-matroska", ".mka"): (MediaKind.AUDIO, "audio/x-matroska"),
     ("audio/ogg", ".ogv"): (MediaKind.VIDEO, "video/ogg"),
@@ -175,13 +176,13 @@ _ALIKE: Final = {
 
 
 def kind_of(name: str, head: bytes) -> tuple[MediaKind, str]:
-    """The kind and the MIME type of a file with this name and these first bytes."""
+    """Return the kind and the MIME type of a file with this name and these first bytes."""
     kind, mime = _by_content(head)
     if mime:
         return _ALIKE.get((mime, os.path.splitext(name)[1].lower()), (kind, mime))
     guessed = mimetypes.guess_type(name, strict=False)[0]
     if is_text(head):
-        # A name may say which text it is, not that it is a picture.
+        # The name may refine the type of a text, but not make it a picture.
         textual = guessed is not None and (
             guessed.startswith("text/")
             or guessed.endswith(("+xml", "+json"))
@@ -214,13 +215,13 @@ def _by_content(head: bytes) -> tuple[MediaKind, str]:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether the first bytes of a file are UTF-8, or UTF-16 with a mark, and no control characters."""
+    """True if the first bytes of a file are UTF-8, or UTF-16 with a byte order mark, without control characters."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return True
     if not head or any(byte < 32 and byte not in b"\t\n\r\f\b\x1b" for byte in head[:8192]):
         return not head
     try:
-        # A character may be cut off at the end.
+        # The last character may be cut off.
         head[: max(1, len(head) - 3)].decode() if len(head) == HEAD_BYTES else head.decode()
     except UnicodeDecodeError as error:
         return len(head) == HEAD_BYTES and error.start >= len(head) - 8

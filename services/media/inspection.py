@@ -1,4 +1,4 @@
-"""Inspecting a file: from the cache, or made now by `decode`, which may die of it."""
+"""Inspects files: returns cached results, or has `decode` make them, which may crash on a file."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ T = TypeVar("T")
 
 MAX_CHANGES: Final = 3
 MAX_LENT: Final = 128
-"""Contents that wait for the decoder, each with an open file and a call in flight: half of those that this service may
-have, so that the decoder's own calls always find a place."""
+"""Most files waiting for the decoder, each with an open file and a call in flight. This is half of the calls that this
+service may have, so that the decoder's own calls always find room."""
 
 _MADE_OF: Final = (MediaKind.IMAGE, MediaKind.VIDEO, MediaKind.AUDIO, MediaKind.PDF, MediaKind.TEXT)
 
 
 class _Changed(Exception):
-    """It is another file by now than was looked at."""
+    """The file changed since it was opened."""
 
 
 class Inspection:
-    """Makes one thing at a time for each content."""
+    """Makes results, one at a time for each content."""
 
     def __init__(self, database: Database, roots: Roots, cache_bytes: int) -> None:
         self._database = database
@@ -48,14 +48,14 @@ class Inspection:
         self._reading = trio.CapacityLimiter(4)
         self._busy: weakref.WeakValueDictionary[bytes, trio.Lock] = weakref.WeakValueDictionary()
         self._lent: dict[str, int] = {}
-        """Descriptors of the files that `decode` has in hand, by their hashes."""
+        """Descriptors of the files that `decode` is working on, by their hashes."""
 
     async def inspect(self, path: str, ctx: Context) -> MediaInspection:
-        """Raises Forbidden, OperationError."""
+        """Raises Forbidden or OperationError."""
         for _ in range(MAX_CHANGES):
             with contextlib.suppress(_Changed):
                 return await self._inspect(path, ctx)
-        raise OperationError(f"{path[:200]} changes again and again while it is looked at")
+        raise OperationError(f"{path[:200]} keeps changing while it is being inspected")
 
     async def _inspect(self, path: str, ctx: Context) -> MediaInspection:
         def look() -> tuple[str, int, str, MediaKind, str]:
@@ -81,7 +81,7 @@ class Inspection:
         )
 
     async def _read(self, path: str, version: str, work: Callable[[BinaryIO, Callable[[], None]], T]) -> T:
-        """What `work` makes of a file.  Raises _Changed."""
+        """Return the result of `work` for a file. Raises _Changed."""
 
         def read() -> T:
             with opened(path, self._roots) as found:
@@ -107,7 +107,7 @@ class Inspection:
         if kept:
             if kept[0].used_at < (now := time.time()) - store.USE_STEP_S:
                 with contextlib.suppress(DiskFull):
-                    # Answered on a full disk as well; only the age in the cache is not renewed.
+                    # Also answered on a full disk; only the time of last use is not updated.
                     use = "UPDATE content SET used_at=? WHERE hash=?"
                     await self._database.write(lambda db: db.execute(use, (now, hash_)).fetchall())
             return kept[0]
@@ -118,9 +118,9 @@ class Inspection:
         return await self._database.write(lambda db: store.keep(db, hash_, made, self._cache_bytes))
 
     async def _decoded(self, path: str, version: str, kind: MediaKind, hash_: str, ctx: Context) -> Decoded:
-        """Raises _Changed; LinckiaError where the decoder is not there for now."""
+        """Raises _Changed, or LinckiaError if the decoder is unavailable."""
         if len(self._lent) >= MAX_LENT:
-            raise Overloaded(f"{MAX_LENT} files wait for the decoder; try again shortly", retry_after_ms=1000)
+            raise Overloaded(f"{MAX_LENT} files are waiting for the decoder; try again shortly", retry_after_ms=1000)
         descriptor = await self._read(path, version, lambda file, check: os.dup(file.fileno()))
         self._lent[hash_] = descriptor
         try:
@@ -136,16 +136,16 @@ class Inspection:
         return made
 
     async def part(self, params: MediaBytes) -> bytes:
-        """Of a file that is being decoded.  Raises OperationError where it is not, or cannot be read."""
+        """Return part of a file that is being decoded. Raises OperationError if it is not, or cannot be read."""
         lent = self._lent.get(params.hash)
         if lent is None:
             raise OperationError("this file is not being decoded")
-        # Its own: the other one may be closed, and its number another file's, before a thread has read.
+        # Use a duplicate: the original may be closed, and its number reused, before a thread has read.
         descriptor = os.dup(lent)
         try:
             read = partial(os.pread, descriptor, params.limit, params.offset)
             return await trio.to_thread.run_sync(read, limiter=self._reading)
         except OSError as error:
-            raise OperationError(f"the file cannot be read: {error.strerror}") from None
+            raise OperationError(f"cannot read the file: {error.strerror}") from None
         finally:
             os.close(descriptor)

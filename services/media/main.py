@@ -1,4 +1,4 @@
-"""The service `media`: what files are, what is made from them, and their bytes for the web."""
+"""The service `media`: file types, derived pictures and metadata, and file contents for the web."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ARTIFACT = re.compile(r"cache/([0-9a-f]{2})/([0-9a-f]{2})/(\1\2[0-9a-f]{60})/([
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Of the table `services.media`."""
+    """Settings of `[services.media]`."""
 
     cache_bytes: Annotated[int, Meta(gt=0)] = 1024**3
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open.  Raises msgspec.ValidationError where a setting is no good."""
+    """Open the service; ready once the database is open. Raises msgspec.ValidationError if a setting is invalid."""
     cache_bytes = msgspec.convert(env.settings, Settings).cache_bytes
     database = await env.opened(Database, env.data_dir / "media.db", store.SCHEMA, kind=Kind.DERIVED)
     yield Handlers(Media(database, env.roots, cache_bytes))
@@ -99,10 +99,10 @@ class Media:
         query = "SELECT data FROM picture WHERE hash=? AND name=?"
         found: bytes | None = await self._database.read(lambda db: db.execute(query, (hash_, name)).get)
         if found is None:
-            raise OperationError(f"there is no artefact {name} of {hash_.hex()}; `inspect` makes and names them")
+            raise OperationError(f"no artefact {name} of {hash_.hex()}; `inspect` creates and lists artefacts")
         return found
 
-    # What was made from contents, as resources: read from the cache, without a mark that it was used
+    # Results as resources: read from the cache, without updating the time of last use
 
     @handles(ops.AllMetadata)
     async def all_metadata(self, params: ops.AllMetadata, ctx: Context) -> ops.MetadataRecords:
@@ -135,8 +135,8 @@ class Media:
         found = await self._database.read(lambda db: store.contents(db, "AND hash=?", bytes.fromhex(params.hash)))
         if not found:
             raise InvalidParams(
-                f"`hash`: nothing was made from a content {params.hash}; `inspect` makes it, and"
-                " synthesis://metadata lists what there is",
+                f"`hash`: no metadata for the content {params.hash}; `inspect` creates it, and"
+                " synthesis://metadata lists the existing ones",
                 field="hash",
             )
         return _record(found[0])

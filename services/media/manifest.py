@@ -1,4 +1,4 @@
-"""`media` as the kernel sees it."""
+"""The manifest of `media`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MANIFESTS = (
         stall_s=STALL_S,
         memory_limit_bytes=GIB,
         disk_limit_bytes=8 * GIB,
-        # The decoder asks for the bytes of each file that waits for it.
+        # The decoder requests the bytes of each file that waits for it.
         in_flight=256,
         roots=Roots.READ,
         rests=True,

@@ -1,6 +1,7 @@
-"""What was made from contents: one SQLite file with the pictures in it, a cache that can be made again at any time.
+"""The cache of results derived from file contents: one SQLite file, including pictures, that can be recreated at any
+time.
 
-The functions work within a transaction of the caller's.
+All functions work within a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from linckia.services.media.manifest import SCHEMA_VERSION
 from linckia.services.runtime.database import Schema
 
 VERSION: Final = 1
-"""Of the results: with another version, each is made again."""
+"""Version of the results; those of another version are recreated."""
 
 MAX_SEEN: Final = 500_000
 
 USE_STEP_S: Final = 3600.0
-"""How exact the time of the last use is: to note every use would cost an fsync each."""
+"""Precision of the time of last use: recording every use would cost an fsync each."""
 
 PICTURE: Final = "name, type, width, height, metadata, length(data)"
 """The columns that `artifact_of` takes."""
@@ -40,7 +41,7 @@ CREATE TABLE picture(
     height INTEGER NOT NULL, metadata BLOB NOT NULL, data BLOB NOT NULL, PRIMARY KEY(hash, name)
 );
 
--- The hash of a file that is still the same, so that it need not be read again.
+-- The hash of each known version of a file, so that it need not be read again.
 CREATE TABLE seen(version TEXT PRIMARY KEY, hash BLOB NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 """,
 )
@@ -57,7 +58,7 @@ class Content(NamedTuple):
 
 
 def contents(db: apsw.Connection, which: str, *values: apsw.SQLiteValue) -> list[Content]:
-    """The results that are kept, as far as SQL says `which`."""
+    """Return the cached results that match the SQL condition `which`."""
     query = f"SELECT hash, metadata, problem, used_at FROM content WHERE version=? {which}"
     rows = list(db.execute(query, (VERSION, *values)))
     return [
@@ -75,13 +76,13 @@ def has_hash(db: apsw.Connection, version: str, hash_: bytes) -> None:
 
 
 def artifacts(db: apsw.Connection, hash_: bytes) -> list[MediaArtifact]:
-    """The pictures of a content, without their bytes."""
+    """Return the pictures of a content, without their bytes."""
     rows = db.execute(f"SELECT {PICTURE} FROM picture WHERE hash=? ORDER BY position", (hash_,))
     return [artifact_of(hash_, *row) for row in rows]
 
 
 def thumbnail(db: apsw.Connection, version: str) -> str:
-    """What the thumbnail of a file is known by; empty where it is not known to have one."""
+    """Return the artefact path of a file's thumbnail; empty if none is known."""
     row = db.execute(
         "SELECT picture.hash, name FROM seen JOIN picture ON picture.hash = seen.hash"
         " WHERE version=? AND type=? ORDER BY position LIMIT 1",
@@ -91,7 +92,7 @@ def thumbnail(db: apsw.Connection, version: str) -> str:
 
 
 def keep(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> Content:
-    """Keep what was made, and drop what was not asked for longest where it gets more than `cache_bytes`."""
+    """Cache a result, and evict the least recently used ones beyond `cache_bytes`."""
     encoded = msgspec.json.encode(made.metadata)
     size = len(encoded) + sum(len(each.data) for each in made.pictures)
     now = time.time()
@@ -114,7 +115,7 @@ def keep(db: apsw.Connection, hash_: bytes, made: Decoded, cache_bytes: int) -> 
 def artifact_of(
     hash_: bytes, name: str, kind: str, width: int, height: int, metadata: bytes, size: int
 ) -> MediaArtifact:
-    """A picture of a content, from the columns of its row."""
+    """Build a picture's description from the columns of its row."""
     return MediaArtifact(
         name=name, type=kind, mime_type="image/jpeg", path=artifact_path(hash_, name), width=width, height=height,
         size=size, metadata=msgspec.json.decode(metadata),
@@ -122,6 +123,6 @@ def artifact_of(
 
 
 def artifact_path(hash_: bytes, name: str) -> str:
-    """What an artefact is known by outside."""
+    """Return the public path of an artefact."""
     text = hash_.hex()
     return f"cache/{text[:2]}/{text[2:4]}/{text}/{name}"
