@@ -1,14 +1,14 @@
-"""The rule that decides everything: apply a candidate edit and find out whether it did what was asked and nothing else.
+"""The central rule: apply a candidate edit, and check that it did what was asked and nothing else.
 
-An edit is right when the bytes outside its splices are the same bytes (they are copied, and compared) and the result
-parses to the expected events, with the expected comments, every alias still at the node it stood for.
+An edit is right if the bytes outside its splices are unchanged (they are copied, and compared) and the result parses to
+the expected events, with the expected comments, and every alias still refers to the same node.
 
-Of a large file only the lines are read again that an edit can have changed. The parser goes from left to right, and at
-the line where an entry of a block collection begins all that it knows is the stack of open collections. So where an
-edit lies behind the first character of such an entry and before the line of a later one, only the lines between need to
-be read: if they hold entries of a collection at the same column and end complete, the parser reaches the later line in
-the state in which it was before, and all that follows reads as it did. Anything that does not fit this exactly (a pair
-left open, a byte order mark, a document marker) is left to a full read.
+In a large file, only the lines that an edit can have changed are parsed again. The parser works from left to right, and
+at the line where an entry of a block collection begins, its whole state is the stack of open collections. So if an edit
+lies after the first character of such an entry and before the line of a later one, only the lines in between need to be
+parsed: if they contain entries of a collection at the same column and end complete, the parser reaches the later line
+in the same state as before, and everything after it parses as it did. Anything that does not fit this exactly (an open
+pair, a byte order mark, a document marker) causes a full parse.
 """
 
 from array import array
@@ -24,7 +24,7 @@ from linckia.services.yaml.syntax.tokens import COLON
 from linckia.services.yaml.tree import Place, Tree
 
 _FIRST: Final = attrgetter("first")
-_SMALL: Final = 32 * 1024  # characters: read whole in some milliseconds
+_SMALL: Final = 32 * 1024  # characters: parsed whole in some milliseconds
 
 
 class Splice(NamedTuple):
@@ -36,8 +36,8 @@ class Splice(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What an edit must come to: the source's events from `start` to `stop` replaced by `events`, and its comments
-    with those at the indices `dropped` gone and `added` present."""
+    """What an edit must result in: the source's events from `start` to `stop` replaced by `events`, and its comments
+    without those at the indices `dropped` and with `added`."""
 
     start: int
     stop: int
@@ -49,7 +49,7 @@ class Expected(NamedTuple):
 def first_right(
     tree: Tree, candidates: Iterable[Sequence[Splice]], expected: Expected, refusal: str | Callable[[], str]
 ) -> Tree:
-    """The tree after the first of the candidates that is right. Raises YamlError (-32003) with `refusal`."""
+    """Return the tree after the first candidate that is right. Raises YamlError (-32003) with `refusal`."""
     for splices in candidates:
         edited = check(tree, splices, expected)
         if edited is not None:
@@ -58,7 +58,7 @@ def first_right(
 
 
 def _apply(text: str, splices: Iterable[Splice]) -> str | None:
-    """The text after the splices, or None where they overlap."""
+    """Return the text after the splices, or None if they overlap."""
     out: list[str] = []
     at = 0
     for start, stop, new in sorted(splices, key=itemgetter(0, 1)):
@@ -71,9 +71,9 @@ def _apply(text: str, splices: Iterable[Splice]) -> str | None:
 
 
 def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: bool | None = None) -> Tree | None:
-    """The edited tree where the edit is right, else None.
+    """Return the edited tree if the edit is right, else None.
 
-    `whole` tells whether the whole result is read again; by default a large file is read only where it can have
+    `whole` says whether to parse the whole result again; by default a large file is parsed only where it can have
     changed.
     """
     stream = tree.stream
@@ -88,7 +88,7 @@ def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: b
     result = _parsed(edited, stream) if segment is None else _read_segment(tree, segment, edited)
     if result is None:
         return None
-    # From here on only what was read again is compared: events `first` to `last`, characters `low` to `high`.
+    # From here on only the part parsed again is compared: events `first` to `last`, characters `low` to `high`.
     low, high, first, last = (0, len(tree.text), 0, len(stream.events)) if segment is None else segment[:4]
     count = len(new)
     moved = count - (stop - start)
@@ -113,7 +113,7 @@ def check(tree: Tree, splices: Sequence[Splice], expected: Expected, *, whole: b
 
 
 def _parsed(text: str, like: Stream, depth: int = 0, tags: dict[str, str] | None = None) -> Stream | None:
-    """A text read under the rules that `like` was read under, `depth` levels down; None where it is not YAML."""
+    """Parse a text under the same rules as `like`, `depth` levels down; None if it is not YAML."""
     try:
         return parse(text, max_depth=like.max_depth - depth, lenient_closers=like.lenient, tags=tags)
     except SyntaxFault:
@@ -121,7 +121,7 @@ def _parsed(text: str, like: Stream, depth: int = 0, tags: dict[str, str] | None
 
 
 def _names(events: list[Event]) -> bool:
-    """Whether any of the events has an anchor or is an alias."""
+    """True if any of the events has an anchor or is an alias."""
     return any(event[3] is not None or event[0] == ALIAS for event in events)
 
 
@@ -145,8 +145,11 @@ def _aliases_kept(before: Tree, after: Tree, expected: Expected) -> bool:
 
 
 class _Segment(NamedTuple):
-    """Whole lines of a text, from offset `start` to `stop`, that hold the events `first` up to `last` (excluded), which
-    are entries of a block collection: the last of `above`, the document and the collections around them."""
+    """Whole lines of a text, from offset `start` to `stop`, with the events `first` up to `last` (excluded).
+
+    The events are entries of a block collection, the last one in `above`, which contains the document and the enclosing
+    collections.
+    """
 
     start: int
     stop: int
@@ -156,7 +159,8 @@ class _Segment(NamedTuple):
 
 
 def _find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> _Segment | None:
-    """The smallest segment around an edit of the characters from `low` to `high` and the events `start` to `stop`."""
+    """Return the smallest segment around an edit of the characters from `low` to `high` and the events `start` to
+    `stop`."""
     stream = tree.stream
     document = stream.document_of(start)
     if document is None or stop > document.close:
@@ -168,7 +172,7 @@ def _find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> _Se
     while tree.is_block_collection(node) and node < start and high <= end:
         children = tree.children(node)
         above.append(node)
-        # The last child whose events begin at or before the edit's, and the first one behind them.
+        # The last child that begins at or before the edit, and the first one after it.
         at = max(bisect_right(children, start, key=_FIRST) - 1, 0)
         following = bisect_left(children, stop, key=_FIRST)
         inside = children[at]
@@ -192,12 +196,12 @@ def _find_segment(tree: Tree, low: int, high: int, start: int, stop: int) -> _Se
 
 
 def _of_segment(stream: Stream, low: int, high: int) -> tuple[int, int]:
-    """Which of the comments begin from `low` on and before `high`: the first's index, and the one behind the last's."""
+    """Return the range of indices of the comments that begin between `low` (included) and `high`."""
     return bisect_left(stream.comments, (low,)), bisect_left(stream.comments, (high,))
 
 
 def _begins_line(tree: Tree, place: Place, offset: int) -> bool:
-    """Whether an entry is one that begins its line: an implicit key with something to it, or a dash."""
+    """True if an entry begins its line: an implicit key with a value, or a dash."""
     stream = tree.stream
     if tree.text[tree.line_start(offset) : offset].strip(" "):
         return False
@@ -206,12 +210,12 @@ def _begins_line(tree: Tree, place: Place, offset: int) -> bool:
 
 
 def _entry_offset(tree: Tree, place: Place) -> int:
-    """The offset where an entry begins: its key (behind a ?), or its dash."""
+    """Return the offset where an entry begins: its key (after a ?), or its dash."""
     return tree.stream.starts[place.key] if place.key >= 0 else tree.dash_stop(place) - 1
 
 
 def _read_segment(tree: Tree, segment: _Segment, edited: str) -> Stream | None:
-    """The whole edited stream by reading only the segment again; None where the segment does not read as such."""
+    """Return the edited stream by parsing only the segment again; None if the segment does not parse on its own."""
     stream = tree.stream
     stop = segment.stop + len(edited) - len(tree.text)
     text = edited[segment.start : stop]
@@ -235,12 +239,12 @@ def _read_segment(tree: Tree, segment: _Segment, edited: str) -> Stream | None:
 
 
 def _graft(stream: Stream, segment: _Segment, part: Stream, edited: str) -> Stream:
-    """The edited stream: the old one with the segment's events and offsets replaced, and what follows moved."""
+    """Return the edited stream: the old one with the segment's events and offsets replaced, and the rest shifted."""
     first, last, base = segment.first, segment.last, segment.start
     by = len(edited) - len(stream.text)
     count = len(part.events) - 4  # without the document's and the collection's own events
     moved = count - (last - first)
-    # Collections whose last entry is in the segment end where that entry now does; all else behind it moves.
+    # Collections whose last entry is in the segment end where that entry now ends; everything after it is shifted.
     run = last
     while stream.events[run][0] in (SEQUENCE_END, MAPPING_END):
         run += 1

@@ -1,4 +1,4 @@
-"""Comments of a node, those on the lines directly above it and the one beside it: read, written, taken out with it."""
+"""Comments of a node, on the lines directly above it and after it on its line: reading, writing, and deleting them."""
 
 from linckia.services.yaml.check import Expected, Splice, check, first_right
 from linckia.services.yaml.errors import NotApplicable
@@ -9,8 +9,8 @@ from linckia.services.yaml.tree import Place, Tree
 
 
 def read_comments(tree: Tree, document: Document, place: Place) -> tuple[str | None, str | None]:
-    """The comments above the node at `place` (several lines joined by LF) and beside it, without their # and the space
-    after it; None where there is none."""
+    """Return the comments above the node at `place` (several lines joined by LF) and beside it, each without its # and
+    the space after it; None if missing."""
     above = _above(tree, _first_line(tree, place))
     beside = _beside(tree, document, place)
     comments = tree.stream.comment_texts()
@@ -23,7 +23,7 @@ def read_comments(tree: Tree, document: Document, place: Place) -> tuple[str | N
 def write_comments(
     tree: Tree, document: Document, place: Place, *, above: str | None = None, beside: str | None = None
 ) -> Tree:
-    """The tree with the comments of a node replaced; None leaves one as it is, "" takes it away.
+    """Return the tree with the comments of a node replaced; None keeps a comment, "" removes it.
 
     Raises YamlError (-32003).
     """
@@ -56,15 +56,16 @@ def write_comments(
             splices.append(Splice(stop, stop, "  " + text))
         if text:
             added.append(text)
-    refusal = "a comment cannot stand here without changing something else in the file"
+    refusal = "a comment here would change something else in the file"
     return first_right(tree, [splices], Expected(0, 0, [], frozenset(dropped), added), refusal)
 
 
 def without_own_comments(tree: Tree, document: Document, place: Place) -> Tree:
-    """The tree without the comments that belong to the entry at `place` and would be left behind by its deletion.
+    """Return the tree without the comments that belong to the entry at `place`, and would be left behind by its
+    deletion.
 
-    They are the lines directly above it at its indentation, unless they begin the file, and its trailing comment with
-    the lines that continue it. Returns `tree` itself if there are none.
+    These are the lines directly above it at its indentation, unless they begin the file, and its trailing comment with
+    the lines that continue it. Returns `tree` itself without any.
     """
     stream = tree.stream
     splices: list[Splice] = []
@@ -89,16 +90,17 @@ def without_own_comments(tree: Tree, document: Document, place: Place) -> Tree:
 
 
 def after_last_line(tree: Tree, at: int) -> int:
-    """The offset after the line of `at` and the comment lines below it that continue its trailing comment."""
+    """Return the offset after the line of `at` and the comment lines below it that continue its trailing comment."""
     index = _by_line(tree).get(tree.line_start(at))
     more = [] if index is None or tree.stream.comments[index][0] < at else _continuation(tree, index)
     return tree.next_line(tree.stream.comments[more[-1]][0] if more else at)
 
 
 def comments_stop(tree: Tree, at: int, column: int) -> int:
-    """The end of the line of `at`, or of the comment lines directly below it that are indented deeper than `column`.
+    """Return the end of the line of `at`, or of the comment lines directly below it that are indented deeper than
+    `column`.
 
-    Those lines continue the trailing comment, or belong to what the entry above holds.
+    Those lines continue the trailing comment, or belong to the content of the entry above.
     """
     stream = tree.stream
     stop = tree.line_stop(at)
@@ -115,7 +117,7 @@ def comments_stop(tree: Tree, at: int, column: int) -> int:
 
 
 def _own_above(tree: Tree, place: Place) -> list[int]:
-    """The comments directly above an entry that are its own, in order."""
+    """Return the comments directly above an entry that are its own, in order."""
     stream = tree.stream
     start = stream.starts[place.key] if place.key >= 0 else _first_offset(tree, place)
     line = tree.line_start(start)
@@ -128,13 +130,13 @@ def _own_above(tree: Tree, place: Place) -> list[int]:
         if at - tree.line_start(at) != column:
             break
         own.insert(0, index)
-    # What begins the file is about the file: a licence, a modeline.
+    # A comment at the start of the file is about the file: a licence, a modeline.
     is_head = bool(own) and not tree.text[: stream.comments[own[0]][0]].strip(" \t\r\n\ufeff")
     return [] if is_head else own
 
 
 def _last_inside(tree: Tree, place: Place) -> Place:
-    """The entry on whose line a block collection ends, however deep; else `place` itself."""
+    """Return the entry on whose line a block collection ends, however deep; otherwise `place` itself."""
     while tree.is_block_collection(place.node) and (inside := tree.children(place.node)):
         place = inside[-1]
     return place
@@ -146,7 +148,7 @@ def _first_offset(tree: Tree, place: Place) -> int:
 
 
 def _shares_line(tree: Tree, place: Place) -> bool:
-    """Whether another entry of its flow collection begins on the line where this one ends."""
+    """True if another entry of its flow collection begins on the line where this one ends."""
     if not tree.is_flow(place.parent):
         return False
     siblings = tree.children(place.parent)
@@ -156,7 +158,7 @@ def _shares_line(tree: Tree, place: Place) -> bool:
 
 
 def _continuation(tree: Tree, index: int) -> list[int]:
-    """The comment lines directly below a trailing comment, aligned with it."""
+    """Return the comment lines directly below a trailing comment that are aligned with it."""
     stream = tree.stream
     start = stream.comments[index][0]
     line = tree.line_start(start)
@@ -172,12 +174,12 @@ def _continuation(tree: Tree, index: int) -> list[int]:
 
 
 def _width(text: str) -> int:
-    """The column at which a text ends, with a tab stop every eight."""
+    """Return the column at which a text ends, with a tab stop every eight."""
     return len(text.expandtabs(8))
 
 
 def _by_line(tree: Tree) -> dict[int, int]:
-    """The last comment of each line, by the offset at which the line begins."""
+    """Return the last comment of each line, by the offset at which the line begins."""
     return {tree.line_start(start): index for index, (start, _) in enumerate(tree.stream.comments)}
 
 
@@ -192,7 +194,7 @@ def _comment(text: str) -> str:
 
 
 def _first_line(tree: Tree, place: Place) -> int:
-    """Where the line begins on which the entry of a node does."""
+    """Return the offset of the line on which a node's entry begins."""
     stream = tree.stream
     if place.key >= 0:
         return tree.line_start(stream.starts[place.key])
@@ -200,7 +202,7 @@ def _first_line(tree: Tree, place: Place) -> int:
 
 
 def _above(tree: Tree, line: int) -> list[int]:
-    """The comments on the lines straight above a line, in order."""
+    """Return the comments on the lines directly above a line, in order."""
     by_line = _by_line(tree)
     out: list[int] = []
     while line > 0:
@@ -214,7 +216,8 @@ def _above(tree: Tree, line: int) -> list[int]:
 
 
 def _beside_at(tree: Tree, document: Document, place: Place) -> int:
-    """An offset on the line whose end is beside the node: its key's line for a block value, else its last line."""
+    """Return an offset on the line whose end is beside the node: its key's line for a block value, else its last
+    line."""
     stream = tree.stream
     if tree.is_block_scalar(place.node):
         return stream.bodies[place.node]

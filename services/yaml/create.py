@@ -1,4 +1,4 @@
-"""Creating what a path names and the file does not have yet: new keys, with the mappings between, and new items."""
+"""Creates what a path names but the file lacks: new keys, with the mappings in between, and new items."""
 
 import json
 import re
@@ -17,14 +17,14 @@ from linckia.services.yaml.tree import Place, Tree
 
 _MEANS_MORE: Final = frozenset(["yes", "no", "on", "off", "true", "false", "null"])
 _TEXT: Final = re.compile(r"[^\W\d_][^\x00-\x1f\x7f-\xa0:?#,\[\]{}\"\\|<>`\u2028\u2029\ufeff\ufffe\uffff]*(?<! )")
-"""What begins with a letter is no number and no date, be it YAML 1.1 or 1.2."""
+"""Text that begins with a letter is neither a number nor a date, in YAML 1.1 and 1.2."""
 _NOT_PRINTED: Final = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""Line breaks of YAML 1.1, and what no reader takes, beyond what JSON escapes."""
-_SAMPLE: Final = 2000  # events looked at to find out how a file writes its keys
+"""Line breaks of YAML 1.1, and characters that no reader accepts, beyond those that JSON escapes."""
+_SAMPLE: Final = 2000  # events examined to find out how a file writes its keys
 
 
 def key_source(key: Key, *, flow: bool, quoted: bool) -> str:
-    """How a new key is written: plain where that means the same, else in double quotes."""
+    """Return the source of a new key: plain if that means the same, otherwise in double quotes."""
     name = key.name
     if not quoted and (not key.quoted or is_plainly_text(name)) and _is_plain(name, flow):
         return name
@@ -32,12 +32,12 @@ def key_source(key: Key, *, flow: bool, quoted: bool) -> str:
 
 
 def is_plainly_text(value: str) -> bool:
-    """Whether readers of any version of YAML take it for text, in brackets as well, where no quotes say so."""
+    """True if readers of any YAML version take unquoted text for a string, in brackets as well."""
     return _TEXT.fullmatch(value) is not None and value.casefold() not in _MEANS_MORE
 
 
 def in_quotes(value: str) -> str:
-    """Text in double quotes, on one line for readers of any version of YAML."""
+    """Put text in double quotes, on one line, for readers of any YAML version."""
     return _NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
@@ -52,16 +52,16 @@ def _is_plain(name: str, flow: bool) -> bool:
 
 
 def key_event(source: str) -> Event:
-    """The event of a key as `key_source` wrote it."""
+    """Return the event of a key as `key_source` wrote it."""
     return parse(source).events[1]
 
 
 def create(
     tree: Tree, document: Document, parent: Place, keys: list[Key], fragment: Fragment, *, json_file: bool
 ) -> Tree:
-    """The tree with `fragment` at `keys` under `parent`, an existing mapping or null. Raises YamlError (-32003).
+    """Return the tree with `fragment` at `keys` under `parent`, an existing mapping or null. Raises YamlError (-32003).
 
-    `json_file` says that new keys are quoted where no key shows what the file does.
+    With `json_file`, new keys are quoted if there is no other key to follow.
     """
     if not tree.is_null(parent.node):
         return _insert_entry(tree, document, parent, keys, fragment, json_file)
@@ -72,13 +72,13 @@ def create(
     else:
         lines = _block_entry(keys, fragment, Style(tree), 0)
         if lines is None:
-            raise NotApplicable(f"the value cannot be indented to stand under {show_path([*keys])}")
+            raise NotApplicable(f"the value cannot be indented to fit under {show_path([*keys])}")
         source = "\n".join(lines)
     return replace_value(tree, document, parent, read_fragment(source, document.tags))
 
 
 def create_first(tree: Tree, keys: list[Key], fragment: Fragment) -> Tree:
-    """The tree of a stream without any document, with a first document of `fragment` at `keys`."""
+    """Return the tree of a stream without documents after adding a document with `fragment` at `keys`."""
     style = Style(tree)
     lines = _block_entry(keys, fragment, style, 0) if keys else None
     if lines is None:
@@ -93,11 +93,11 @@ def create_first(tree: Tree, keys: list[Key], fragment: Fragment) -> Tree:
         opened = [(MAPPING, "", "", None, None), *opened, CLOSING[MAPPING]]
     events: list[Event] = [(0, "", "", None, None), *opened, (1, "", "", None, None)]
     expected = Expected(0, 0, events, added=fragment.comments)
-    return first_right(tree, [[Splice(size, size, block)]], expected, "the value cannot stand at the top of this file")
+    return first_right(tree, [[Splice(size, size, block)]], expected, "the value cannot be at the top of this file")
 
 
 def _block_entry(keys: list[Key], fragment: Fragment, style: Style, column: int) -> list[str] | None:
-    """The lines of `keys` with the fragment under the last, where the first key stands at `column`."""
+    """Return the lines of `keys` with the fragment under the last one; the first key is at `column`."""
     lines = [
         " " * (column + number * style.unit) + key_source(key, flow=False, quoted=False) + ":"
         for number, key in enumerate(keys)
@@ -124,7 +124,7 @@ def _flow_entry(keys: list[Key], fragment: Fragment, quoted: bool, colon: str) -
 
 
 def _quotes_keys(tree: Tree, document: Document) -> bool:
-    """Whether the flow mappings of a document quote all their keys, as JSON does; false where there is no key."""
+    """True if all keys of a document's flow mappings are quoted, as in JSON; False if there are no keys."""
     events = tree.stream.events
     nodes = range(document.event + 1, min(document.close, document.event + _SAMPLE))
     flow = (node for node in nodes if events[node][0] == MAPPING and tree.is_flow(node))
@@ -133,7 +133,7 @@ def _quotes_keys(tree: Tree, document: Document) -> bool:
 
 
 def _nested_events(keys: list[Key], fragment: Fragment, *, flow: bool, quoted: bool) -> list[Event]:
-    """The events of an entry: each key but the first inside a mapping of its own."""
+    """Return the events of an entry: each key but the first inside a mapping of its own."""
     opening: Event = (MAPPING, "{}" if flow else "", "", None, None)
     events: list[Event] = []
     for key in keys:
@@ -163,12 +163,12 @@ def _insert_entry(
         tree,
         candidates,
         Expected(close, close, events, added=fragment.comments),
-        f"the key {keys[0].name!r} cannot be added with this value without changing something else in the file",
+        f"adding the key {keys[0].name!r} with this value would change something else in the file",
     )
 
 
 def _colon(tree: Tree, mapping: int) -> str:
-    """The colon as the mapping writes it: without a space in dense JSON."""
+    """Return the colon as the mapping writes it: without a space in dense JSON."""
     text = tree.text
     for child in tree.children(mapping):
         start = tree.stream.starts[child.node]
@@ -180,19 +180,20 @@ def _colon(tree: Tree, mapping: int) -> str:
 
 
 def insertions_block(tree: Tree, collection: int, lines: list[str]) -> list[list[Splice]]:
-    """New lines after the last entry of a block collection and its comments, before blank lines and other comments."""
+    """Insert lines after the last entry of a block collection and its comments, before blank lines and other
+    comments."""
     stop = tree.stream.stops[collection]
     line_break = Style(tree).line_break(tree.stream.bodies[collection])
     block = line_break.join(lines)
     if stop > tree.stream.bodies[collection] and tree.text[stop - 1] in "\r\n":
-        # The entry ends with kept blank lines: they are content, and the new line begins right after them.
+        # The entry ends with kept blank lines, which are content: the new line begins right after them.
         return [[Splice(stop, stop, block + line_break)]]
     at = comments_stop(tree, stop, tree.column(collection))
     return [[Splice(at, at, line_break + block)]]
 
 
 def insertions_flow(tree: Tree, collection: int, entry: str) -> list[list[Splice]]:
-    """A new last entry of a flow collection, on a line of its own where the entries have one each."""
+    """Insert a new last entry in a flow collection, on a line of its own if the other entries have one each."""
     text = tree.text
     stream = tree.stream
     children = tree.children(collection)

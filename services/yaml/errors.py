@@ -1,7 +1,7 @@
-"""The one exception of the YAML library, with the error codes that its callers see.
+"""The only exception of the YAML library, with the error codes that its callers see.
 
-Every refusal is a `YamlError`: its code says which kind, its message says where (line:column, path) and what would be
-right. An operation that raises it has changed nothing.
+Every refusal is a `YamlError`: its code is the kind of error, its message says where (line:column, path) and what would
+be right. An operation that raises it has changed nothing.
 """
 
 from enum import IntEnum
@@ -10,7 +10,7 @@ from linckia.proto.errors import OperationError
 
 
 class Code(IntEnum):
-    """Error codes of the YAML operations, as JSON-RPC carries them."""
+    """Error codes of the YAML operations, as in JSON-RPC."""
 
     IO = -32000
     PARSE = -32001
@@ -20,9 +20,9 @@ class Code(IntEnum):
 
 
 class YamlError(OperationError):
-    """A refusal, with one line for the caller.
+    """A refusal, with a one-line message for the caller.
 
-    `data` are the content hashes `expected` and `found` of a refused `if_match`.
+    `data` contains the content hashes `expected` and `found` of a failed `if_match`.
     """
 
     def __init__(self, code: Code, message: str, data: dict[str, str] | None = None) -> None:
@@ -39,7 +39,7 @@ class NotApplicable(YamlError):
 
 
 class SyntaxFault(Exception):
-    """Text that is not YAML 1.2: what is wrong, and the character offset where it was noticed."""
+    """Text that is not YAML 1.2: the reason, and the character offset at which it was noticed."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class SyntaxFault(Exception):
 
 
 def line_and_column(text: str, offset: int) -> tuple[int, int]:
-    """The 1-based line and column (in characters) of an offset; LF, CR and CRLF end a line, nothing else does."""
+    """Return the 1-based line and column (in characters) of an offset. Only LF, CR and CRLF end a line."""
     head = text[:offset]
     line = 1 + head.count("\n") + head.count("\r") - head.count("\r\n")
     return line, offset - max(head.rfind("\n"), head.rfind("\r"))

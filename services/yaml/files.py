@@ -1,4 +1,4 @@
-"""Files on disk: named by their real path, which must lie under a root, read whole, and decoded.
+"""Files on disk: identified by their real path, which must be below a root, read whole, and decoded.
 
 The text is UTF-8 with or without a byte order mark, or UTF-16 of either order. Decoding is strict, so encoding the text
 again gives the same bytes; a byte order mark is the text's first character.
@@ -19,9 +19,9 @@ DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
-    """The real path of a file under the roots; a relative one is looked for in each.
+    """Return the real path of a file below the roots; a relative path is looked up in each.
 
-    Raises YamlError (-32000), and Denied where it may not be read, or not be written.
+    Raises YamlError (-32000), and Denied if it may not be read, or written.
     """
     reason = "there are no roots"
     for root in roots.reachable:
@@ -36,25 +36,25 @@ def resolve(roots: Roots, file: str, *, write: bool = False) -> Path:
                 raise YamlError(Code.IO, f"{file} is outside the roots: {', '.join(roots.reachable)}")
             roots.check(str(real), write=write, field="file")
             return real
-    raise YamlError(Code.IO, f"{file!r} cannot be read: {reason}")
+    raise YamlError(Code.IO, f"cannot read {file!r}: {reason}")
 
 
 @contextlib.contextmanager
 def told(path: Path, max_bytes: int) -> Iterator[None]:
-    """Have what goes wrong with a file told as a YamlError: -32000, or -32001 for one over the cap."""
+    """Convert file errors to YamlError: -32000, or -32001 for a file over the size limit."""
     try:
         yield
     except OSError as fault:
-        raise YamlError(Code.IO, f"{path} cannot be read: {fault.strerror}") from None
+        raise YamlError(Code.IO, f"cannot read {path}: {fault.strerror}") from None
     except (OutsideRoots, Contended) as fault:
         raise YamlError(Code.IO, str(fault)) from None
     except TooLarge:
-        raise YamlError(Code.PARSE, f"{path} is larger than {max_bytes} bytes, the most that is parsed") from None
+        raise YamlError(Code.PARSE, f"{path} is larger than the limit of {max_bytes} bytes") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The content of one file. `digest` is the SHA-256 of the bytes, in hexadecimal: what `if_match` compares."""
+    """The content of a file. `digest` is the SHA-256 of the bytes in hexadecimal, which `if_match` is compared with."""
 
     raw: bytes
     text: str
@@ -62,12 +62,12 @@ class Source:
     digest: str
 
     def encode(self, text: str) -> bytes:
-        """A text in this source's own encoding."""
+        """Encode a text in this source's own encoding."""
         return text.encode(self.encoding)
 
 
 def _encoding_of(raw: bytes) -> str:
-    """The encoding by byte order mark or by the zero bytes of the first character (YAML 1.2.2, 5.2)."""
+    """Return the encoding, by byte order mark or by the zero bytes of the first character (YAML 1.2.2, 5.2)."""
     head = raw[:4]
     marked = head in (b"\0\0\xfe\xff", b"\xff\xfe\0\0")
     if marked or head[1:4] == b"\0\0\0" or (head[:3] == b"\0\0\0" and len(head) == 4):
@@ -80,7 +80,7 @@ def _encoding_of(raw: bytes) -> str:
 
 
 def read_source(raw: bytes) -> Source:
-    """Decode a file's bytes. Raises YamlError (-32000) where they are neither UTF-8 nor UTF-16."""
+    """Decode a file's bytes. Raises YamlError (-32000) if they are neither UTF-8 nor UTF-16."""
     encoding = _encoding_of(raw)
     try:
         text = raw.decode(encoding)

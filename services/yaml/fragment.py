@@ -1,4 +1,4 @@
-"""A replacement value: a piece of YAML that must be exactly one node, and its lines as they would stand elsewhere."""
+"""A replacement value: a piece of YAML that must be exactly one node, and its lines in the form needed elsewhere."""
 
 import re
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ _LOOKS_LIKE_ENTRIES: Final = re.compile(r"[\r\n][ \t]*[-?:](?:[ \t\r\n]|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """One parsed node. `events` are its events; `head` is what belongs on the line of the key (an inline value, a
-    block scalar's header, a block collection's properties), `lines` what belongs on the lines below, at `column`."""
+    """A parsed node. `events` are its events; `head` is the part on the line of the key (an inline value, a block
+    scalar's header, a block collection's properties), `lines` is the part on the lines below, at `column`."""
 
     tree: Tree
     events: list[Event]
@@ -32,11 +32,11 @@ class Fragment:
 
     @property
     def lacks_anchor(self) -> bool:
-        """Whether the anchor of the node that it replaces can stay."""
+        """True if the anchor of the node that it replaces can stay."""
         return self.events[0][3] is None and self.events[0][0] != ALIAS
 
     def with_anchor(self, anchor: str | None) -> list[Event]:
-        """The events as they read where an anchor stays on the replaced node."""
+        """Return the events if an anchor stays on the replaced node."""
         if anchor is None or not self.lacks_anchor:
             return self.events
         kind, style, value, _, tag = self.events[0]
@@ -46,20 +46,20 @@ class Fragment:
         """Raises YamlError (-32003) for a block value."""
         if self.is_block_collection or self.is_block_scalar:
             raise NotApplicable(
-                "a block value cannot stand inside a flow collection: write it as {…}, […] or a quoted string"
+                "a flow collection cannot contain a block value: write it as {…}, […] or a quoted string"
             )
 
     def inline_lines(self, indent: int) -> list[str]:
-        """The lines of an inline value, those after the first moved in by `indent` columns."""
+        """Return the lines of an inline value; those after the first are indented by `indent` columns."""
         first, *rest = BREAK.split(self.head)
         return [first, *(" " * indent + line if line.strip(" \t") else line for line in rest)]
 
     def block_header(self, indent: int) -> str:
-        """The header of a block scalar whose content is to stand `indent` columns further in than its parent."""
+        """Return the header of a block scalar whose content is indented by `indent` columns relative to its parent."""
         return _INDICATOR.sub(lambda found: found.group(1) + found.group(2) + str(indent), self.head, count=1)
 
     def shifted(self, column: int) -> list[str] | None:
-        """The lines below, moved so that the node stands at `column`; None where a line cannot move that far left."""
+        """Return the lines below, moved so that the node is at `column`; None if a line cannot move that far left."""
         by = column - self.column
         if by == 0:
             return self.lines
@@ -69,9 +69,9 @@ class Fragment:
 
 
 def read_fragment(value: str, tags: dict[str, str], pad: int = 0) -> Fragment:
-    """Parse a replacement value. `pad` reads its first line as though it stood at that column.
+    """Parse a replacement value. `pad` makes the first line parse as if it began at that column.
 
-    Raises YamlError (-32003) where it is not YAML, no node, or more than one.
+    Raises YamlError (-32003) if it is not YAML, is empty, or has more than one node.
     """
     text = " " * pad + value
     try:
@@ -107,13 +107,13 @@ def read_fragment(value: str, tags: dict[str, str], pad: int = 0) -> Fragment:
         return Fragment(tree, events, comments, head, _lines(text, first, last), column, is_block_collection=True)
     head = text.strip(" \t\r\n")
     if events[0][1] == ":" and _LOOKS_LIKE_ENTRIES.search(head):
-        # Moved to fit, such lines would become mere text of the scalar: never what was meant.
+        # Moving such lines would silently turn them into text of the scalar.
         raise NotApplicable("a line of this plain scalar looks like an entry of a collection: quote it")
     return Fragment(tree, events, comments, head)
 
 
 def read_pair(value: str, tags: dict[str, str]) -> Fragment:
-    """Parse a replacement for a pair that stands in a flow sequence without braces, as `b` in `[a, b: 1]`.
+    """Parse a replacement for a pair without braces in a flow sequence, such as `b` in `[a, b: 1]`.
 
     Raises YamlError (-32003).
     """
@@ -129,7 +129,7 @@ def read_pair(value: str, tags: dict[str, str]) -> Fragment:
 
 
 def looks_like_entries(fragment: Fragment) -> bool:
-    """Whether a plain scalar in the fragment runs over lines that look like entries of a collection."""
+    """True if a plain scalar in the fragment has lines that look like entries of a collection."""
     stream = fragment.tree.stream
     return any(
         event[1] == ":" and _LOOKS_LIKE_ENTRIES.search(stream.text, stream.bodies[index], stream.stops[index])

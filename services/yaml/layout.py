@@ -1,6 +1,5 @@
-"""Where a value stands in its file (after which indicator, at which column, on the indicator's line or below it), and
-how the file is written (its line break, indent unit and sequence style), so that new lines look like their neighbours.
-"""
+"""The position of a value in its file (after which indicator, at which column, on the indicator's line or below it),
+and the file's formatting (line break, indent unit and sequence style), so that new lines look like their neighbours."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -12,17 +11,17 @@ from linckia.services.yaml.syntax.events import MAPPING, SEQUENCE, Document
 from linckia.services.yaml.syntax.tokens import BREAK, read_properties
 from linckia.services.yaml.tree import Place, Tree
 
-_SAMPLE: Final = 4000  # events looked at: a file that changes its style after that many is read by its beginning
+_SAMPLE: Final = 4000  # events examined: only the first ones determine the style
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The surroundings of one value.
+    """The surroundings of a value.
 
-    `at` is the offset after the indicator (`:`, `-` or `---`) that introduces it, `column` the column of the block
-    collection around it (-1 for a document), `introduced` false where the indicator is left out (`{a}`, `? a`).
-    `compact` says that a block collection may begin on the indicator's line. `anchor` is the text of the value's
-    anchor with its &, `properties_stop` the end of its properties.
+    `at` is the offset after the indicator (`:`, `-` or `---`) that introduces it, `column` the column of the enclosing
+    block collection (-1 for a document), `introduced` is False if there is no indicator (`{a}`, `? a`). `compact` says
+    that a block collection may begin on the indicator's line. `anchor` is the text of the value's anchor with its &,
+    `properties_stop` the end of its properties.
     """
 
     node: int
@@ -38,7 +37,7 @@ class Slot:
 
 
 def find_slot(tree: Tree, place: Place, document: Document) -> Slot:
-    """The slot of an existing value."""
+    """Return the slot of an existing value."""
     stream = tree.stream
     text = tree.text
     node = place.node
@@ -73,7 +72,8 @@ def find_slot(tree: Tree, place: Place, document: Document) -> Slot:
 
 
 def enclosing(tree: Tree, place: Place, document: Document) -> tuple[int, bool]:
-    """The column of the innermost block collection around a place (-1 for none), and whether a flow one is inside."""
+    """Return the column of the innermost enclosing block collection (-1 for none), and whether there is a flow
+    collection inside it."""
     parent = place.parent
     if parent < 0:
         return -1, False
@@ -91,7 +91,7 @@ def enclosing(tree: Tree, place: Place, document: Document) -> tuple[int, bool]:
 
 
 def _properties_stop(tree: Tree, start: int, body: int, tags: dict[str, str]) -> int:
-    """The end of the properties between `start` and `body`, which may stand on several lines."""
+    """Return the end of the properties between `start` and `body`, which may be on several lines."""
     stop = at = start
     while at < body or at == start:
         if tree.text[at : at + 1] in ("&", "!"):
@@ -106,13 +106,13 @@ def _properties_stop(tree: Tree, start: int, body: int, tags: dict[str, str]) ->
 
 
 class Style:
-    """The habits of one parsed file; lengths are in columns."""
+    """The formatting of a parsed file; lengths are in columns."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
 
     def line_break(self, at: int) -> str:
-        """The break to write near an offset: that of its own line, else of the line before, else LF."""
+        """Return the line break to write near an offset: that of its own line, else of the line before, else LF."""
         text = self.tree.text
         found = BREAK.search(text, self.tree.line_stop(at)) if at < len(text) else None
         if found is not None:
@@ -122,7 +122,7 @@ class Style:
 
     @cached_property
     def _steps(self) -> tuple[Counter[int], Counter[int]]:
-        """How far block mappings, and block sequences, are indented under the mapping that holds them."""
+        """Indentation counts of block mappings and of block sequences, relative to the mapping that contains them."""
         tree = self.tree
         stream = tree.stream
         mappings: Counter[int] = Counter()
@@ -152,6 +152,6 @@ class Style:
 
     @cached_property
     def sequence_step(self) -> int:
-        """The indentation of a sequence under its key: 0 where the file does not indent them."""
+        """The indentation of a sequence under its key: 0 if the file does not indent them."""
         _, sequences = self._steps
         return sequences.most_common(1)[0][0] if sequences else self.unit

@@ -44,14 +44,14 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 THREADS = 4
-"""Parsing holds the interpreter's lock; more threads only let reads of small files pass a large one."""
+"""Parsing holds the interpreter lock; more threads only let reads of small files overtake a large one."""
 
 CHECKS = 2
-"""Validations at once, in threads of their own: each may take seconds, and other calls do not wait for them."""
+"""Concurrent validations, in threads of their own: each may take seconds, and other calls do not wait for them."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.yaml]`."""
+    """Settings of `[services.yaml]`."""
 
     max_bytes: Annotated[int, Meta(ge=1024, description="Largest file that is read")] = DEFAULT_MAX_BYTES
 
@@ -63,7 +63,7 @@ _EDITS: dict[type[PathChange], type[Edit]] = {
     YamlRename: RenameEdit,
     YamlSetComments: CommentEdit,
 }
-"""The edit that an operation makes; the parameters have all its fields."""
+"""The edit that an operation makes; the operation's parameters include all its fields."""
 
 
 class YamlService:
@@ -96,7 +96,7 @@ class YamlService:
         return await self._run(merge, params.text, params.values)
 
     async def change(self, params: PathChange, ctx: Context) -> EditResult:
-        """The handler of each operation in `_EDITS`."""
+        """Handle any operation in `_EDITS`."""
         kind = _EDITS[type(params)]
         return await self._edit(params, kind(**{name: getattr(params, name) for name in kind.__struct_fields__}))
 
@@ -104,13 +104,13 @@ class YamlService:
         return await self._run(self._files.edit, params.file, edits, params.document, params.if_match, params.dry_run)
 
     async def _run(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
-        # Not abandoned on cancellation: an edit that has begun ends, or has not happened.
+        # Not abandoned on cancellation: an edit either completes, or has not happened.
         return await trio.to_thread.run_sync(work, *args, limiter=self._limiter)
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready at once; nothing is kept but the cache of parsed files."""
+    """Open the service, which is ready at once and only caches parsed files."""
     settings = msgspec.convert(env.settings, Settings)
     service = YamlService(YamlFiles(env.roots, max_bytes=settings.max_bytes))
     handlers = Handlers(service)
@@ -120,7 +120,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 def warm_up() -> None:
-    """Read and change a small document: compiling the parser's patterns is half of a first call's time."""
+    """Read and change a small document: compiling the parser's patterns takes half of a first call's time."""
     tree = read_tree(_SAMPLE)
     set_at(set_at(tree, "a.b[0]", "2"), "c.d", "new")
     get_at(tree, "a")

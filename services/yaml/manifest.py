@@ -1,4 +1,4 @@
-"""`yaml` as the kernel sees it."""
+"""The manifest of `yaml`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Keys of a mapping set to data: written in YAML as a person would, what stands there already left as it is.
+"""Sets keys of a mapping to data, written in YAML as a person would, and keeps existing equal values untouched.
 
-Many readers of front matter follow YAML 1.1, so values are written to mean the same under 1.1 and 1.2.
+Many readers of front matter use YAML 1.1, so values are written to mean the same in 1.1 and 1.2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TAGS = {str: "str", int: "int", float: "float", bool: "bool", type(None): "null
 
 
 def merge(text: str, values: Mapping[str, object]) -> str:
-    """The mapping `text` with `values` by key; null removes a key. Raises YamlError."""
+    """Return the mapping `text` with `values` set by key; null removes a key. Raises YamlError."""
     tree = read_tree(text)
     for given, value in values.items():
         found = pick_document(tree, 0, Code.NOT_APPLICABLE)
@@ -46,7 +46,7 @@ def merge(text: str, values: Mapping[str, object]) -> str:
 
 
 def _as_there(tree: Tree, document: Document | None, name: str, given: Container[str]) -> str:
-    """A key in the Unicode form that the file has it in, unless that form is `given` as another key."""
+    """Return a key in the Unicode form that the file uses, unless `given` contains that form as another key."""
     root = tree.find(document, []).node if document else -1
     if document is None or tree.stream.events[root][0] != MAPPING or name in (keys := tree.keys(root)):
         return name
@@ -56,7 +56,7 @@ def _as_there(tree: Tree, document: Document | None, name: str, given: Container
 
 
 def written(value: object) -> str:
-    """Data of JSON as YAML on one line, text without quotes where that is read as the same."""
+    """Write JSON data as YAML on one line, text without quotes if it would be read as the same."""
     match value:
         case str():
             return key_source(Key(value, quoted=True), flow=True, quoted=value.lower() in _BOOLEAN_TO_FEW)
@@ -66,14 +66,14 @@ def written(value: object) -> str:
             entries = (f"{written(str(key))}: {written(each)}" for key, each in value.items())
             return f"{{{', '.join(entries)}}}"
         case float():
-            # YAML 1.1 knows a number with an exponent by its point.
+            # YAML 1.1 recognizes a number with an exponent only by its point.
             return _WITHOUT_POINT.sub(r"\1.0\2", json.dumps(value))
         case _:
             return json.dumps(value)
 
 
 def _reads_so(tree: Tree, node: int, value: object) -> bool:
-    """Whether a node reads as this data already, by the rules of YAML 1.1 as well."""
+    """True if a node already means this data, in YAML 1.1 as well."""
     if written(data_of(tree, node)) != written(value):
         return False
     stream = tree.stream

@@ -1,8 +1,7 @@
-"""The operations on YAML files, as a service calls them: synchronous, each complete in itself, safe from several
-threads.
+"""The operations on YAML files: synchronous, self-contained and thread-safe.
 
-A reading operation never changes a file. A changing one either does all that was asked and returns once that is on
-disk, or raises `YamlError` and has changed nothing.
+A reading operation never changes a file. A changing one either does everything and returns once it is on disk, or
+raises `YamlError` and has changed nothing.
 """
 
 from collections import OrderedDict
@@ -42,7 +41,7 @@ _BYTES_PER_CHARACTER: Final = 6  # the text and the raw bytes
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A file's content with its tree."""
+    """A file's content and its tree."""
 
     source: Source
     tree: Tree
@@ -53,7 +52,7 @@ class Parsed:
 
 
 class ParseCache:
-    """The parsed files that were used last, `max_bytes` of them by an estimate; safe to use from several threads."""
+    """A thread-safe cache of the most recently used parsed files, of about `max_bytes`."""
 
     def __init__(self, max_bytes: int = _CACHE_BYTES) -> None:
         self.max_bytes = max_bytes
@@ -62,7 +61,7 @@ class ParseCache:
         self._kept: OrderedDict[Path, Parsed] = OrderedDict()
 
     def get(self, path: Path, raw: bytes) -> Parsed | None:
-        """The parsed content of `path`, if these are still its bytes."""
+        """Return the parsed content of `path`, if it still consists of these bytes."""
         with self._lock:
             found = self._kept.get(path)
             if found is not None:
@@ -70,7 +69,7 @@ class ParseCache:
         return found if found is not None and found.source.raw == raw else None
 
     def put(self, path: Path, parsed: Parsed) -> None:
-        """Keep a parsed file; one larger than the whole bound is not kept."""
+        """Cache a parsed file, unless it exceeds the limit by itself."""
         with self._lock:
             if (old := self._kept.pop(path, None)) is not None:
                 self.used_bytes -= old.cost_bytes
@@ -83,7 +82,7 @@ class ParseCache:
 
 
 class YamlFiles:
-    """The YAML files under some roots. Holds the parsed files it was asked for, within `cache_max_bytes`."""
+    """The YAML files under some roots, with a cache of parsed files limited by `cache_max_bytes`."""
 
     def __init__(
         self, roots: Roots, *, max_bytes: int = DEFAULT_MAX_BYTES, cache_max_bytes: int = _CACHE_BYTES
@@ -93,12 +92,12 @@ class YamlFiles:
         self.cache = ParseCache(cache_max_bytes)
 
     def get(self, file: str, path: str, document: int = 0) -> GetResult:
-        """The exact source of the value at a path. Raises YamlError (-32000, -32001, -32002)."""
+        """Return the exact source of the value at a path. Raises YamlError (-32000, -32001, -32002)."""
         parsed = self._read(file)
         return GetResult(get_at(parsed.tree, path, document), parsed.source.digest)
 
     def get_comments(self, file: str, path: str, document: int = 0) -> CommentsResult:
-        """The comments of the entry at a path. Raises YamlError (-32000, -32001, -32002)."""
+        """Return the comments of the entry at a path. Raises YamlError (-32000, -32001, -32002)."""
         parsed = self._read(file)
         found, place = locate(parsed.tree, path, document, Code.NOT_FOUND)
         return CommentsResult(*comments.read_comments(parsed.tree, found, place), parsed.source.digest)
@@ -120,7 +119,8 @@ class YamlFiles:
         if_match: str | None = None,
         dry_run: bool = False,
     ) -> EditResult:
-        """Make one edit, or several in order, all or none: each sees what those before it did. Raises YamlError."""
+        """Make one edit, or several in order, all or none: each sees the results of those before it. Raises
+        YamlError."""
         path = resolve(self.roots, file, write=not dry_run)
         each = edits if isinstance(edits, Sequence) else [edits]
         versions: tuple[Parsed, Tree]
@@ -165,25 +165,25 @@ class YamlFiles:
 def _check_match(digest: str, if_match: str | None) -> None:
     if if_match is not None and if_match.lower().removeprefix("sha256:") != digest:
         raise NotApplicable(
-            f"the file has changed: if_match is {if_match}, the file's digest is {digest}: read it again",
+            f"the file has changed: if_match is {if_match}, but the file's digest is {digest}: read it again",
             {"expected": if_match, "found": digest},
         )
 
 
 def _applied(tree: Tree, edits: Sequence[Edit], document: int, *, json_file: bool) -> Tree:
-    """The tree after the edits."""
+    """Return the tree after the edits."""
     for number, edit in enumerate(edits):
         try:
             tree = apply(tree, edit, document, json_file=json_file)
         except YamlError as fault:
             if len(edits) == 1:
                 raise
-            raise YamlError(fault.code, f"edits[{number}]: {fault.message}: none of the edits was made") from None
+            raise YamlError(fault.code, f"edits[{number}]: {fault.message}: no edits were made") from None
     return tree
 
 
 def _described(edits: Edit | Sequence[Edit], file: str) -> str:
-    """The answer to a call that makes one edit, or several, as clients know it."""
+    """Describe an edit, or several, for clients."""
     match edits:
         case SetEdit():
             return f"set {edits.path} = {edits.value} in {file} (lossless: comments and formatting preserved)"
@@ -200,7 +200,7 @@ def _described(edits: Edit | Sequence[Edit], file: str) -> str:
 
 
 def apply(tree: Tree, edit: Edit, document: int, *, json_file: bool) -> Tree:
-    """The tree after one edit. Raises YamlError."""
+    """Return the tree after an edit. Raises YamlError."""
     if isinstance(edit, SetEdit):
         return set_at(tree, edit.path, edit.value, document, json_file=json_file)
     found, place = locate(tree, edit.path, document, Code.NOT_FOUND)

@@ -1,6 +1,6 @@
 """Paths: `server.host`, `items[0].name`, `labels["app.kubernetes.io/name"]`.
 
-A dot separates keys, `[n]` is an index counted from 0, and a quoted key (in brackets, or bare between dots) may hold
+A dot separates keys, `[n]` is an index counted from 0, and a quoted key (in brackets, or bare between dots) may contain
 any character. The empty path is the document's root.
 """
 
@@ -18,7 +18,7 @@ _ENDS_SEGMENT: Final = frozenset((".", "[", ""))
 
 
 class Key(NamedTuple):
-    """A step into a mapping. `quoted` says that the path quoted it, so that it means a string."""
+    """A step into a mapping. `quoted` is True if the path quoted it, and it therefore means a string."""
 
     name: str
     quoted: bool = False
@@ -34,7 +34,7 @@ Step = Key | Index
 
 
 def parse_path(path: str, code: Code = Code.NOT_FOUND) -> list[Step]:
-    """The steps of a path. Raises YamlError with `code`."""
+    """Return the steps of a path. Raises YamlError with `code`."""
     steps: list[Step] = []
     at = 0
     size = len(path)
@@ -82,7 +82,7 @@ def _malformed(code: Code, path: str, at: int, wanted: str) -> YamlError:
 
 
 def show_path(steps: list[Step]) -> str:
-    """The path as its reader would write it."""
+    """Return the path in its usual notation."""
     out: list[str] = []
     for step in steps:
         if isinstance(step, Index):

@@ -1,6 +1,6 @@
-"""Replacing one existing value: the candidate edits, in the order in which they are tried.
+"""Replaces an existing value: the candidate edits, in the order in which they are tried.
 
-A candidate is only a guess at what a careful person would type. The check decides; the first that passes is taken.
+A candidate is only a guess at what a careful person would type. The check decides; the first one that passes is used.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ from linckia.services.yaml.tree import Place, Tree
 
 
 def replace_value(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
-    """The tree after the value at `place` has become `fragment`. Raises YamlError (-32003) where no edit is right."""
+    """Return the tree after replacing the value at `place` with `fragment`. Raises YamlError (-32003) if no edit is
+    right."""
     node, after = place.node, tree.stream.after(place.node)
     slot = find_slot(tree, place, document)
     if slot.flow:
@@ -29,18 +30,15 @@ def _why_not(tree: Tree, start: int, stop: int) -> str:
     for alias, target in tree.alias_targets().items():
         if start <= target < stop and not start <= alias < stop:
             name = tree.stream.events[target][3]
-            return f"the value holds the anchor &{name}, which an alias elsewhere needs: keep it in the new value"
+            return f"the value has the anchor &{name}, which an alias elsewhere needs: keep it in the new value"
     anchors = sorted({anchor for *_, anchor, _ in tree.stream.events[start:stop] if anchor is not None})
     hint = f" (anchors there: {', '.join(anchors)})" if anchors else ""
-    return (
-        f"the value cannot stand here without changing something else in the file{hint}: "
-        "quote it, or check its indentation"
-    )
+    return f"this value would change something else in the file{hint}: quote it, or check its indentation"
 
 
 def _dropped_comments(tree: Tree, node: int, fragment: Fragment) -> frozenset[int]:
-    """The comments inside the replaced value. A block scalar's header comment goes only if the new one brings its
-    own."""
+    """Return the comments inside the replaced value. A block scalar's header comment is only dropped if the new one has
+    its own."""
     stream = tree.stream
     if tree.is_block_scalar(node) and not (fragment.is_block_scalar and fragment.comments):
         return frozenset()
@@ -62,7 +60,7 @@ class _Candidates:
         self.line_break = self.style.line_break(self.start)
         self.keeps_anchor = bool(slot.anchor) and fragment.lacks_anchor
         self.empty = tree.is_empty(node)
-        # The lines that a value covers below its first, and a block collection from its first line on.
+        # The lines of a value below its first; for a block collection, from its first line on.
         self.block_scalar = tree.is_block_scalar(node)
         self.first_line = tree.line_start(self.body)
         self.below = tree.is_block_collection(node) and (
@@ -98,16 +96,16 @@ class _Candidates:
     def _joined(self, lines: list[str]) -> str:
         return self.line_break.join(lines)
 
-    # What stands on the line of the key.
+    # The line of the key
 
     def _prefix(self) -> tuple[int, str]:
-        """Where the replaced text begins, and the anchor that has to be written again there."""
+        """Return where the replaced text begins, and the anchor that must be written again there."""
         if self.keeps_anchor and not self.slot.tagged:
             return self.body, ""
         return self.start, self.slot.anchor + " " if self.keeps_anchor else ""
 
     def _head(self, text: str) -> list[Splice]:
-        """Put `text` where the value's own first line begins; the rest of that line stays."""
+        """Put `text` at the start of the value's own first line; the rest of that line stays."""
         slot = self.slot
         properties = slot.properties_stop > self.start or bool(slot.anchor) or slot.tagged
         if not slot.introduced:
@@ -129,7 +127,7 @@ class _Candidates:
         return [Splice(slot.at if slot.on_line else self.start, stop, "")]
 
     def _beside(self, at: int, text: str) -> Splice:
-        """Put `text` after an indicator or property, taking a space that is there already for its own."""
+        """Put `text` after an indicator or property, reusing a space that is already there."""
         if self._at_document_line():
             return Splice(at, at, text)
         rest = self.text[at : self.tree.line_stop(at)]
@@ -139,7 +137,7 @@ class _Candidates:
         return Splice(at, at, " " + text)
 
     def _at_document_line(self) -> bool:
-        """Whether the value is a document's own, with no --- on its line."""
+        """True if the value is a document's own, without --- on its line."""
         body = self.document.body
         return self.slot.column < 0 and not self.slot.flow and self.text[body - 3 : body] != "---"
 
@@ -157,10 +155,11 @@ class _Candidates:
             at += 1
         return at
 
-    # What stands on the lines below.
+    # The lines below
 
     def _region(self) -> tuple[int, int]:
-        """The lines of a value below its first line (of a block collection: from its first), without the last break."""
+        """Return the lines of a value below its first (for a block collection: from its first), without the last
+        break."""
         first = self.first_line if self.below else self.tree.next_line(self.body)
         stop = self.stop
         if stop > first and self.text[stop - 1] in "\r\n":
@@ -168,7 +167,7 @@ class _Candidates:
         return first, stop
 
     def _without_lines(self) -> list[Splice]:
-        """Take those lines away; a comment behind the last of them stays, on a line of its own."""
+        """Remove those lines; a comment after the last of them stays, on a line of its own."""
         first, stop = self._region()
         if stop < first or (stop == first and not self.block_scalar) or self.stop <= first:
             return []
@@ -200,7 +199,7 @@ class _Candidates:
             own = min((len(line) - len(line.lstrip(" ")) for line in lines), default=0)
         indents = [own, column + self.style.unit]
         if self.own_line:
-            # Below a header on a line of its own the content stands further in than the header, as libfyaml wants it.
+            # If the header has its own line, the content is indented more than the header, as libfyaml requires.
             indents = [self.start - self.tree.line_start(self.start) + self.style.unit]
         else:
             yield self._placed(fragment.head, fragment.lines)
@@ -210,7 +209,7 @@ class _Candidates:
                 yield self._placed(fragment.block_header(indent - column), moved)
 
     def _placed(self, head: str, lines: list[str]) -> list[Splice]:
-        """A head on the key's line and `lines` straight below it."""
+        """Put a head on the key's line and `lines` directly below it."""
         splices = self._head(head)
         block = self.line_break + self._joined(lines) if lines else ""
         if self.below:
@@ -221,10 +220,10 @@ class _Candidates:
         at = self.tree.line_stop(self.body if self.block_scalar else self.stop)
         return [*splices, Splice(at, max(at, self._region()[1]) if self.block_scalar else at, block)]
 
-    # A block collection.
+    # Block collections
 
     def _columns(self) -> Iterator[int]:
-        """The columns that a block collection below the key may take, the likeliest first."""
+        """Yield possible columns of a block collection below the key, the likeliest first."""
         tree, slot = self.tree, self.slot
         sequence = self.fragment.tree.is_sequence(1)
         if slot.column < 0:

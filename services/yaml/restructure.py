@@ -1,4 +1,4 @@
-"""Deleting an entry, appending an item and renaming a key, each under the same check as a set."""
+"""Deletes entries, appends items and renames keys, each verified like a set."""
 
 from linckia.services.yaml.check import Expected, Splice, check, first_right
 from linckia.services.yaml.comments import after_last_line, without_own_comments
@@ -13,9 +13,9 @@ from linckia.services.yaml.tree import Place, Tree
 
 
 def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
-    """The tree without the entry at `place`, its key and its own comments. Raises YamlError (-32003).
+    """Return the tree without the entry at `place`, its key and its own comments. Raises YamlError (-32003).
 
-    The last entry of a block collection leaves `{}` or `[]` in its stead.
+    Deleting the last entry of a block collection leaves `{}` or `[]`.
     """
     tree = without_own_comments(tree, document, place)
     stream = tree.stream
@@ -35,17 +35,17 @@ def delete(tree: Tree, document: Document, place: Place, parent: Place) -> Tree:
         if edited is not None:
             return edited
     raise NotApplicable(
-        "this entry cannot be deleted without changing something else in the file: "
-        "an alias may need an anchor in it, or a comment stands between it and its neighbour"
+        "deleting this entry would change something else in the file: an alias may need an anchor in it, or there is a "
+        "comment between it and its neighbour"
     )
 
 
 Removal = tuple[list[Splice], tuple[int, int]]
-"""The splices of a candidate, and between which offsets comments go with the entry."""
+"""The splices of a candidate, and the range of offsets whose comments are deleted with the entry."""
 
 
 def _entry_start(tree: Tree, place: Place) -> int:
-    """The offset of the first character of an entry of a block collection: its key, its ? or its dash."""
+    """Return the offset of the first character of an entry of a block collection: its key, its ? or its dash."""
     if place.key < 0:
         return tree.dash_stop(place) - 1
     start = tree.stream.starts[place.key]
@@ -60,7 +60,7 @@ def _block_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Rem
     line = tree.line_start(start)
     ends_line = stop > start and text[stop - 1] in "\r\n"
     if text[line:start].strip(" "):
-        # The first entry stands beside the dash of its item; comments below it are about the second.
+        # The first entry is beside the dash of its item; comments below it are about the second.
         following = _entry_start(tree, siblings[1])
         bare = tree.before_break(stop) if ends_line else tree.line_stop(stop)
         return [
@@ -95,7 +95,7 @@ def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Remo
         return [
             ([Splice(start, following, "")], (start, min(following, tree.line_stop(stop)))),
             *([whole_lines] if is_on_own_lines else []),
-            # Comments of the next entry stand between, and this one shares its line.
+            # Comments of the next entry come in between, and this one shares its line.
             *([] if comma is None else [([Splice(tree.before_spaces(start), comma + 1, "")], (start, stop))]),
         ]
     previous = stream.stops[siblings[place.number - 1].node]
@@ -107,7 +107,7 @@ def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Remo
         if "," in text[stop:after]:
             out.append(whole_lines)
         out.append(([Splice(comma, comma + 1, ""), Splice(line, after, "")], (line, after)))
-    # Comments of the entry before stand between, and the closing bracket is on this line.
+    # Comments of the previous entry come in between, and the closing bracket is on this line.
     trailing = _comma(tree, stop, stream.stops[place.parent] - 1)
     if trailing is None:
         own = start if text[comma + 1 : start].strip(" \t") else comma + 1
@@ -118,7 +118,7 @@ def _flow_removals(tree: Tree, place: Place, siblings: list[Place]) -> list[Remo
 
 
 def _comma(tree: Tree, start: int, stop: int) -> int | None:
-    """The offset of the first comma between two offsets that is not in a comment."""
+    """Return the offset of the first comma between two offsets that is not in a comment."""
     comments = [(at, end) for at, end in tree.stream.comments if start <= at < stop]
     at = tree.text.find(",", start, stop)
     while at >= 0 and any(first <= at < end for first, end in comments):
@@ -127,7 +127,7 @@ def _comma(tree: Tree, start: int, stop: int) -> int | None:
 
 
 def append(tree: Tree, document: Document, place: Place, fragment: Fragment) -> Tree:
-    """The tree with one more item at the end of the sequence (or null) at `place`. Raises YamlError (-32003)."""
+    """Return the tree with another item at the end of the sequence (or null) at `place`. Raises YamlError (-32003)."""
     stream = tree.stream
     kind = stream.events[place.node][0]
     if tree.is_null(place.node):
@@ -147,12 +147,12 @@ def append(tree: Tree, document: Document, place: Place, fragment: Fragment) -> 
         width = len(gap) if gap and not gap.strip(" ") else 1
         candidates = insertions_block(tree, place.node, _item_lines(fragment, tree.column(place.node), width))
     expected = Expected(close, close, fragment.events, added=fragment.comments)
-    refusal = "the value cannot be appended without changing something else in the file"
+    refusal = "appending the value would change something else in the file"
     return first_right(tree, candidates, expected, refusal)
 
 
 def _item_lines(fragment: Fragment, column: int, gap: int) -> list[str]:
-    """The lines of a new item whose dash stands at `column`, its value `gap` columns after the dash."""
+    """Return the lines of a new item whose dash is at `column`, its value `gap` columns after the dash."""
     inner = column + 1 + gap
     lead = " " * column + "-" + " " * gap
     if fragment.is_block_collection and not fragment.head:
@@ -166,7 +166,7 @@ def _item_lines(fragment: Fragment, column: int, gap: int) -> list[str]:
 
 
 def rename(tree: Tree, document: Document, place: Place, name: str) -> Tree:
-    """The tree with the key of the entry at `place` renamed; its quotes stay. Raises YamlError (-32003)."""
+    """Return the tree with the key of the entry at `place` renamed; its quotes stay. Raises YamlError (-32003)."""
     stream = tree.stream
     if place.key < 0:
         raise NotApplicable("only the key of a mapping can be renamed")

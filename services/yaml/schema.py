@@ -1,4 +1,4 @@
-"""Validating a document against a JSON Schema: the document as plain data, each fault with its place in the file."""
+"""Validates a document against a JSON Schema: the document as plain data, each fault with its position in the file."""
 
 import math
 import re
@@ -37,12 +37,12 @@ from linckia.services.yaml.tree import Place, Tree
 
 Data = None | bool | int | float | str | list["Data"] | dict[str, "Data"]
 
-MAX_VALUES: Final = 1_000_000  # what the document may come to with its aliases followed
+MAX_VALUES: Final = 1_000_000  # most values of the document, with aliases expanded
 MAX_DEPTH: Final = 200  # jsonschema recurses: deeper data is refused rather than left to Python's stack
 MAX_FAULTS: Final = 100
-MAX_MATCH: Final = 200_000_000  # instructions of a pattern times characters: some seconds at worst
+MAX_MATCH: Final = 200_000_000  # a pattern's instructions times characters: some seconds in the worst case
 MAX_CPU_S: Final = 5.0  # the alternatives and references of a schema multiply: a few lines can ask for years
-_SHOWN_CHARS: Final = 200  # of a value in a message
+_SHOWN_CHARS: Final = 200  # longest excerpt of a value in a message
 _SHOWN_ITEMS: Final = 10
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _OTHER_BASE: Final = re.compile(r"0o([0-7]+)|0x([0-9a-fA-F]+)")
@@ -59,7 +59,7 @@ _RESOLVED_TAGS: Final = frozenset((_FLOAT_TAG, *(f"tag:yaml.org,2002:{name}" for
 
 
 def resolve_scalar(style: str, value: str, tag: str | None) -> Data:
-    """A scalar under the core schema of YAML 1.2 (10.3): quoted and block scalars are strings."""
+    """Resolve a scalar under the core schema of YAML 1.2 (10.3): quoted and block scalars are strings."""
     if style != ":" if tag is None else tag not in _RESOLVED_TAGS:
         return value
     if value in _WORDS:
@@ -74,12 +74,12 @@ def resolve_scalar(style: str, value: str, tag: str | None) -> Data:
 
 
 def data_of(tree: Tree, node: int) -> Data:
-    """A node as plain data. Raises YamlError (-32001) where that would be too much."""
+    """Return a node as plain data. Raises YamlError (-32001) if that would be too large."""
     return _Composer(tree).value(node, 0)[0]
 
 
 class _Composer:
-    """A document as plain data: aliases shared, merge keys applied, keys as text."""
+    """Builds plain data from a document: aliases shared, merge keys applied, keys as text."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -87,9 +87,9 @@ class _Composer:
         self.open: set[int] = set()
 
     def value(self, node: int, depth: int) -> tuple[Data, int, int]:
-        """The data of a node, how many values it comes to, and how deep it is.
+        """Return the data of a node, the number of its values, and its depth.
 
-        Raises YamlError (-32001) where it is too deep, holds itself, or would be too large with its aliases followed.
+        Raises YamlError (-32001) if it is too deep, contains itself, or would be too large with its aliases expanded.
         """
         kind, style, text, _, tag = self.tree.stream.events[node]
         if kind == SCALAR:
@@ -101,12 +101,12 @@ class _Composer:
         found = self.done.get(node)
         if found is None:
             if node in self.open:
-                raise YamlError(Code.PARSE, "a value that holds itself through an alias cannot be validated")
+                raise YamlError(Code.PARSE, "a value that contains itself through an alias cannot be validated")
             self.open.add(node)
             found = self.done[node] = self._collection(node, depth)
             self.open.discard(node)
         if found[1] > MAX_VALUES:
-            raise YamlError(Code.PARSE, f"with its aliases followed the document has more than {MAX_VALUES} values")
+            raise YamlError(Code.PARSE, f"with aliases expanded, the document has more than {MAX_VALUES} values")
         _check_depth(depth + found[2])
         return found
 
@@ -137,7 +137,7 @@ class _Composer:
 
 def _check_depth(depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise YamlError(Code.PARSE, f"the document is deeper than {MAX_DEPTH} levels, the most that is validated")
+        raise YamlError(Code.PARSE, f"the document is nested more than {MAX_DEPTH} levels deep and cannot be validated")
 
 
 _UNICODE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
@@ -145,12 +145,12 @@ _UNICODE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 
 @lru_cache(maxsize=256)
 def _expression(pattern: str) -> Any:
-    """A pattern as ECMA 262 spells it. Raises BadPattern."""
+    """Compile a pattern in ECMA 262 syntax. Raises BadPattern."""
     return linear.compiled(_UNICODE.sub(lambda match: rf"\x{{{match[1]}}}" if match[1] else match[0], pattern))
 
 
 def _bad_pattern(schema: object, path: str = "$") -> Iterator[str]:
-    """Where in a schema a pattern stands that cannot be matched in linear time, and why."""
+    """Yield the location in a schema of each pattern that cannot be matched in linear time, and why."""
     if isinstance(schema, list):
         for index, item in enumerate(schema):
             yield from _bad_pattern(item, f"{path}[{index}]")
@@ -161,22 +161,22 @@ def _bad_pattern(schema: object, path: str = "$") -> Iterator[str]:
                 try:
                     _expression(str(pattern))
                 except linear.BadPattern as error:
-                    yield f"{path}.{key}: {str(pattern)[:200]!r} is no regular expression (RE2): {error}"
+                    yield f"{path}.{key}: {str(pattern)[:200]!r} is not a valid RE2 regular expression: {error}"
             yield from _bad_pattern(item, f"{path}.{key}")
 
 
 class _TooCostly(Exception):
-    """The schema asks for too much work; says which bound was met."""
+    """The schema requires too much work; the message names the limit."""
 
 
 _until = threading.local()
-"""`cpu_s`, in a thread that validates: the processor time of the thread at which it gives up."""
+"""`cpu_s`, in a thread that validates: the thread's processor time at which it gives up."""
 
 
 def _check_time() -> None:
     if time.thread_time() > getattr(_until, "cpu_s", math.inf):
         why = "its alternatives or references multiply, or the document is too large for it"
-        raise _TooCostly(f"the check takes more than {MAX_CPU_S:g} s of processor time: {why}")
+        raise _TooCostly(f"validation takes more than {MAX_CPU_S:g} s of processor time: {why}")
 
 
 def _search(pattern: str, text: str) -> Any:
@@ -188,7 +188,7 @@ def _search(pattern: str, text: str) -> Any:
 
 
 def _bounded(check: Callable[..., Any]) -> Callable[..., Any]:
-    """A keyword's check that is made while there is time left."""
+    """Wrap a keyword's check so that it fails once time is up."""
 
     def bounded(validator: Validator, value: Any, instance: Any, schema: Any) -> Any:
         _check_time()
@@ -202,14 +202,15 @@ def _brief(text: str) -> str:
 
 
 class _Text(str):
-    """A long string, which is shown in part: the library shows each value in a message for each fault it considers."""
+    """A long string whose repr is truncated: the library formats every value in a message for each fault it
+    considers."""
 
     def __repr__(self) -> str:
         return _brief(repr(self[:_SHOWN_CHARS] + self[-_SHOWN_CHARS:]))
 
 
 class _Items(list[Data]):
-    """A sequence, of which some items are shown."""
+    """A sequence whose repr shows only some items."""
 
     def __repr__(self) -> str:
         more = [f"… ({len(self)} items)"] if len(self) > _SHOWN_ITEMS else []
@@ -217,7 +218,7 @@ class _Items(list[Data]):
 
 
 class _Members(dict[str, Data]):
-    """A mapping, of which some members are shown."""
+    """A mapping whose repr shows only some members."""
 
     def __repr__(self) -> str:
         more = [f"… ({len(self)} members)"] if len(self) > _SHOWN_ITEMS else []
@@ -226,7 +227,7 @@ class _Members(dict[str, Data]):
 
 
 def _shown_in_part(value: Any, done: dict[int, Any]) -> Any:
-    """The same data, in the types that are shown in part; what is in `done` by its id was made so already."""
+    """Return the same data in the types with a truncated repr; `done` contains conversions by id."""
     if isinstance(value, str):
         return _Text(value) if len(value) > 2 * _SHOWN_CHARS else value
     if not isinstance(value, list | dict):
@@ -240,7 +241,7 @@ def _shown_in_part(value: Any, done: dict[int, Any]) -> Any:
 
 
 def _unique(container: list[Data]) -> bool:
-    """Whether no two items are equal as JSON, where 1 is 1.0 but not true."""
+    """True if no two items are equal as JSON, where 1 is 1.0 but not true."""
 
     def key(value: Data) -> object:
         if isinstance(value, list):
@@ -252,8 +253,8 @@ def _unique(container: list[Data]) -> bool:
     return len(set(map(key, container))) == len(container)
 
 
-# The library has no settings for these, and its release is pinned: its regular expressions, its search for equal items
-# that is quadratic, and the alternatives and references of a schema, which multiply.
+# The library has no settings for these, and its release is pinned: its regular expressions, its quadratic search for
+# equal items, and the alternatives and references of a schema, which multiply.
 for _module in (_format, _keywords, _legacy_keywords, _utils):
     vars(_module)["re"] = SimpleNamespace(compile=_expression, search=_search)
 vars(_keywords)["uniq"] = _unique
@@ -264,9 +265,9 @@ for _draft in (Draft3Validator, Draft4Validator, Draft6Validator, Draft7Validato
 
 
 def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fault]:
-    """The faults of a document under a schema, at most `MAX_FAULTS`, in the order of the document.
+    """Return the faults of a document under a schema, at most `MAX_FAULTS`, in document order.
 
-    References to other files or hosts are not followed. Raises YamlError (-32602) where the schema itself is wrong.
+    References to other files or hosts are not followed. Raises YamlError (-32602) if the schema itself is wrong.
     """
     data = _shown_in_part(_Composer(tree).value(document.event + 1, 0)[0], {})
     made = validators.validator_for(schema, default=Draft202012Validator)
@@ -279,7 +280,7 @@ def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fau
     except exceptions.SchemaError as fault:
         raise YamlError(Code.INVALID_PARAMS, f"schema: {fault.message} at {fault.json_path}") from None
     except Unresolvable as fault:
-        message = f"schema: the reference {fault.ref!r} leads outside the schema: inline it"
+        message = f"schema: the reference {fault.ref!r} points outside the schema: inline it"
         raise YamlError(Code.INVALID_PARAMS, message) from None
     except linear.BadPattern as error:
         raise YamlError(Code.INVALID_PARAMS, f"schema: {next(_bad_pattern(schema), error)}") from None
@@ -294,7 +295,8 @@ def validate(tree: Tree, document: Document, schema: dict[str, Any]) -> list[Fau
 
 
 def _located(tree: Tree, document: Document, fault: exceptions.ValidationError) -> Fault:
-    """The fault at the deepest node of its path that is in the file itself: merged and aliased parts are elsewhere."""
+    """Locate a fault at the deepest node of its path that is in the file itself: merged and aliased parts are
+    elsewhere."""
     steps: list[Key | Index] = []
     place: Place = tree.root(document)
     exact = True

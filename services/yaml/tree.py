@@ -1,7 +1,7 @@
-"""The node tree over a parsed stream: children, keys, columns, aliases, and the way from a path to a node.
+"""The node tree over a parsed stream: children, keys, columns, aliases, and lookup of a node by its path.
 
-Nothing is copied: a node is the index of its event. What a look-up needs is built once per collection and kept, so a
-second look-up in a file of any size is a few dictionary accesses.
+Nothing is copied: a node is the index of its event. Lookup tables are built once per collection and kept, so a second
+lookup in a file of any size takes a few dictionary accesses.
 """
 
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ _NULL_WORDS: Final = frozenset(("~", "null", "Null", "NULL"))
 
 
 class Place(NamedTuple):
-    """Where a node stands: its own index, its parent collection (-1 for a root), and its key or position there.
+    """The position of a node: its own index, its parent collection (-1 for a root), and its key or position there.
 
     `key` is the index of the key's event (-1 outside a mapping), `number` the position among the parent's children.
     """
@@ -26,14 +26,14 @@ class Place(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The index of the entry's first event: its key's, or where it has none its own."""
+        """The index of the entry's first event: its key's, or its own if it has no key."""
         return self.node if self.key < 0 else self.key
 
 
 class NotThere(Exception):
-    """A path that leads nowhere. `parent` is the deepest node that exists and `rest` the steps that remain.
+    """A path that does not exist. `parent` is the deepest existing node and `rest` the steps that remain.
 
-    `reason` tells why; `creatable` says that a set may create the rest.
+    `reason` says why; `creatable` is True if a set may create the rest.
     """
 
     def __init__(self, reason: str, parent: Place, rest: list[Step], *, creatable: bool) -> None:
@@ -45,7 +45,7 @@ class NotThere(Exception):
 
 
 class Tree:
-    """A parsed stream with its look-up tables."""
+    """A parsed stream with lookup tables."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -58,13 +58,13 @@ class Tree:
         return Place(document.event + 1, -1, -1, 0)
 
     def children(self, node: int) -> list[Place]:
-        """The values of a collection in order (for a mapping with their keys)."""
+        """Return the values of a collection in order (for a mapping with their keys)."""
         found = self._children.get(node)
         if found is None:
             found = self._children[node] = []
             stream = self.stream
             mapping = stream.events[node][0] == MAPPING
-            # `Stream.after`, in line: there may be a hundred thousand.
+            # `Stream.after`, inlined: there may be a hundred thousand.
             close = stream.closes.get
             at, end = node + 1, stream.closes[node]
             while at < end:
@@ -74,14 +74,14 @@ class Tree:
         return found
 
     def keys(self, mapping: int) -> dict[str, Place]:
-        """The entries of a mapping by the text of their keys; of duplicates the last."""
+        """Return the entries of a mapping by the text of their keys; of duplicates, the last."""
         found = self._keys.get(mapping)
         if found is None:
             found = self._keys[mapping] = {self.key_text(place.key): place for place in self.children(mapping)}
         return found
 
     def key_text(self, key: int) -> str:
-        """What a path calls a key: its value, or for a collection or alias its source."""
+        """Return how a path refers to a key: its value, or for a collection or alias its source."""
         kind, _, value, _, _ = self.stream.events[key]
         if kind == SCALAR:
             return value
@@ -102,22 +102,22 @@ class Tree:
         return kind == SCALAR and style in ("|", ">")
 
     def is_empty(self, node: int) -> bool:
-        """Whether the node is a null that has no text of its own (it may have properties)."""
+        """True if the node is a null without text of its own (it may have properties)."""
         return self.stream.events[node][0] == SCALAR and self.stream.bodies[node] == self.stream.stops[node]
 
     def is_null(self, node: int) -> bool:
-        """Whether the node is null under the core schema: empty, or the plain word for it."""
+        """True if the node is null under the core schema: empty, or the plain word for it."""
         kind, style, value, _, tag = self.stream.events[node]
         return kind == SCALAR and style == ":" and tag is None and (not value or value in _NULL_WORDS)
 
     def line_start(self, at: int) -> int:
-        """The offset where the line of `at` begins."""
+        """Return the offset where the line of `at` begins."""
         line = self.text.rfind("\n", 0, at) + 1
         line = self.text.rfind("\r", line, at) + 1 or line
         return line + 1 if at > line and self.text[line] == "\ufeff" else line  # a byte order mark has no column
 
     def line_stop(self, at: int) -> int:
-        """The offset of the break that ends the line of `at`, or the end of the text."""
+        """Return the offset of the break that ends the line of `at`, or the end of the text."""
         stop = self.text.find("\n", at)
         if stop < 0:
             stop = len(self.text)
@@ -125,25 +125,25 @@ class Tree:
         return carriage if carriage >= 0 else stop
 
     def next_line(self, at: int) -> int:
-        """The offset after the break that ends the line of `at`, or the end of the text."""
+        """Return the offset after the break that ends the line of `at`, or the end of the text."""
         stop = self.line_stop(at)
         if self.text.startswith("\r\n", stop):
             return stop + 2
         return min(stop + 1, len(self.text))
 
     def before_break(self, line: int) -> int:
-        """The offset of the break that ends the line before the one that begins at `line`."""
+        """Return the offset of the break that ends the line before the one that begins at `line`."""
         return max(line - (2 if self.text.startswith("\r\n", line - 2) else 1), 0)
 
     def before_spaces(self, at: int) -> int:
-        """The offset after the last character before `at` that is no space or tab."""
+        """Return the offset after the last character before `at` that is not a space or tab."""
         while at > 0 and self.text[at - 1] in " \t":
             at -= 1
         return at
 
     def pass_to(self, at: int, stop: int, mark: str) -> int:
-        """The offset after the first `mark` from `at` up to `stop`, past white space and comments only; -1 where there
-        is none."""
+        """Return the offset after the first `mark` from `at` up to `stop`, past only white space and comments; -1 if
+        there is no such mark."""
         text = self.text
         while at <= stop and at < len(text):
             if text[at] == mark:
@@ -152,19 +152,19 @@ class Tree:
         return -1
 
     def dash_stop(self, place: Place) -> int:
-        """The offset after the dash of an item of a block sequence."""
+        """Return the offset after the dash of an item of a block sequence."""
         stream = self.stream
         before = self.children(place.parent)[place.number - 1].node if place.number else -1
         at = stream.stops[before] if before >= 0 else stream.bodies[place.parent]
         return self.pass_to(at, stream.starts[place.node], "-")
 
     def column(self, node: int) -> int:
-        """The column of a node's body; for a block collection the column of its entries."""
+        """Return the column of a node's body; for a block collection, the column of its entries."""
         at = self.stream.bodies[node]
         return at - self.line_start(at)
 
     def find(self, document: Document, steps: list[Step]) -> Place:
-        """The node at a path. Raises NotThere."""
+        """Return the node at a path. Raises NotThere."""
         place = self.root(document)
         for number, step in enumerate(steps):
             kind, _, value, _, _ = self.stream.events[place.node]
@@ -181,7 +181,7 @@ class Tree:
                 items = self.children(place.node)
                 if 0 <= step.number < len(items):
                     child = items[step.number]
-                reason = f"has {len(items)} items, so [{step.number}] is not one of them"
+                reason = f"has {len(items)} items, so [{step.number}] does not exist"
             else:
                 reason = f"is a {'mapping' if kind == MAPPING else 'scalar'}: it has no items"
             if child is None:
@@ -192,7 +192,7 @@ class Tree:
         return place
 
     def source(self, node: int) -> str:
-        """The node's source: a block collection from the start of its first line where it stands on its own line."""
+        """Return the node's source; a block collection on its own line includes the line's indentation."""
         start = self.stream.starts[node]
         if self.is_block_collection(node):
             line = self.line_start(start)
@@ -201,7 +201,7 @@ class Tree:
         return self.text[start : self.stream.stops[node]]
 
     def alias_targets(self) -> dict[int, int]:
-        """For each alias event the event that carries its anchor. Raises SyntaxFault for an alias without one."""
+        """Return, for each alias event, the event with its anchor. Raises SyntaxFault for an alias without one."""
         if self._targets is None:
             targets: dict[int, int] = {}
             anchors: dict[str, int] = {}

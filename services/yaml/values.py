@@ -1,4 +1,4 @@
-"""Reading and setting the value at a path in a parsed file: the kind of place that the path leads to decides how."""
+"""Reads and sets the value at a path in a parsed file."""
 
 from linckia.services.yaml.create import create, create_first
 from linckia.services.yaml.errors import Code, NotApplicable, SyntaxFault, YamlError, line_and_column
@@ -24,37 +24,38 @@ def read_tree(text: str) -> Tree:
 
 
 def pick_document(tree: Tree, number: int, code: Code) -> Document | None:
-    """The document of an index counted from 0; None where the stream has none at all and the first is asked for."""
+    """Return a document by its index, counted from 0; None if the stream is empty and the first one is requested."""
     documents = tree.stream.documents
     if 0 <= number < len(documents):
         return documents[number]
     if number == 0:
         return None
-    raise YamlError(code, f"there is no document {number}: the file has {len(documents)}, counted from 0")
+    raise YamlError(code, f"no document {number}: the file has {len(documents)}, counted from 0")
 
 
 def locate(tree: Tree, path: str, document: int, code: Code) -> tuple[Document, Place]:
-    """The existing node at a path. Raises YamlError with `code`."""
+    """Return the existing node at a path. Raises YamlError with `code`."""
     steps = parse_path(path, code)
     found = pick_document(tree, document, code)
     if found is None:
-        raise YamlError(code, f"{path!r} is not there: the file has no content")
+        raise YamlError(code, f"{path!r} does not exist: the file has no content")
     try:
         return found, tree.find(found, steps)
     except NotThere as fault:
-        raise YamlError(code, f"{path!r} is not there: {fault.reason}") from None
+        raise YamlError(code, f"{path!r} does not exist: {fault.reason}") from None
 
 
 def get_at(tree: Tree, path: str, document: int = 0) -> str:
-    """The source of the node at a path. Raises YamlError (-32002)."""
+    """Return the source of the node at a path. Raises YamlError (-32002)."""
     _, place = locate(tree, path, document, Code.NOT_FOUND)
     return tree.source(place.node)
 
 
 def set_at(tree: Tree, path: str, value: str, document: int = 0, *, json_file: bool = False) -> Tree:
-    """The tree after the value at a path was set; the same tree where it already reads so. Raises YamlError (-32003).
+    """Return the tree after setting the value at a path, or the same tree if it already has that source. Raises
+    YamlError (-32003).
 
-    `json_file` says that the file is JSON by its name, so that new keys are quoted even where none shows it.
+    `json_file` means that the file is JSON by its name, so new keys are quoted even if there are no other keys.
     """
     steps = parse_path(path, Code.NOT_APPLICABLE)
     found = pick_document(tree, document, Code.NOT_APPLICABLE)
@@ -77,16 +78,16 @@ def _keys(steps: list[Step], path: str) -> list[Key]:
     keys: list[Key] = []
     for step in steps:
         if isinstance(step, Index):
-            raise NotApplicable(f"cannot set {path!r}: [{step.number}] does not exist, and items are added by append")
+            raise NotApplicable(f"cannot set {path!r}: [{step.number}] does not exist; use append to add items")
         keys.append(step)
     return keys
 
 
 def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fragment:
-    """Read a replacement value: as it is, or as it would read from the column of the node that it replaces.
+    """Parse a replacement value, as it is or as if it began at the column of the node that it replaces.
 
-    A get of a collection that begins behind `- ` has its further lines deeper than its first, so that text has to be
-    taken back. Where both readings are possible and differ, neither can be taken to be meant.
+    When reading a collection that begins after `- `, its further lines are indented deeper than its first, and that
+    text must be accepted back. If both readings are possible and differ, the value is ambiguous.
     """
     body = tree.stream.bodies[place.node]
     if tree.stream.events[place.node][1] == "{}" and tree.text[body] != "{":
@@ -94,8 +95,8 @@ def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fra
     slot = find_slot(tree, place, document)
     if slot.column > 0 and tree.is_block_scalar(place.node) and _digit(tree.text, body) and _digit(value, 0):
         raise NotApplicable(
-            "the indentation digit of this block scalar counts from the left margin in the value but from the parent "
-            "in the file, so the value can be read in two ways: leave the digit out, or use a quoted scalar"
+            "the indentation digit of this block scalar counts from the left margin in the value but from the "
+            "parent in the file, so the value is ambiguous: leave the digit out, or use a quoted scalar"
         )
     within = tree.is_block_collection(place.node) and slot.on_line and place.parent >= 0
     column = tree.column(place.node) if within else 0
@@ -113,20 +114,20 @@ def _read_value(tree: Tree, document: Document, place: Place, value: str) -> Fra
         return shifted
     if plain.events != shifted.events:
         raise NotApplicable(
-            "the value can be read in two ways, since its first line is indented less than the others: "
-            "indent all its lines from the same column"
+            "the value is ambiguous, since its first line is indented less than the others: indent all its "
+            "lines from the same column"
         )
     return plain
 
 
 def _digit(text: str, at: int) -> bool:
-    """Whether the block scalar header at an offset has an indentation indicator."""
+    """True if the block scalar header at an offset has an indentation indicator."""
     found = BLOCK_HEADER.match(text, at)
     return found is not None and bool(found.group(1) or found.group(4))
 
 
 def _refuse_hiding(tree: Tree, parent: Place, keys: list[Key], path: str) -> None:
-    """A path through a key that is only merged in would hide all the merged value's other keys: refuse it."""
+    """Refuse a path through a key that is only merged in: it would hide all the merged value's other keys."""
     if len(keys) < 2 or tree.stream.events[parent.node][0] != MAPPING:
         return
     for mapping in _merged(tree, parent.node, set()):
@@ -135,12 +136,12 @@ def _refuse_hiding(tree: Tree, parent: Place, keys: list[Key], path: str) -> Non
             here = show_path([keys[0]])
             raise NotApplicable(
                 f"cannot set {path!r}: {here} is only merged in by <<, and a new {here} here would hide its other keys"
-                ": set it whole, or use the path of its anchor"
+                ": set all of it, or use the path of its anchor"
             )
 
 
 def _merged(tree: Tree, mapping: int, seen: set[int]) -> list[int]:
-    """The mappings that a mapping merges, in the order of their precedence."""
+    """Return the mappings that a mapping merges, in order of precedence."""
     if mapping in seen:
         return []
     seen.add(mapping)

@@ -1,7 +1,7 @@
-"""Block structure: the part of the parser that reads one document's nodes by their indentation.
+"""Block structure: the part of the parser that reads a document's nodes by their indentation.
 
-It is one loop over an explicit stack of open block collections, so depth costs memory and never Python's stack. Each
-turn of the loop is at the beginning of a line (`_next_line`), at a node (`_node`) or has reached the document's end.
+It is a single loop over an explicit stack of open block collections, so depth costs memory but never Python's stack.
+Each iteration is at the beginning of a line (`_next_line`), at a node (`_node`) or at the document's end.
 """
 
 import re
@@ -34,7 +34,8 @@ _WIDEST: Final = 120  # columns that have a pattern of their own
 
 @cache
 def _plain_pair(column: int) -> re.Pattern[str]:
-    """A whole line `key: value`, where the next is an entry at this column or further left: a fifth of the time."""
+    """Return a pattern for a whole line `key: value` that is followed by an entry at this column or further left; it
+    takes a fifth of the time."""
     value = r"([A-Za-z0-9_$/(~.+;=^\\<](?:[^ \t\r\n:]++|:(?=[^ \t\r\n])| ++(?=[^ \t\r\n#:]))*+)"
     return re.compile(
         rf" {{{column}}}([A-Za-z0-9_$/(~][^ \t\r\n:]*+): ++{value} *+(?:\r\n|\n)(?= {{0,{column}}}[^ \t\r\n#])"
@@ -42,7 +43,7 @@ def _plain_pair(column: int) -> re.Pattern[str]:
 
 
 class BlockReader:
-    """Reads the content of one document into a `Stream`. One for each document."""
+    """Reads the content of one document into a `Stream`. Each document needs a new one."""
 
     def __init__(self, stream: Stream, tags: dict[str, str], lenient_closers: bool) -> None:
         self.out = stream
@@ -57,12 +58,12 @@ class BlockReader:
         self.columns: list[int] = [-1]
         self.opens: list[int] = [-1]
         self.explicit: list[bool] = [False]
-        # What the innermost collection awaits: a node (then `null_at` is where it stands if it turns out empty).
+        # Whether the innermost collection awaits a node (if it turns out to be empty, it is at `null_at`).
         self.awaiting = True
         self.null_at = 0
         self.may_be_indentless = False
         self.held: Properties | None = None
-        # A node that was announced by an indicator before it on its line, and what it may be.
+        # A node announced by an indicator before it on its line, and its possible kinds.
         self.node_at = -1
         self.node_may_be_block = False
         self.line = 0
@@ -70,8 +71,8 @@ class BlockReader:
     def read(self, pos: int, line: int, on_marker_line: bool) -> int:
         """Read from `pos` up to the next document marker or the end of the text, and return that offset.
 
-        `line` is where the current line begins; `on_marker_line` says that `pos` follows a `---`, where only a scalar,
-        a flow collection or properties may stand. Raises SyntaxFault.
+        `line` is the offset of the current line; `on_marker_line` says that `pos` follows a `---`, where only a scalar,
+        a flow collection or properties are allowed. Raises SyntaxFault.
         """
         self.line = line
         self.null_at = pos
@@ -123,7 +124,7 @@ class BlockReader:
         return self._await(at + 1, block_allowed=True, indentless=False)
 
     def _plain_pairs(self, pos: int) -> int:
-        """Read whole lines of the innermost mapping, as far as they are `key: value` in plain words."""
+        """Read whole lines of the innermost mapping as long as they are plain `key: value` pairs."""
         if self.columns[-1] <= _WIDEST:
             match = _plain_pair(self.columns[-1]).match
             while (found := match(self.text, pos)) is not None:
@@ -133,7 +134,7 @@ class BlockReader:
         return pos
 
     def _close_beyond(self, at: int, column: int, dash: bool) -> None:
-        """Close the collections that the line at `column` ends, down to the one that it is an entry of."""
+        """Close the collections that the line at `column` ends, down to the one it belongs to."""
         columns = self.columns
         while columns[-1] > column:
             self._close()
@@ -164,21 +165,21 @@ class BlockReader:
             self.explicit[-1] = False
 
     def _await(self, at: int, *, block_allowed: bool, indentless: bool = True) -> int:
-        """Go on after the indicator that ends at `at`: the innermost collection awaits a node."""
+        """Continue after the indicator that ends at `at`: the innermost collection awaits a node."""
         self.awaiting = True
         self.null_at = at
         self.may_be_indentless = indentless
         return self._after_indicator(at, block_allowed=block_allowed)
 
     def _after_indicator(self, at: int, *, block_allowed: bool) -> int:
-        """Go on after `-`, `?`, `:` or `---`: with the node on this line, or with the next line."""
+        """Continue after `-`, `?`, `:` or `---`: with the node on this line, or with the next line."""
         text = self.text
         content = SPACING.match(text, at).end()  # type: ignore[union-attr]  # a pattern of stars always matches
         if content == self.size or text[content] in "\r\n" or (text[content] == "#" and content > at):
             return self._line_end(content)
         if content == at:
             raise SyntaxFault("white space is needed here", at)
-        # Left to the loop: `- - - …` nests as deep as it likes without a call for each.
+        # Left to the loop: `- - - …` may nest to any depth without a call for each level.
         self.node_at = content
         self.node_may_be_block = block_allowed and "\t" not in text[at:content]
         return content
@@ -231,8 +232,8 @@ class BlockReader:
         return self._await(colon.end(), block_allowed=False)
 
     def _content(self, at: int, own: Properties | None) -> tuple[str, int]:
-        """The value and the end of an alias, a quoted scalar, a flow collection (whose events are complete then) or
-        the first line of a plain scalar."""
+        """Return the value and the end of an alias, a quoted scalar, a flow collection (whose events are then complete)
+        or the first line of a plain scalar."""
         text = self.text
         mark = text[at]
         if mark == "*":
@@ -253,7 +254,7 @@ class BlockReader:
         return value, stop
 
     def _leaf(self, own: Properties | None, at: int, value: str, stop: int) -> None:
-        """Complete an alias or a scalar; a flow collection is complete."""
+        """Complete an alias or a scalar; a flow collection is already complete."""
         mark = self.text[at]
         if mark == "*":
             self.out.node((ALIAS, "", value, None, None), at, at, stop)
@@ -261,7 +262,7 @@ class BlockReader:
             self.out.scalar(mark if mark in "\"'" else ":", value, own, at, stop)
 
     def _value(self, own: Properties | None, at: int, value: str, stop: int, first_event: int) -> int:
-        """Complete a node that is no key, with the properties that the lines before hold for it."""
+        """Complete a node that is not a key, with properties held from previous lines."""
         mark = self.text[at]
         if self.held is not None:
             if mark == "*":
@@ -277,13 +278,13 @@ class BlockReader:
         return self._line_end(stop)
 
     def _with_held(self, own: Properties | None) -> Properties | None:
-        """The properties from the lines before, with those of this line."""
+        """Return the properties of previous lines, joined with those of this line."""
         if self.held is None or own is None:
             return self.held or own
         return self.held.joined(own)
 
     def _plain(self, value: str, stop: int) -> tuple[str, int]:
-        """The value and the end of a plain scalar whose first line is read."""
+        """Return the value and the end of a plain scalar whose first line has been read."""
         parts = [value]
         for fold, more in plain_lines(self.text, stop, PLAIN_NEXT_BLOCK):
             if len(fold.group(2)) <= self.columns[-1]:
@@ -327,7 +328,7 @@ class BlockReader:
         return scalar.next_line
 
     def _open(self, kind: int, body: int, column: int, index: int) -> None:
-        """Open a block collection before the event `index`; properties held from the lines before are its own."""
+        """Open a block collection before the event `index`; properties held from previous lines belong to it."""
         if len(self.columns) > self.max_depth:
             raise SyntaxFault(f"nesting is deeper than {self.max_depth} levels", body)
         self.out.open(kind, "", self.held, body, index)

@@ -1,7 +1,7 @@
 """The parsed form of a YAML stream: flat events in document order, with the exact source span of each.
 
-An event is a plain tuple of what it *means*, without positions, so that two streams are equal exactly when their event
-lists are: the check behind every edit is a comparison of lists. Positions live beside the events in parallel arrays.
+An event is a plain tuple of its *meaning*, without positions, so two streams are equal exactly if their event lists
+are: every edit is checked by comparing lists. Positions are stored in parallel arrays.
 """
 
 from array import array
@@ -30,10 +30,10 @@ CLOSING: Final[dict[int, Event]] = {
 
 
 class Document(NamedTuple):
-    """One document: the indices of its two events and the offsets around its content.
+    """A document: the indices of its two events and the offsets around its content.
 
-    `body` is where content may begin (after `---` or after directives), `stop` where the next marker or the end is.
-    `tags` are the tag handles in force.
+    `body` is where content may begin (after `---` or after directives), `stop` the offset of the next marker or of the
+    end. `tags` are the tag handles in force.
     """
 
     event: int
@@ -49,7 +49,7 @@ class Stream:
     after the properties, `stops[i]` the end of the node; offsets are characters of `text`.
 
     `closes` maps the index of an opening event to that of its closing one. `last_stop` is the end of the last node,
-    where an open collection would end. `lenient` says that a closing bracket stood further left than YAML 1.2 allows.
+    where an open collection would end. `lenient` says that a closing bracket was further left than YAML 1.2 allows.
     """
 
     text: str
@@ -65,17 +65,17 @@ class Stream:
     last_stop: int = 0
 
     def after(self, index: int) -> int:
-        """The index of the event that follows the whole node at `index`."""
+        """Return the index of the event that follows the whole node at `index`."""
         return self.closes.get(index, index) + 1
 
     def document_of(self, index: int) -> Document | None:
-        """The document that the event at `index` is in."""
+        """Return the document that contains the event at `index`."""
         return next((each for each in self.documents if each.event < index <= each.close), None)
 
     def comment_texts(self) -> list[str]:
         return [self.text[start:stop] for start, stop in self.comments]
 
-    # What the readers append with.
+    # Appending
 
     def node(self, event: Event, start: int, body: int, stop: int) -> None:
         self.events.append(event)
@@ -86,7 +86,7 @@ class Stream:
 
     def scalar(self, style: str, value: str, own: Properties | None, body: int, stop: int) -> None:
         anchor, tag, start = (None, None, body) if own is None else (own.anchor, own.tag, own.start)
-        # `node`, in line: three of four events are made here.
+        # `node`, inlined: three of four events are created here.
         self.events.append((SCALAR, style, value, anchor, tag))
         self.starts.append(start)
         self.bodies.append(body)
@@ -94,17 +94,17 @@ class Stream:
         self.last_stop = stop
 
     def empty(self, own: Properties | None, at: int) -> None:
-        """A null without text: at `at`, or behind its properties."""
+        """Add a null without text: at `at`, or after its properties."""
         self.scalar(":", "", own, at if own is None else own.stop, at if own is None else own.stop)
 
     def open(self, kind: int, style: str, own: Properties | None, body: int, index: int) -> None:
-        """Open a collection before the event `index`, which is mostly the next one."""
+        """Open a collection before the event `index`, which is usually the next one."""
         anchor, tag, start = (None, None, body) if own is None else (own.anchor, own.tag, own.start)
         self.events.insert(index, (kind, style, "", anchor, tag))
         self.starts.insert(index, start)
         self.bodies.insert(index, body)
         self.stops.insert(index, start)
-        # Where the first key of a block mapping turned out to be a flow collection, its events move up by one.
+        # If the first key of a block mapping turned out to be a flow collection, its events move up by one.
         for moved in range(len(self.events) - 2, index - 1, -1):
             if (close := self.closes.pop(moved, None)) is not None:
                 self.closes[moved + 1] = close + 1
@@ -115,13 +115,13 @@ class Stream:
         self.node(CLOSING[kind], stop, stop, stop)
 
     def add_properties(self, index: int, own: Properties) -> None:
-        """Give the collection at `index` properties that were found on the lines before it."""
+        """Give the collection at `index` properties that were found on previous lines."""
         kind, style, value, _, _ = self.events[index]
         self.events[index] = (kind, style, value, own.anchor, own.tag)
         self.starts[index] = own.start
 
     def comment_line(self, start: int) -> int:
-        """Keep the comment at `start`, which ends its line; where the next line begins."""
+        """Store the comment at `start`, which ends its line. Returns where the next line begins."""
         found = COMMENT.match(self.text, start)
         assert found is not None  # `start` is at a #
         self.comments.append(found.span(1))

@@ -1,4 +1,5 @@
-"""Flow collections: `[…]` and `{…}`, read by one loop over an explicit stack, so depth never costs Python's stack."""
+"""Flow collections: `[…]` and `{…}`, read by a single loop over an explicit stack, so depth never costs Python's
+stack."""
 
 import re
 from typing import Final
@@ -16,14 +17,14 @@ from linckia.services.yaml.syntax.tokens import (
     read_properties,
 )
 
-# What may come next in the innermost collection.
+# What may come next in the innermost collection
 ENTRY: Final = 0  # an entry or the closing bracket
 KEY_READ: Final = 1  # a node was read that a ":" may turn into a key
 AWAIT_VALUE: Final = 2  # after ":"
 ENTRY_DONE: Final = 3  # only "," or the closing bracket
 AWAIT_KEY: Final = 4  # after "?"
 
-# YAML 1.2.2, 7.4.2: so that a reader need not go far back to find that a node was a key. Kept for collections only,
+# YAML 1.2.2, 7.4.2: so that a reader need not go far back to find that a node was a key. Only enforced for collections,
 # since a long scalar costs nothing.
 LONGEST_KEY: Final = 1024
 
@@ -36,8 +37,9 @@ _FAST_PAIR: Final = re.compile(
 
 
 class FlowReader:
-    """Reads one flow collection, with all inside it. `parent` is the column of the block collection around it (-1 for
-    a document): further lines need more indentation. `multiline` says afterwards whether it covered several lines."""
+    """Reads a flow collection with everything inside it. `parent` is the column of the enclosing block collection (-1
+    for a document): further lines need more indentation. Afterwards, `multiline` says whether it covered several
+    lines."""
 
     def __init__(self, out: Stream, tags: dict[str, str], parent: int, max_depth: int, lenient_closers: bool) -> None:
         self.out = out
@@ -53,13 +55,13 @@ class FlowReader:
         self.states: list[int] = []
         # For a single pair inside a sequence: the index of its mapping event, else -1.
         self.pairs: list[int] = []
-        # The index of the node that may become a key, its first line's end, and whether it is JSON-like.
+        # The index of the node that may become a key, whether it is JSON-like, and whether it is on a single line.
         self.key_event = 0
         self.key_json = False
         self.key_line_safe = True
 
     def read(self, at: int, own: Properties | None) -> int:
-        """Read the collection whose bracket is at `at`; returns the offset after its closing bracket."""
+        """Read the collection whose bracket is at `at`. Returns the offset after its closing bracket."""
         self._open(at, own, ENTRY)
         text = self.text
         at += 1
@@ -95,7 +97,7 @@ class FlowReader:
                 at = self._node(at, state)
 
     def _fast_pairs(self, at: int) -> int:
-        """Read whole entries `"key": scalar,` of a mapping, as JSON has them, as far as they go."""
+        """Read whole entries `"key": scalar,` of a mapping, in JSON style, as long as they match."""
         out = self.out
         match = _FAST_PAIR.match
         while (found := match(self.text, at)) is not None:
@@ -116,7 +118,7 @@ class FlowReader:
         return at
 
     def _skip(self, at: int) -> int:
-        """Pass white space, comments and line breaks, checking the indentation of the line arrived at."""
+        """Skip white space, comments and line breaks, checking the indentation of the line reached."""
         text = self.text
         while True:
             begin = at
@@ -189,7 +191,7 @@ class FlowReader:
         return not self.multiline or (text.find("\n", start, stop) < 0 and text.find("\r", start, stop) < 0)
 
     def _node_read(self, index: int, *, json: bool, safe: bool) -> None:
-        """The node at `index` is complete: settle what the innermost collection may see next."""
+        """Complete the node at `index`, and update the state of the innermost collection."""
         state = self.states[-1]
         if state == AWAIT_VALUE:
             self.states[-1] = ENTRY_DONE
@@ -199,7 +201,7 @@ class FlowReader:
         self.states[-1] = KEY_READ
         self.key_event = index
         self.key_json = json
-        # The key of a pair in a sequence must stand on one line, unless ? announced it.
+        # The key of a pair in a sequence must be on one line, unless ? announced it.
         self.key_line_safe = safe or explicit or self.is_mapping[-1]
 
     def _end_pair(self) -> None:
@@ -209,7 +211,7 @@ class FlowReader:
             self.pairs[-1] = -1
 
     def _end_entry(self, state: int) -> None:
-        """Complete the entry before a comma or closing bracket with the empty nodes that it leaves out."""
+        """Complete the entry before a comma or closing bracket with the empty nodes that it omits."""
         stop = self.out.last_stop
         if state == AWAIT_KEY:
             self.out.empty(None, stop)

@@ -1,6 +1,6 @@
-"""The YAML 1.2 parser: a stream of text to its events, with the exact span of every node, in one pass.
+"""The YAML 1.2 parser: turns a stream of text into events, with the exact span of every node, in one pass.
 
-It accepts what YAML 1.2.2 allows and refuses what it does not. It never recurses: depth is bounded by `max_depth`, and
+It accepts what YAML 1.2.2 allows and refuses everything else. It never recurses: depth is bounded by `max_depth`, and
 aliases stay aliases, so no input can make the result larger than a small multiple of its source.
 """
 
@@ -34,9 +34,9 @@ def parse(
 ) -> Stream:
     """Parse a stream. Raises SyntaxFault with the offset of the first fault.
 
-    `lenient_closers` also accepts the closing bracket of a flow collection at the column of the block collection around
-    it, which YAML 1.2 forbids and most other loaders accept; `Stream.lenient` then says that this was needed. `tags`
-    are tag handles declared beforehand, for text that is to stand inside a document.
+    `lenient_closers` also accepts the closing bracket of a flow collection at the column of the enclosing block
+    collection, which YAML 1.2 forbids but most other loaders accept; `Stream.lenient` then says that this was needed.
+    `tags` are predeclared tag handles, for text that will be inside a document.
     """
     stream = Stream(text, max_depth=max_depth)
     if found := NEVER_ALLOWED.search(text):
@@ -47,7 +47,7 @@ def parse(
 
 
 class _Directives:
-    """The directives before one document, collected line by line."""
+    """The directives before a document, collected line by line."""
 
     def __init__(self) -> None:
         self.tags = dict(DEFAULT_TAGS)
@@ -56,7 +56,7 @@ class _Directives:
         self._handles: set[str] = set()
 
     def read(self, text: str, at: int, comments: list[tuple[int, int]]) -> int:
-        """Read the directive line at `at`; returns where the next line begins. Raises SyntaxFault."""
+        """Read the directive line at `at`. Returns where the next line begins. Raises SyntaxFault."""
         self.any = True
         if match := _YAML_DIRECTIVE.match(text, at):
             if self._version:
@@ -92,7 +92,7 @@ class _Documents:
     def read(self) -> None:
         text = self.text
         pos = 0
-        bare_allowed = True  # a document without --- may begin, and so may directives
+        bare_allowed = True  # a document without ---, or a directive, may begin
         directives = _Directives()
         while True:
             pos, at = self._prefix(pos)
@@ -116,7 +116,8 @@ class _Documents:
                 directives = _Directives()
 
     def _prefix(self, pos: int) -> tuple[int, int]:
-        """Pass blank lines, comments and a byte order mark: the offset of the line arrived at, and of its content."""
+        """Skip blank lines, comments and a byte order mark. Returns the offset of the line reached, and of its
+        content."""
         text = self.text
         while True:
             if text.startswith(_BYTE_ORDER_MARK, pos):
@@ -133,7 +134,7 @@ class _Documents:
             return match.start(1), at
 
     def _document(self, pos: int, line: int, directives: _Directives, *, explicit: bool) -> tuple[int, bool]:
-        """Read one document; returns the offset after it and whether the next may begin without ---."""
+        """Read a document. Returns the offset after it, and whether the next may begin without ---."""
         stream = self.stream
         event = len(stream.events)
         stream.node((DOCUMENT, "---" if explicit else "", "", None, None), line, pos, pos)
@@ -158,7 +159,7 @@ class _Documents:
 
 
 def _check_characters(stream: Stream) -> None:
-    """Refuse the characters that only quoted scalars may hold wherever else they stand."""
+    """Refuse characters outside quoted scalars that only those may contain."""
     text = stream.text
     if QUOTED_ONLY.search(text) is None:
         return

@@ -1,4 +1,4 @@
-"""Scalars: from their source to their value, by the folding and escaping rules of YAML 1.2.2 chapters 7 and 8."""
+"""Scalars: converts their source to their value, by the folding and escaping rules of YAML 1.2.2 chapters 7 and 8."""
 
 import re
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from linckia.services.yaml.syntax.tokens import (
 )
 
 _BREAKS: Final = r"((?:\r\n?|\n)(?:[ \t]*+(?:\r\n?|\n))*+)[ \t]*+"
-# Line breaks of a quoted scalar with the white space around them. White space within a line, and what a backslash
-# escapes, are matched as well and left as they are: so no stretch is looked at twice.
+# Line breaks of a quoted scalar with the white space around them. White space within a line, and characters escaped by
+# a backslash, are also matched and left unchanged: so no stretch is examined twice.
 _FOLD_SINGLE: Final = re.compile(rf"[ \t]++(?![\r\n])|[ \t]*+{_BREAKS}")
 _FOLD_DOUBLE: Final = re.compile(rf"\\[^\r\n]|[ \t]++(?![\r\n])|\\?[ \t]*+{_BREAKS}")
 _INDENT: Final = re.compile(r"( *+)[ \t]*+([\r\n])?")
@@ -33,8 +33,9 @@ _SIMPLE_ESCAPES: Final = {
 class BlockScalar(NamedTuple):
     """A literal or folded scalar.
 
-    `stop` is the end of the node: the last line's break is left out, unless kept blank lines (`+`) end it. `next_line`
-    is where the next line begins, `comment` the span of the header's comment, `indent` the column of the content.
+    `stop` is the end of the node, which excludes the last line's break unless kept blank lines (`+`) end it.
+    `next_line` is where the next line begins, `comment` the span of the header's comment, `indent` the column of the
+    content.
     """
 
     value: str
@@ -78,7 +79,7 @@ def _fold_quoted(match: re.Match[str]) -> str:
     gap = match.group(1)
     if gap is None:
         return match.group()
-    # A break that a backslash escapes is no content; blank lines after it are.
+    # An escaped break is not content; blank lines after it are.
     return folded("\n" + gap)[1:] if match.group().startswith("\\") else folded(gap)
 
 
@@ -102,14 +103,14 @@ def _unescape(raw: str, start: int) -> str:
 
 
 def folded(gap: str) -> str:
-    """The line breaks of a flow scalar as its value has them: one is a space, n are n - 1 line feeds."""
+    """Fold the line breaks of a flow scalar: one becomes a space, n become n - 1 line feeds."""
     count = gap.count("\n") + gap.count("\r") - gap.count("\r\n")
     return " " if count == 1 else "\n" * (count - 1)
 
 
 def plain_lines(text: str, stop: int, pattern: re.Pattern[str]) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
-    """The further lines of a plain scalar whose first line ends at `stop`: the fold before each (`PLAIN_FOLD`), and its
-    text as `pattern` matches it."""
+    """Yield the further lines of a plain scalar whose first line ends at `stop`: the fold before each (`PLAIN_FOLD`),
+    and its text as `pattern` matches it."""
     while (fold := PLAIN_FOLD.match(text, stop)) is not None:
         begin = fold.end()
         if text[begin : begin + 1] in ("", "#") or (fold.start(2) == begin and MARKER.match(text, begin)):
@@ -123,7 +124,7 @@ def plain_lines(text: str, stop: int, pattern: re.Pattern[str]) -> Iterator[tupl
 
 def read_block_scalar(text: str, start: int, parent: int) -> BlockScalar:
     """Read the literal or folded scalar whose indicator is at `start`; `parent` is the column of the collection that
-    holds it (-1 for a document). Raises SyntaxFault."""
+    contains it (-1 for a document). Raises SyntaxFault."""
     header = BLOCK_HEADER.match(text, start)
     if header is None:
         raise SyntaxFault(
@@ -145,7 +146,7 @@ def read_block_scalar(text: str, start: int, parent: int) -> BlockScalar:
     content = [text[begin + indent : end] for begin, end in lines]
     value = "\n".join(content) if text[start] == "|" else _fold_block(content)
     if content and chomp != "-":
-        # The end of the text counts as the break of a last line that has none, as the YAML test suite (L24T) has it.
+        # The end of the text counts as the break of an unterminated last line, as in the YAML test suite (L24T).
         value += "\n"
     if chomp == "+":
         value += "\n" * blanks

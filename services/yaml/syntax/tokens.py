@@ -1,8 +1,8 @@
-"""The lexical patterns of YAML 1.2.2, written so that none of them can backtrack over what it has matched; and what
-stands before a node: its anchor and its tag.
+"""The lexical patterns of YAML 1.2.2, written so that none of them can backtrack over text it has matched; and node
+properties: anchor and tag.
 
 Only LF, CR and CRLF are line breaks and only space and tab are white space: `\\s`, `splitlines` and universal newlines
-also take U+0085, U+2028 and others, so none of them appears in this package.
+also accept U+0085, U+2028 and others, so none of them appears in this package.
 """
 
 import re
@@ -24,7 +24,8 @@ MARKER: Final = re.compile(r"(?:---|\.\.\.)(?=[ \t\r\n]|\Z)")
 
 
 def _plain(ends: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A plain scalar's first line, and a further one, where the characters `ends` end it too (7.3.3)."""
+    """Return patterns for a plain scalar's first line, and for further ones, if the characters `ends` end it too
+    (7.3.3)."""
     safe = rf"(?=[^ \t\r\n{ends}])"
     more = rf"(?:[^ \t\r\n:{ends}]++|:{safe}|[ \t]++(?=[^ \t\r\n#:{ends}]|:{safe}))"
     start = rf"(?:[^ \t\r\n\-?:,\[\]{{}}#&*!|>'\"%@`]|[\-?:]{safe})"
@@ -48,22 +49,22 @@ BLOCK_HEADER: Final = re.compile(r"[|>](?:([1-9])([+\-])?|([+\-])([1-9])?)?+(?:[
 
 _PERCENT: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
-# Characters that YAML 1.2 allows nowhere; and those that it allows in quoted scalars only.
+# Characters that YAML 1.2 never allows, and those that it only allows in quoted scalars.
 NEVER_ALLOWED: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 QUOTED_ONLY: Final = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 
 
 @lru_cache(maxsize=256)
 def block_scalar_lines(indent: int) -> re.Pattern[str]:
-    """The lines of a block scalar whose content starts at a column: content lines, or lines of at most that many
-    spaces and nothing else."""
+    """Return a pattern for the lines of a block scalar whose content starts at a column: content lines, or lines of at
+    most that many spaces and nothing else."""
     content = r"[^\r\n]++(?:\r\n?|\n|\Z)"
     content = rf" {{{indent}}}{content}" if indent else rf"(?!(?:---|\.\.\.)(?:[ \t\r\n]|\Z)){content}"
     return re.compile(rf"(?:{content}| {{0,{indent}}}(?:\r\n?|\n|(?<= )\Z))*+")
 
 
 class Properties(NamedTuple):
-    """The properties of one node. `start` and `stop` are the offsets of the first and after the last."""
+    """The properties of a node. `start` is the offset of the first, `stop` the offset after the last."""
 
     anchor: str | None
     tag: str | None
@@ -71,7 +72,7 @@ class Properties(NamedTuple):
     stop: int
 
     def joined(self, later: "Properties") -> "Properties":
-        """Both sets of one node, this one first. Raises SyntaxFault where a node would have two of a kind."""
+        """Join both sets of one node, this one first. Raises SyntaxFault if the node would have two of a kind."""
         if self.anchor is not None and later.anchor is not None:
             raise SyntaxFault("a node can have one anchor only", later.start)
         if self.tag is not None and later.tag is not None:
@@ -125,7 +126,8 @@ def _resolve_tag(match: re.Match[str], tags: dict[str, str]) -> str:
 
 
 def read_alias(text: str, at: int, own: Properties | None) -> tuple[str, int]:
-    """The name of the alias at `at`, and the offset after it; `own`: properties before it. Raises SyntaxFault."""
+    """Return the name of the alias at `at`, and the offset after it; `own` are properties before it. Raises
+    SyntaxFault."""
     match = ANCHOR.match(text, at)
     if match is None:
         raise SyntaxFault("an alias needs a name after *", at)

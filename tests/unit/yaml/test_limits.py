@@ -93,7 +93,7 @@ def test_wide_collections_as_nested_keys_are_refused_not_copied_at_each_level() 
 def test_a_file_over_the_size_cap_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text("a: 1\n" + "# x\n" * 100)
     files = YamlFiles(Roots((tmp_path,)), max_bytes=200)
-    with pytest.raises(YamlError, match="larger than 200 bytes") as caught:
+    with pytest.raises(YamlError, match="larger than the limit of 200 bytes") as caught:
         files.get(str(tmp_path / "f.yaml"), "a")
     assert caught.value.code == Code.PARSE
 
