@@ -1,1 +1,1 @@
-"""`fetch`: the one service that reaches out of this machine, for what a client asked to download."""
+"""`fetch`: the only service with network access, for downloads that clients request."""

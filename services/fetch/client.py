@@ -1,10 +1,10 @@
-"""One GET, to an address that was checked: one of the Internet, or one that the settings allow.
+"""Sends a single GET to a verified address: on the public Internet, or allowed by the settings.
 
-A download is asked for by a client, or by a page that a client has read, so it must not become a way to this machine,
-to the networks behind it, or to the metadata service of a cloud.  A name is looked up once and the connection goes to
-an address that was checked: a second look-up, which could answer otherwise, never happens.  Redirects are followed by
-hand, each like a URL of its own.  Nothing of the environment (proxies, netrc) and no cookie goes along, and no response
-is decoded but on purpose.
+A download is requested by a client, or by a page that a client has read, so it must not give access to this machine, to
+the networks behind it, or to a cloud metadata service. A name is resolved once, and the connection goes to an address
+that was verified: there is no second lookup, which could return something else. Redirects are followed by hand, each
+checked like a URL of its own. Nothing from the environment (proxies, netrc) and no cookies are sent, and responses are
+only decoded on purpose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from linckia.proto.errors import Forbidden, InvalidParams, OperationError
 MAX_REDIRECTS = 10
 CONNECT_TIMEOUT_S = 15.0
 READ_TIMEOUT_S = 30.0
-"""Without a single byte; a slow server that sends some is bounded by the download's own time."""
+"""Longest time without receiving any data; a slow server that keeps sending is limited by the download's own
+timeout."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -32,20 +33,20 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
-"""Metadata services at addresses that look like any other (Azure's); the rest are link-local or private."""
+"""Metadata services at public addresses (Azure's); all others are link-local or private."""
 
 _NOT_PUBLIC = ipaddress.ip_network("192.0.0.0/24")
-"""Assignments of the protocol itself, and a metadata service among them; Python's own list has a part of it."""
+"""IETF protocol assignments, including a metadata service; Python's own list covers only part of this network."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _NAT64_LOCAL = ipaddress.ip_network("64:ff9b:1::/48")
 
 
 class Allowed:
-    """The hosts and networks that are reached although they are not on the Internet."""
+    """Hosts and networks that may be accessed although they are not on the public Internet."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
-        """Raises ValueError for what is neither a host nor a network."""
+        """Raises ValueError if an entry is neither a host nor a network."""
         self._networks: list[Network] = []
         self._hosts: set[str] = set()
         self._domains: list[str] = []
@@ -59,7 +60,7 @@ class Allowed:
             elif _is_name(text):
                 self._hosts.add(text)
             else:
-                raise ValueError(f"fetch.allow: {entry!r} is neither a host, an address nor a network")
+                raise ValueError(f"fetch.allow: {entry!r} is not a host, an address or a network")
 
     def host(self, name: str) -> bool:
         name = name.rstrip(".").lower()
@@ -78,7 +79,7 @@ def _is_name(text: str) -> bool:
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address is on the Internet, and so is every other that it stands for."""
+    """True if the address, and every address that it stands for, is on the public Internet."""
     return all(
         meant.is_global
         and not (meant.is_multicast or meant.is_reserved or meant.is_unspecified)
@@ -89,11 +90,11 @@ def is_public(address: Address) -> bool:
 
 
 def _meanings(address: Address) -> list[Address]:
-    """The address and the IPv4 address within it, if it has one (mapped, 6to4, Teredo, NAT64)."""
+    """Return the address, and the IPv4 address embedded in it, if any (mapped, 6to4, Teredo, NAT64)."""
     if address.version == 4:
         return [address]
     if address.ipv4_mapped is not None:
-        # The same thing as its IPv4 address, and not global by itself.
+        # Equivalent to its IPv4 address, and not global by itself.
         return [address.ipv4_mapped]
     if address in _NAT64:
         return [ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)]
@@ -108,23 +109,23 @@ def _meanings(address: Address) -> list[Address]:
 
 
 async def resolve(host: str, port: int, allowed: Allowed) -> list[str]:
-    """The addresses of a host that may be reached, in the resolver's order.  Raises OperationError (the name has no
-    address), Forbidden (it has, and none of them may be reached)."""
+    """Return the addresses of a host that may be accessed, in the resolver's order. Raises OperationError (the name has
+    no address) or Forbidden (none of its addresses may be accessed)."""
     try:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise OperationError(f"{host} cannot be found: {error.strerror}", field="url") from None
+        raise OperationError(f"cannot resolve {host}: {error.strerror}", field="url") from None
     except UnicodeError:
-        raise OperationError(f"{host[:100]!r} is not the name of a host", field="url") from None
+        raise OperationError(f"{host[:100]!r} is not a valid host name", field="url") from None
     addresses = list(dict.fromkeys(str(entry[4][0]).split("%", 1)[0] for entry in found))
     if allowed.host(host):
         return addresses
     parsed = [ipaddress.ip_address(address) for address in addresses]
     may = [str(address) for address in parsed if is_public(address) or allowed.address(address)]
     if not may:
-        where = host if addresses == [host] else f"{host} is {', '.join(addresses)}, which"
+        where = host if addresses == [host] else f"{host} ({', '.join(addresses)})"
         raise Forbidden(
-            f"{where} is not on the Internet; the setting fetch.allow (LINCKIA_FETCH_ALLOW) may list it", field="url"
+            f"{where} is not on the public Internet; allow it with fetch.allow (LINCKIA_FETCH_ALLOW)", field="url"
         )
     return may
 
@@ -141,11 +142,12 @@ class Client:
     async def get(
         self, url: str, headers: Mapping[str, str], *, max_redirects: int = MAX_REDIRECTS
     ) -> AsyncIterator[tuple[httpx2.Response, str, int]]:
-        """The response to a GET of `url`, whatever its status but a redirect's; its own URL; the number of redirects.
+        """Send a GET. Yields the response, whatever its status except a redirect; its own URL; and the number of
+        redirects.
 
         Raises:
-            Forbidden: this URL, or one that it redirects to, may not be reached.
-            OperationError: there is no such host, or too many redirects.
+            Forbidden: this URL, or one that it redirects to, may not be accessed.
+            OperationError: the host is unknown, or there were too many redirects.
             httpx2.TransportError: the connection failed.
         """
         parsed = parse(url)
@@ -159,21 +161,21 @@ class Client:
         raise OperationError(f"{url} redirects more than {max_redirects} times", field="url")
 
     async def addresses(self, url: httpx2.URL) -> list[str]:
-        """The addresses of the URL's host that may be reached.  Raises as `resolve` does."""
+        """Return the addresses of the URL's host that may be accessed. Raises the same errors as `resolve`."""
         port = url.port or (443 if url.scheme == "https" else 80)
         return await resolve(url.raw_host.decode("ascii"), port, self._allowed)
 
     @contextlib.asynccontextmanager
     async def _hop(self, url: httpx2.URL, headers: Mapping[str, str]) -> AsyncIterator[httpx2.Response]:
-        """The response of the first address that takes a connection."""
+        """Yield the response of the first address that accepts a connection."""
         host, addresses = url.raw_host.decode("ascii"), await self.addresses(url)
         sent = {"Host": url.netloc.decode("ascii"), **self._headers, **headers}
         self._tls = self._tls or httpx2.create_ssl_context()
         timeout = httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        # A client a hop, so that nothing of one host is carried to the next.
+        # Each hop has its own client, so that nothing of one host is carried over to the next.
         async with httpx2.AsyncClient(verify=self._tls, trust_env=False, timeout=timeout) as client:
             for address in addresses:
-                # The URL names the address that was checked, the header and the certificate the host.
+                # The URL has the verified address; the Host header and the certificate check have the host name.
                 at, named = url.copy_with(host=address), {"sni_hostname": host}
                 request = client.build_request("GET", at, headers=sent, extensions=named)
                 try:
@@ -181,7 +183,7 @@ class Client:
                     break
                 except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                     if _is_certificate(error):
-                        raise OperationError(f"{host} has no certificate to trust: {error}", field="url") from None
+                        raise OperationError(f"{host} has no trusted certificate: {error}", field="url") from None
                     if address == addresses[-1]:
                         raise
             yield response
@@ -194,27 +196,27 @@ def _is_certificate(error: BaseException | None) -> bool:
 
 
 def parse(url: str) -> httpx2.URL:
-    """The URL, if it is one to download from.  Raises InvalidParams, which says what is wrong with it."""
+    """Return the parsed URL. Raises InvalidParams, with the reason, if it cannot be downloaded from."""
     try:
-        # The path is measured once it is written out.
+        # Copying encodes the URL, which checks the length of the path.
         parsed = httpx2.URL(url).copy_with(fragment=None)
     except (httpx2.InvalidURL, ValueError) as error:
-        raise InvalidParams(f"`url` is none: {error}", field="url") from None
+        raise InvalidParams(f"`url` is not a valid URL: {error}", field="url") from None
     if parsed.scheme not in ("http", "https"):
-        raise InvalidParams(f"`url`: only http and https, not {parsed.scheme or 'nothing'!r}", field="url")
+        raise InvalidParams(f"`url`: the scheme must be http or https, not {parsed.scheme or 'nothing'!r}", field="url")
     if not parsed.host:
-        raise InvalidParams("`url` names no host", field="url")
+        raise InvalidParams("`url` has no host", field="url")
     if parsed.userinfo:
-        raise InvalidParams("`url` holds a user or a password, which would be stored with the document", field="url")
+        raise InvalidParams("`url` contains a user or password, which would be stored with the document", field="url")
     return parsed
 
 
 def _next(url: httpx2.URL, location: str) -> httpx2.URL:
-    """Where a redirect leads, if that may be followed."""
+    """Return the target of a redirect, if it may be followed."""
     try:
         target = parse(str(url.join(location)))
     except (InvalidParams, httpx2.InvalidURL, ValueError) as error:
-        raise OperationError(f"{url} redirects to what cannot be followed: {error}", field="url") from None
+        raise OperationError(f"{url} redirects to an unusable URL: {error}", field="url") from None
     if url.scheme == "https" and target.scheme != "https":
         raise Forbidden(f"{url} redirects from https to http", field="url")
     return target

@@ -1,8 +1,8 @@
-"""The keys of the issuer whose tokens the front takes: read here, since the front has no network.
+"""Fetches the keys of the issuer whose tokens the front accepts, since the front has no network access.
 
-The URL is the settings' own, and what the issuer's metadata names must be as trustworthy: https, unless it is on this
-machine, and an address of the Internet, unless it is the issuer's own host or `fetch.allow` lists it.  Nothing that a
-client sends has a part in it, and no redirect is followed.
+The URL comes from the settings, and the one named by the issuer's metadata must be equally trustworthy: https, unless
+it is on this machine, and a public Internet address, unless it is the issuer's own host or in `fetch.allow`. Nothing
+that a client sends influences it, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from linckia.services.fetch.client import Allowed, Client, parse
 
 MAX_BYTES = 256 * 1024
 TIMEOUT_S = 10.0
-"""For each document."""
+"""Timeout for each document."""
 
 
 class _Metadata(msgspec.Struct):
-    """Of an authorization server (RFC 8414), or an OpenID provider."""
+    """Metadata of an authorization server (RFC 8414) or an OpenID provider."""
 
     issuer: str
     jwks_uri: str
 
 
 class Issuer:
-    """Reads the keys of one issuer.
+    """Reads the keys of an issuer.
 
     Args:
-        jwks_url: where they are; empty: where the metadata says.
-        allow: hosts and networks that are reached although they are not on the Internet.
+        jwks_url: the URL of the keys; if empty, the metadata names it.
+        allow: hosts and networks that may be accessed although they are not on the public Internet.
     """
 
     def __init__(self, issuer: str, jwks_url: str, allow: Iterable[str], user_agent: str) -> None:
@@ -46,7 +46,7 @@ class Issuer:
         self._client = Client(Allowed([*allow, *named]), user_agent)
 
     async def keys(self) -> IssuerKeySet:
-        """Raises OperationError, Forbidden, Unavailable: says which document could not be had, and why."""
+        """Fetch the keys. Raises OperationError, Forbidden or Unavailable, which name the document and the reason."""
         url = self._jwks_url or await self._jwks_uri()
         found: IssuerKeySet = await self._read(url, IssuerKeySet)
         return found
@@ -61,13 +61,13 @@ class Issuer:
                 continue
             if metadata.issuer == self._issuer:
                 return metadata.jwks_uri
-            wrong.append(f"{url} is that of the issuer {metadata.issuer!r}")
-        raise OperationError(f"there is no metadata of the issuer {self._issuer}: {'; '.join(wrong)}")
+            wrong.append(f"{url} belongs to the issuer {metadata.issuer!r}")
+        raise OperationError(f"no metadata found for the issuer {self._issuer}: {'; '.join(wrong)}")
 
     async def _read(self, url: str, tp: Any) -> Any:
         try:
             if not is_trustworthy(parsed := parse(url)):
-                raise OperationError(f"{url}: https is needed, except on this machine")
+                raise OperationError(f"{url}: https is required, except on this machine")
             with trio.fail_after(TIMEOUT_S):
                 return msgspec.json.decode(await self._body(str(parsed)), type=tp)
         except InvalidParams as error:
@@ -81,18 +81,18 @@ class Issuer:
         body = bytearray()
         async with self._client.get(url, {"Accept": "application/json"}, max_redirects=0) as (response, _, _):
             if response.status_code != 200 or response.headers.get("content-encoding", "identity") != "identity":
-                raise OperationError(f"{url}: the server answered {response.status_code}")
-            # To leave the loop would leave the library's own generators open.
+                raise OperationError(f"{url}: the server returned {response.status_code}")
+            # Leaving the loop early would leave the library's own generators open.
             async for data in response.aiter_raw():
                 if len(body) <= MAX_BYTES:
                     body += data
         if len(body) > MAX_BYTES:
-            raise OperationError(f"{url}: it is longer than {MAX_BYTES} bytes")
+            raise OperationError(f"{url}: longer than {MAX_BYTES} bytes")
         return bytes(body)
 
 
 def metadata_urls(issuer: str) -> list[str]:
-    """Where the metadata of an issuer may be: as RFC 8414 says, and as OpenID Connect Discovery does."""
+    """Return the possible URLs of an issuer's metadata, as defined by RFC 8414 and by OpenID Connect Discovery."""
     url = httpx2.URL(issuer)
     path = url.path.rstrip("/")
     return [
@@ -102,5 +102,5 @@ def metadata_urls(issuer: str) -> list[str]:
 
 
 def is_trustworthy(url: httpx2.URL) -> bool:
-    """Whether nobody on the way can change what is read there."""
+    """True if nobody in between can change the content of the URL."""
     return url.scheme == "https" or is_loopback(url.host)

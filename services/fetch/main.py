@@ -1,6 +1,6 @@
-"""The service `fetch`: what is at a URL becomes a document, once every byte of it is here and is what it should be.
+"""The service `fetch`: stores the content of a URL as a document, once it is complete and verified.
 
-Settings: `allow` (hosts and networks that are reached although they are not on the Internet), `max_bytes`,
+Settings: `allow` (hosts and networks that may be accessed although they are not on the public Internet), `max_bytes`,
 `timeout_s`.
 """
 
@@ -32,7 +32,7 @@ from linckia.services.runtime.storage import disk_full
 
 USER_AGENT = "linckia-fetch"
 STORE_ATTEMPTS = 3
-"""An upload dies with the store's process; the next generation takes a new one."""
+"""An upload is lost when the document service's process dies; its next generation accepts a new one."""
 
 _EXTENDED = re.compile(r"filename\*\s*=\s*(?P<charset>[\w-]+)'[^']*'(?P<name>[^;\s]+)", re.IGNORECASE)
 _QUOTED = re.compile(r'filename\s*=\s*"(?P<name>(?:[^"\\]|\\.)*)"', re.IGNORECASE)
@@ -40,18 +40,18 @@ _TOKEN = re.compile(r"filename\s*=\s*(?P<name>[^;\s\"]+)", re.IGNORECASE)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.fetch]`."""
+    """Settings of `[services.fetch]`."""
 
     allow: list[str] = []
     max_bytes: Annotated[int, Meta(ge=1)] = 4 * 1024**3
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 3600.0
     issuer: str = ""
-    """`http.oauth.issuer`, with its `jwks_url`; the kernel says so."""
+    """`http.oauth.issuer`, set by the kernel, as is `jwks_url`."""
     jwks_url: str = ""
 
 
 class Fetch:
-    """Downloads, each URL one at a time."""
+    """Downloads URLs; each URL is downloaded by one call at a time."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings = settings
@@ -65,7 +65,7 @@ class Fetch:
             return await self._download(params, context)
         except OSError as error:
             full = disk_full(error, self._folder)
-            raise full or OperationError(f"{params.url}: it cannot be kept: {error.strerror}") from error
+            raise full or OperationError(f"{params.url}: cannot be stored: {error.strerror}") from error
 
     @handles(ops.DownloadCheck)
     async def check(self, params: ops.DownloadCheck, context: Context) -> ops.DownloadAllowed:
@@ -80,7 +80,7 @@ class Fetch:
     async def issuer_keys(self, params: ops.IssuerKeys, context: Context) -> ops.IssuerKeySet:
         settings = self._settings
         if not settings.issuer:
-            raise OperationError("the settings name no issuer; see [http.oauth]")
+            raise OperationError("no issuer is configured; see [http.oauth]")
         return await Issuer(settings.issuer, settings.jwks_url, settings.allow, USER_AGENT).keys()
 
     async def _download(self, params: ops.Download, context: Context) -> ops.Downloaded:
@@ -97,7 +97,7 @@ class Fetch:
                     with trio.CancelScope(shield=True):
                         await trio.to_thread.run_sync(partial.close)
         raise Timeout(
-            f"{url}: {partial.told} within {limit_s:.3g} s; the next call goes on from there", executed=Executed.NO
+            f"{url}: {partial.told} within {limit_s:.3g} s; the next call resumes there", executed=Executed.NO
         )
 
     async def _into_store(self, params: ops.Download, url: str, partial: Partial, context: Context) -> ops.Downloaded:
@@ -137,7 +137,7 @@ class Fetch:
     async def _checked(
         self, params: ops.Download, url: str, partial: Partial, context: Context
     ) -> tuple[Received, dict[str, str]]:
-        """Receive the body and compare its checksum; what does not fit is thrown away."""
+        """Receive the body and compare its checksum; discard it if the checksum differs."""
         algorithm, _, wanted = (params.checksum or "sha256:").partition(":")
 
         def report(done: int, total: int | None) -> None:
@@ -158,17 +158,17 @@ class Fetch:
             await trio.to_thread.run_sync(partial.restart, partials.Source())
             if not received.pieced:
                 raise OperationError(
-                    f"{url} has the checksum {algorithm}:{digests[algorithm]}, not {params.checksum}; nothing was "
-                    "stored",
+                    f"{url} has the checksum {algorithm}:{digests[algorithm]}, not {params.checksum}; nothing was"
+                    " stored",
                     field="checksum",
                 )
-            # Pieces of two versions, perhaps: once more, from the start.
+            # It may consist of parts of two versions: retry once from the start.
 
 
 async def _store(
     context: Context, begin: documents.DocumentsPutBegin, partial: Partial, sha256: str
 ) -> documents.AddResult:
-    """Hand a finished download to the store of documents, in pieces: neither process ever holds the whole."""
+    """Upload a finished download to the document service in pieces, so that neither process holds all of it."""
     size = partial.size
     upload_id = (await context.call(begin)).upload_id
     try:
@@ -180,14 +180,14 @@ async def _store(
             context.progress(size + offset, 2 * size, f"storing {begin.name}")
         return await context.call(documents.DocumentsPutCommit(upload_id=upload_id, size=size, sha256=sha256))
     except BaseException:
-        # The store forgets it by itself, in time.
+        # The document service discards abandoned uploads eventually.
         with trio.move_on_after(1.0, shield=True), contextlib.suppress(LinckiaError):
             await context.call(documents.DocumentsPutAbandon(upload_id=upload_id))
         raise
 
 
 def name_of(url: str, disposition: str | None) -> str:
-    """What a download is called: by its `Content-Disposition` (RFC 6266), else by its URL; never a path."""
+    """Return the name of a download from its `Content-Disposition` (RFC 6266), else from its URL; never a path."""
     said = _from_header(disposition) if disposition else ""
     parts = urllib.parse.urlsplit(url)
     last = urllib.parse.unquote(parts.path.rstrip("/").rsplit("/", 1)[-1])
@@ -212,22 +212,22 @@ def _plain(name: str) -> str:
 
 
 def read_settings(given: dict[str, Any]) -> Settings:
-    """Raises ValueError naming the setting."""
+    """Parse the settings. Raises ValueError, which names the setting."""
     try:
         settings = msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
-        raise ValueError(f"settings of fetch: {error}") from None
+        raise ValueError(f"[services.fetch]: {error}") from None
     Allowed(settings.allow)
     return settings
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    # They would log every request, at the address that it went to.
+    # They would log every request with its address.
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     settings = read_settings(env.settings)
     folder = env.data_dir / "partial"
     await trio.to_thread.run_sync(partials.sweep, folder)
-    env.info(allow=", ".join(settings.allow) or "the Internet only")
+    env.info(allow=", ".join(settings.allow) or "public Internet only")
     yield Handlers(Fetch(settings, folder))

@@ -1,4 +1,4 @@
-"""`fetch` as the kernel sees it."""
+"""The manifest of `fetch`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ MANIFESTS = (
         order=80,
         stall_s=STALL_S,
         disk_limit_bytes=32 * GIB,
-        # Each call holds a connection and a file, of up to 4 GiB; more at once would only share one line.
+        # Each call uses a connection and a file of up to 4 GiB; more calls would only share the same bandwidth.
         in_flight=16,
         network=True,
-        # It fetches the issuer's keys: the front, which takes the tokens, has no network.
+        # It fetches the issuer's keys: the front, which checks the tokens, has no network access.
         told_issuer=True,
-        # Hosts and networks on this side of the Internet.
+        # Hosts and networks that are not on the public Internet.
         table=ShortTable("fetch", lists=("allow",)),
         rests=True,
         stores=(Store("", Keep.PASSING),),

@@ -1,8 +1,8 @@
-"""What has been received of a download, on disk: kept when the connection fails, so that the next attempt goes on.
+"""The received part of a download, stored on disk so that an attempt after a failed connection can resume.
 
-A file of bytes and, beside it, what the server said that they are part of.  They go on only under the validator that
-the server gave with them (RFC 9110, 13.1.5: a strong entity tag or a date), so that two versions are never put
-together; and only as far as they are known to be on disk, so that a power failure leaves no hole in them.
+It consists of a file of bytes and a description of the content they are part of. A download resumes only with the
+validator that the server sent (RFC 9110, 13.1.5: a strong entity tag or a date), so that two versions are never mixed,
+and only from the last byte known to be on disk, so that a power failure leaves no hole.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ import msgspec
 from msgspec import structs
 
 KEPT_S = 7 * 24 * 3600.0
-"""Without a new attempt, what was received is dropped after a week."""
+"""Data received is dropped after a week without a new attempt."""
 
 BLOCK_BYTES = 1024 * 1024
 
 SYNC_BYTES = 64 * BLOCK_BYTES
-"""How much a crash may cost: so often are the bytes made durable."""
+"""Most bytes a crash may cost: data is made durable at this interval."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What the bytes are part of; `validator` is for `If-Range`, and empty where there is nothing to go on by."""
+    """The content that the bytes are part of; `validator` is for `If-Range`, and empty if the download cannot be
+    resumed."""
 
     validator: str = ""
     total: int | None = None
     mime_type: str | None = None
     disposition: str | None = None
     durable: int = 0
-    """Bytes that are on disk."""
+    """Number of bytes on disk."""
 
 
 class Partial:
-    """One download's bytes.  All methods block; one user at a time."""
+    """The received bytes of a download. All methods block and must not be called concurrently."""
 
     def __init__(self, folder: Path, url: str) -> None:
         key = hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -49,11 +50,11 @@ class Partial:
 
     @property
     def told(self) -> str:
-        """How far it is."""
-        return f"{self.size}{'' if self.source.total is None else f' of {self.source.total}'} bytes were received"
+        """Describe the progress."""
+        return f"received {self.size}{'' if self.source.total is None else f' of {self.source.total}'} bytes"
 
     def open(self) -> None:
-        """Find out what is there already.  Raises OSError."""
+        """Open the file and determine how much was received. Raises OSError."""
         self._data.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             self.source = msgspec.json.decode(self._about.read_bytes(), type=Source)
@@ -65,10 +66,10 @@ class Partial:
         self._file.seek(self.size)
 
     def restart(self, source: Source) -> None:
-        """Nothing is there any more; what comes is part of `source`."""
+        """Discard everything; what follows is part of `source`."""
         self.size = 0
         self.source = source
-        # First, so that nothing on disk ever passes for part of what was there before.
+        # First, so that nothing on disk is ever taken for part of the previous content.
         self._describe()
         self._file.seek(0)
         self._file.truncate()
@@ -93,20 +94,20 @@ class Partial:
         new.replace(self._about)
 
     def close(self) -> None:
-        """What was received stays, for the next attempt."""
+        """Close the file; it is kept for the next attempt."""
         if not self._file.closed:
             with self._file:
                 if self.size != self.source.durable:
                     self._sync()
 
     def drop(self) -> None:
-        """It is done with, or of no use."""
+        """Close and delete the files."""
         self._file.close()
         self._data.unlink(missing_ok=True)
         self._about.unlink(missing_ok=True)
 
     def digest(self, *algorithms: str) -> dict[str, str]:
-        """Checksums of all bytes, as hexadecimal."""
+        """Return checksums of all bytes, in hexadecimal."""
         self._file.flush()
         self._file.seek(0)
         hashes = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
@@ -116,13 +117,13 @@ class Partial:
         return {name: one.hexdigest() for name, one in hashes.items()}
 
     def read(self, offset: int) -> bytes:
-        """A block from `offset` on."""
+        """Read a block starting at `offset`."""
         self._file.seek(offset)
         return self._file.read(BLOCK_BYTES)
 
 
 def sweep(folder: Path, now: float | None = None) -> None:
-    """Remove downloads that were not asked for again.  Raises OSError."""
+    """Remove downloads that were not requested again. Raises OSError."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if (time.time() if now is None else now) - path.stat().st_mtime > KEPT_S:
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""A body received whole, however often the connection fails: each new attempt goes on where the last one ended.
+"""Receives a complete body, however often the connection fails: each attempt resumes where the last one ended.
 
-It goes on by `Range` under `If-Range`: a server whose content has changed answers the whole of the new one.  Where
-the server gives nothing to compare by, an attempt begins at the start, unless a checksum will tell in the end.
+It resumes with `Range` and `If-Range`: a server whose content has changed returns all of the new content. Without a
+validator from the server, each attempt starts over, unless a checksum will verify the result.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from linckia.services.fetch.client import Client
 from linckia.services.fetch.partial import BLOCK_BYTES, Partial, Source
 
 ATTEMPTS = 5
-"""In a row that bring nothing new; one that does is no failure to be counted."""
+"""Most successive attempts without progress; an attempt that makes progress does not count."""
 
 BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that may pass."""
+"""Statuses that are worth a retry."""
 
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 _RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
 Report = Callable[[int, int | None], None]
-"""Bytes received, of how many in all where that is known."""
+"""Called with the number of bytes received, and the total if it is known."""
 
 _log = logging.getLogger("linckia.fetch")
 
 
 class Received(NamedTuple):
-    """The body is in the `Partial`."""
+    """The result of a download; the body is in the `Partial`."""
 
     url: str
     redirects: int
     resumed_from: int
     pieced: bool
-    """Whether the body came in more than one answer."""
+    """True if the body came in more than one response."""
 
 
 class _Again(Exception):
-    """The attempt failed in a way that may pass."""
+    """The attempt failed in a way that may be temporary."""
 
     def __init__(self, message: str, wait_s: float | None = None) -> None:
         super().__init__(message)
@@ -58,8 +58,8 @@ class _Again(Exception):
 async def receive(
     client: Client, url: str, partial: Partial, *, max_bytes: int, has_checksum: bool, report: Report
 ) -> Received:
-    """The whole body of `url` into `partial`.  Raises OperationError (it cannot be had, or is longer than `max_bytes`;
-    says how far it came), and as `Client.get`."""
+    """Receive the whole body of `url` into `partial`. Raises OperationError if it is unavailable or longer than
+    `max_bytes`, which includes the progress, and the errors of `Client.get`."""
     resumed_from = partial.size
     failures = 0
     while True:
@@ -70,17 +70,15 @@ async def receive(
             failures = 0 if partial.size > before > 0 else failures + 1
             what = str(error) or type(error).__name__
             if failures >= ATTEMPTS:
-                kept = (
-                    f"{partial.told}, and the next call goes on from there" if partial.size else "nothing was received"
-                )
+                kept = f"{partial.told}; the next call resumes there" if partial.size else "received nothing"
                 raise OperationError(f"{url}: {what}; {kept}", field="url") from None
             wait_s = min(BACKOFF_S * 2**failures, MAX_BACKOFF_S)
             if isinstance(error, _Again) and error.wait_s is not None:
                 wait_s = min(error.wait_s, MAX_BACKOFF_S)
-            _log.info("%s: %s; trying again in %.1f s from byte %d", url, what, wait_s, partial.size)
+            _log.info("%s: %s; retrying in %.1f s from byte %d", url, what, wait_s, partial.size)
             await trio.sleep(wait_s)
         else:
-            # The last answer may have been the whole of it, whatever was there before.
+            # The last response may have been the whole body, whatever was received before.
             return Received(final, redirects, resumed_from if pieced else 0, pieced)
 
 
@@ -97,12 +95,12 @@ async def _attempt(
             await _read(response, partial, max_bytes, report)
     total = partial.source.total
     if total is not None and partial.size != total:
-        raise _Again(f"the server ended after {partial.size} of {total} bytes")
+        raise _Again(f"the server closed after {partial.size} of {total} bytes")
     return final, redirects, pieced
 
 
 async def _prepare(response: httpx2.Response, url: str, partial: Partial) -> bool:
-    """Make `partial` ready for the body; False where nothing is missing any more."""
+    """Prepare `partial` for the body. Returns False if nothing is missing."""
     status = response.status_code
     if status in (206, 416) and partial.size:
         match = _RANGE.fullmatch(response.headers.get("content-range", ""))
@@ -112,9 +110,9 @@ async def _prepare(response: httpx2.Response, url: str, partial: Partial) -> boo
         if status == 206 and start == str(partial.size) and total in ("*", str(partial.source.total or total)):
             return True
         partial.restart(Source())
-        raise _Again("the server answered with no part, or another part, of the content that was begun")
+        raise _Again("the server did not return the requested part of the content")
     if status != 200:
-        said = f"the server answered {status} {response.reason_phrase}".rstrip()
+        said = f"the server returned {status} {response.reason_phrase}".rstrip()
         if status in _AGAIN:
             raise _Again(said, _retry_after(response))
         raise OperationError(f"{url}: {said}", field="url")
@@ -123,16 +121,16 @@ async def _prepare(response: httpx2.Response, url: str, partial: Partial) -> boo
 
 
 def _source(response: httpx2.Response, url: str) -> Source:
-    """What the body of a 200 is, and whether it can be gone on with."""
+    """Describe the body of a 200 response, and whether it can be resumed."""
     headers = response.headers
     codings = {coding.strip().lower() for coding in headers.get("content-encoding", "").split(",")} - {"", "identity"}
     if codings - _CODINGS:
-        raise OperationError(f"{url}: encoded as {', '.join(codings)}, which was not asked for and cannot be undone")
+        raise OperationError(f"{url}: encoded as {', '.join(codings)}, which was not requested and cannot be decoded")
     mime_type = headers.get("content-type", "").split(";")[0].strip().lower()
     length = headers.get("content-length", "")
     is_plain = not codings
     return Source(
-        # Bytes that must be decoded cannot be counted from the middle.
+        # Encoded content cannot be resumed from an offset in the decoded bytes.
         validator=_validator(response) if is_plain else "",
         total=int(length) if is_plain and length.isascii() and length.isdecimal() else None,
         mime_type=mime_type if re.fullmatch(r"[^/\s]+/[^/\s]+", mime_type) else None,
@@ -141,7 +139,7 @@ def _source(response: httpx2.Response, url: str) -> Source:
 
 
 def _validator(response: httpx2.Response) -> str:
-    """A strong validator (RFC 9110, 8.8): an entity tag, or a date that was past when it was given."""
+    """Return a strong validator (RFC 9110, 8.8): an entity tag, or a date earlier than the response."""
     tag: str = response.headers.get("etag", "")
     if tag.startswith('"') and tag.endswith('"') and len(tag) > 1:
         return tag
@@ -161,13 +159,13 @@ def _retry_after(response: httpx2.Response) -> float | None:
 async def _read(response: httpx2.Response, partial: Partial, max_bytes: int, report: Report) -> None:
     total = partial.source.total
     if total is not None and total > max_bytes:
-        await _refuse(partial, f"it is {total} bytes long", max_bytes)
+        await _refuse(partial, f"the content is {total} bytes long", max_bytes)
     waiting: list[bytes] = []
     size = 0
     encoded = bool(response.headers.get("content-encoding"))
     too_long = trio.CancelScope()
     try:
-        # To leave the loop would leave the library's own generators open; cancelled, they end in order.
+        # Leaving the loop early would leave the library's generators open; when cancelled, they close in order.
         with too_long:
             async for data in response.aiter_bytes() if encoded else response.aiter_raw():
                 if too_long.cancel_called:
@@ -183,18 +181,17 @@ async def _read(response: httpx2.Response, partial: Partial, max_bytes: int, rep
                     size = 0
                     report(partial.size, total)
     finally:
-        # Also of a connection that failed: less than a block, into the page cache.
+        # Also after a failed connection: less than a block, into the page cache.
         if waiting:
             partial.append(b"".join(waiting))
     if too_long.cancel_called:
-        await _refuse(partial, "it is longer", max_bytes)
+        await _refuse(partial, "the content is longer", max_bytes)
     report(partial.size, total)
 
 
 async def _refuse(partial: Partial, what: str, max_bytes: int) -> None:
     partial.restart(Source())
     raise OperationError(
-        f"{what}, and {max_bytes} bytes are the most that is downloaded; ask for more with `max_bytes`, up to the "
-        "setting fetch.max_bytes",
+        f"{what}, but at most {max_bytes} bytes are downloaded; raise `max_bytes`, up to the setting fetch.max_bytes",
         field="url",
     )

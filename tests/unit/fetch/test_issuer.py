@@ -60,10 +60,10 @@ def test_the_metadata_is_looked_for_where_the_standards_put_it() -> None:
 @pytest.mark.parametrize(
     ("pages", "why"),
     [
-        ({RFC8414: {**METADATA, "issuer": "https://other.example"}}, "is that of the issuer 'https://other.example'"),
-        ({RFC8414: {**METADATA, "jwks_uri": "file:///etc/passwd"}}, "only http and https"),
-        ({RFC8414: {**METADATA, "jwks_uri": "http://keys.example/"}}, "https is needed"),
-        ({RFC8414: {**METADATA, "jwks_uri": "https://127.0.0.2:PORT/keys"}}, "not on the Internet"),
+        ({RFC8414: {**METADATA, "issuer": "https://other.example"}}, "belongs to the issuer 'https://other.example'"),
+        ({RFC8414: {**METADATA, "jwks_uri": "file:///etc/passwd"}}, "must be http or https"),
+        ({RFC8414: {**METADATA, "jwks_uri": "http://keys.example/"}}, "https is required"),
+        ({RFC8414: {**METADATA, "jwks_uri": "https://127.0.0.2:PORT/keys"}}, "not on the public Internet"),
         ({RFC8414: {**METADATA, "jwks_uri": 7}}, "Expected `str`"),
         ({RFC8414: "[" * 100_000}, "no metadata"),
         ({RFC8414: METADATA, "/keys": "no JSON"}, "/keys"),
@@ -71,8 +71,8 @@ def test_the_metadata_is_looked_for_where_the_standards_put_it() -> None:
         ({RFC8414: METADATA, "/keys": {"keys": [KEY] * 101}}, "length <= 100"),
         ({RFC8414: METADATA, "/keys": " " * (MAX_BYTES + 1)}, "longer than"),
         ({RFC8414: METADATA, "/keys": ("302 Found", {"location": "/elsewhere"})}, "redirects more than 0 times"),
-        ({RFC8414: METADATA, "/keys": ("200 OK", {"content_encoding": "gzip"})}, "the server answered 200"),
-        ({}, "there is no metadata"),
+        ({RFC8414: METADATA, "/keys": ("200 OK", {"content_encoding": "gzip"})}, "the server returned 200"),
+        ({}, "no metadata found"),
     ],
 )
 async def test_what_is_wrong_with_it_is_said_and_nothing_else_is_asked_for(pages: dict[str, Any], why: str) -> None:
