@@ -1,7 +1,7 @@
-"""Backups of a data directory: `moment` holds it still, `target` keeps it, `making` and `restoring` join these.
+"""Backups of a data directory: `moment` freezes it, `target` stores it, `making` and `restoring` combine these.
 
-It is no supervised service and has no manifest: a process of the command line, with or without a kernel, imports it by
-its name (`proto.backup.Backups`).  All of it blocks.
+This is not a supervised service and has no manifest: a command-line process, with or without a kernel, imports it by
+name (`proto.backup.Backups`). Everything here blocks.
 """
 
 from linckia.services.backup.making import backup

@@ -1,4 +1,4 @@
-"""A backup: the pieces of a moment into a target, verified, and its outcome noted."""
+"""Makes a backup: copies the pieces of a moment into a target, verifies them, and records the outcome."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def backup(data_dir: Path, to: Path, program: Program, keep: int | None = None, *, background: bool = False) -> Made:
-    """Back up a data directory to a folder or an archive, whether a kernel holds it or not.
+    """Back up a data directory to a folder or an archive, whether or not a kernel is using it.
 
     Args:
-        keep: how many snapshots of it stay in the folder; None: all.
-        background: let all else go ahead of the copying, in this process for good.
+        keep: number of its snapshots to keep in the folder; None keeps all.
+        background: lower the priority of this process for good, once writers are released.
 
-    Raises BackupFailed: nothing was made, and earlier snapshots are as they were.
+    Raises BackupFailed: nothing was made, and earlier snapshots are unchanged.
     """
     began, to = time.time(), to.resolve()
     before = outcomes.known(data_dir).get(str(to))
     if not data_dir.is_dir():
-        raise BackupFailed(f"there is no data directory {data_dir}")
+        raise BackupFailed(f"data directory {data_dir} does not exist")
     if to.is_relative_to(data_dir):
-        raise BackupFailed(f"{to} lies in the data directory; name a place outside of it, best on another disk")
+        raise BackupFailed(f"{to} is inside the data directory; choose a location outside it, best on another disk")
     try:
         made = _made(data_dir, to, program, keep, background=background)
     except (BackupFailed, OSError) as error:
         _note(data_dir, to, began, before, error=(why := _in_words(error, data_dir, to)))
         raise BackupFailed(why) from error
     except BaseException as error:
-        _note(data_dir, to, began, before, error=f"it was interrupted ({type(error).__name__})")
+        _note(data_dir, to, began, before, error=f"interrupted ({type(error).__name__})")
         raise
     _note(data_dir, to, began, before, made=made)
     return made
@@ -58,7 +58,7 @@ def backup(data_dir: Path, to: Path, program: Program, keep: int | None = None, 
 def _made(data_dir: Path, to: Path, program: Program, keep: int | None, *, background: bool) -> Made:
     with opened(to, write=True) as target, Moment(data_dir, program.stores) as moment:
         if background:
-            # Not before: writers were waiting.
+            # Not earlier, since writers were waiting.
             os.nice(10)
         name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment.at))
         taken = set(target.names()) if isinstance(target, Folder) else set()
@@ -81,7 +81,7 @@ def _made(data_dir: Path, to: Path, program: Program, keep: int | None, *, backg
             try:
                 kept = target.prune(str(data_dir), keep)
             except (BackupFailed, OSError, msgspec.DecodeError) as error:
-                problems.append(f"no old snapshot was removed: {error}")
+                problems.append(f"old snapshots were not removed: {error}")
         return Made(
             snapshot=name, to=str(to), at=moment.at, stores=len(moment.schemas), files=len(files),
             size=sum(file.size for file in files), new=target.new_bytes, held_ms=round(moment.held_s * 1000, 1),
@@ -111,19 +111,19 @@ def _note(
     outcome = msgspec.structs.replace(before or outcomes.Outcome(to=str(to), at=began), at=began, error=error)
     if made is not None:
         outcome = msgspec.structs.replace(outcome, succeeded=made.at, snapshot=made.snapshot, problems=made.problems)
-    # A data directory that takes nothing is no reason for a backup to fail; the schedule knows of it all the same.
+    # A data directory that cannot be written is no reason for a backup to fail; the schedule knows about it anyway.
     with contextlib.suppress(OSError):
         outcomes.note(data_dir, outcome)
 
 
 def _in_words(error: Exception, data_dir: Path, to: Path) -> str:
     if isinstance(error, OSError) and error.errno in _FULL and str(data_dir) in str(error.filename):
-        return f"there is no room in {data_dir}, of which a backup needs some for names of files: make some"
+        return f"no space left in {data_dir}, where a backup needs some for file names: free some space"
     if isinstance(error, OSError) and error.errno in _FULL:
-        return f"there is no room for the backup at {to}: make some, or name another place; earlier snapshots are whole"
+        return f"no space left for the backup at {to}: free some, or choose another place; earlier snapshots are intact"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"cannot back up to {to}: {where}{os.strerror(error.errno or 0)}"
     if isinstance(error, Damaged):
-        return f"{error}; run it again, and if this is said again, name another place: the disk of {to} may fail"
+        return f"{error}; try again, and if it happens again, choose another location: the disk of {to} may be failing"
     return str(error)

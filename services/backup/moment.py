@@ -1,12 +1,13 @@
-"""A data directory as it is at one moment, while its services write.
+"""A consistent view of a data directory at one moment, while its services write.
 
-Each database in it is locked for writing from here (`store`), as SQLite locks it between processes: a service waits as
-it would for a writer of its own, and the system frees the locks of a process that dies.  While all of them are held,
-which takes some milliseconds, the state of each is kept, and all other files are linked into a staging folder.  Nothing
-is asked of the services, so one that rests or is dead makes no difference, nor does a kernel that dies meanwhile.
+Every database in it is locked for writing from here (`store`), the way SQLite locks between processes: a service waits
+as for another writer of its own, and the system releases the locks of a process that dies. While all locks are held,
+for some milliseconds, the state of each database is pinned and all other files are hard-linked into a staging folder.
+Services are not involved, so it does not matter if one is at rest or dead, or if the kernel dies meanwhile.
 
-A service that was taken over decides what is in its folder.  No link is followed there, what is not the service's alone
-is left out, and whatever cannot be held or copied is named in `problems` and keeps nothing else from being saved.
+A compromised service controls the content of its folder. Links in it are not followed, files that do not belong to the
+service alone are left out, and whatever cannot be locked or copied is listed in `problems`; the rest is backed up all
+the same.
 """
 
 from __future__ import annotations
@@ -37,38 +38,39 @@ from linckia.services.backup.piece import Piece, has_too_many_holes, opened
 from linckia.services.backup.store import Store, Unfit
 
 HOLD_S = 0.5
-"""How long writers are held at most, for all of it to be taken."""
+"""Longest time that writers are blocked while the view is taken."""
 
 OR_DIE_S = 5.0
-"""After which a process that holds writers is killed by the system, because it was stopped or its disk hangs: half the
+"""Time after which the system kills a process that blocks writers, because it was stopped or its disk hangs: half the
 time that a service waits for a lock."""
 
 PATIENCE_S = 60.0
-"""For a database that is written to without a pause, as in a long transaction."""
+"""How long to wait for a database that is written continuously, as in a long transaction."""
 
 LESS_PATIENCE_S = 1.0
-"""For each one after that."""
+"""How long to wait for each further such database."""
 
 OPEN_S = 5.0
-"""For a database to be opened; it is waited for no second one of a service that makes it wait."""
+"""How long to wait for a database to open. After one slow database, further ones of the same service are not waited
+for."""
 
 MOST_STORES: Final = 256
-"""Databases of a service that are held at once; each takes four open files."""
+"""Most databases of a service that are locked at once; each uses four open files."""
 
 MOST_NAMED: Final = 20
-"""Problems of a service that are stated one by one."""
+"""Most problems of a service that are listed individually."""
 
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
-"""Errors that are due to what was put there, and not to the disk."""
+"""Errors caused by the content of a folder rather than by the disk."""
 
 
 class _TooLong(Exception):
-    """Not all could be taken within HOLD_S."""
+    """The view could not be completed within HOLD_S."""
 
 
 class _Problems:
-    """What is wrong with files, the first of each service one by one."""
+    """Problems with files; only the first ones of each service are listed individually."""
 
     def __init__(self) -> None:
         self._said: dict[str, list[str]] = {}
@@ -86,18 +88,18 @@ class _Problems:
         for place, said in self._said.items():
             yield from said
             if more := self._more[place]:
-                yield f"{place} has {more} more of such problems"
+                yield f"{place}: {more} more problems of this kind"
 
 
 class Moment:
-    """A context manager; inside, `pieces` is all that is to be backed up, and `problems` what is wrong with it.
+    """A context manager. Inside, `pieces` is everything to back up, and `problems` lists what is wrong with it.
 
-    Raises BackupFailed: another backup is under way; OSError.
+    Raises BackupFailed if another backup is in progress, and OSError.
     """
 
     def __init__(self, data_dir: Path, stores: Stores) -> None:
         self.at = 0.0
-        """When it was (time.time)."""
+        """The time of the moment (time.time)."""
         self.held_s = 0.0
         self.schemas: dict[str, int] = {}
         self.later: str = ""
@@ -124,17 +126,17 @@ class Moment:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be held or copied, and why."""
+        """Files that could not be locked or copied, and why."""
         late = [self.later] if self.later else []
         return [*late, *self._of_stores, *self._of_items, *self._of_plain, *self._of_copies]
 
     def left_out(self, path: str, why: str) -> None:
-        """Name a piece that could not be copied."""
+        """Record a piece that could not be copied."""
         self._of_copies.add(path, f"{why}; it is not in the backup")
 
     @property
     def pieces(self) -> Iterator[Piece]:
-        """Folders before what is in them."""
+        """Yield all pieces, folders before their content."""
         yield from self._plain.values()
         items = self._staging / "items"
         for found in self._items():
@@ -146,15 +148,15 @@ class Moment:
             yield from store.pieces
 
     def _stage(self) -> None:
-        """An empty staging folder, which is this process's alone."""
+        """Create an empty staging folder, locked by this process."""
         self._staging.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(self._staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._stack.callback(os.close, lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BackupFailed(f"another backup of {self._data_dir} is under way") from None
-        # Also what one that was killed has left.
+            raise BackupFailed(f"another backup of {self._data_dir} is in progress") from None
+        # This also removes what a killed backup has left.
         empty(self._staging)
         self._stack.callback(empty, self._staging)
 
@@ -170,7 +172,7 @@ class Moment:
                 began = time.monotonic()
                 try:
                     if opened[place] > MOST_STORES:
-                        raise Unfit(f"is more than the {MOST_STORES} databases that are held at once")
+                        raise Unfit(f"exceeds the {MOST_STORES} databases that can be locked at once")
                     owner = found.status.st_uid if (given := self._owner(found)) is None else given
                     self._stores.append(Store(found, owner, 0 if place in slow else OPEN_S))
                     self._stack.callback(self._stores[-1].close)
@@ -181,10 +183,11 @@ class Moment:
 
     def _as_it_is(self, path: str, error: Exception) -> None:
         why = f"cannot be opened ({error.strerror})" if isinstance(error, OSError) else str(error)
-        self._of_stores.add(path, f"{why}, and is copied as it is")
+        self._of_stores.add(path, f"{why}, and is copied without a lock")
 
     def _owner(self, found: Found) -> int | None:
-        """The user of the service in whose folder it is, which the service cannot change; None: it may be anybody's."""
+        """Return the user of the service whose folder it is in, which the service cannot change; None if any user is
+        allowed."""
         parts = found.path.split("/")
         if parts[0] != "services" or len(parts) < 3 or found.keep is Keep.ITEMS:
             return None
@@ -195,26 +198,27 @@ class Moment:
         order, is_late = [*self._stores], False
         while (busy := self._attempt(order, give_up, is_late=is_late)) is not None:
             if isinstance(busy, Store) and (busy.unfit or time.monotonic() > give_up):
-                # It costs its own state, and no other's.
+                # Give up only this database's consistency, not that of the others.
                 order.remove(busy)
                 self._stores.remove(busy)
                 busy.close()
-                self._as_it_is(busy.path, busy.unfit or Unfit(f"was written to for {PATIENCE_S:.0f} s without a pause"))
+                self._as_it_is(busy.path, busy.unfit or Unfit(f"was written continuously for {PATIENCE_S:.0f} s"))
             elif time.monotonic() > give_up:
                 is_late = True
-                self.later = f"all but the databases is later than these: {busy} took too long to be linked"
+                self.later = f"files other than databases are more recent than these: linking {busy} took too long"
             if time.monotonic() > give_up:
                 give_up = time.monotonic() + LESS_PATIENCE_S
-            # The one that was not free is waited for first, while nothing else is held.
+            # Wait for the busy one first next time, while nothing else is locked.
             order.sort(key=lambda store: store is not busy)
         self.schemas = {store.path: store.schema() for store in self._stores}
 
     def _attempt(self, order: list[Store], give_up: float, *, is_late: bool) -> Store | _TooLong | None:
-        """What kept it from succeeding; `is_late`: link files only after writers were let go."""
+        """Try to take the view. Returns what prevented it, or None. With `is_late`, link files only after releasing
+        writers."""
         timer, held = _Timer(), False
         began = time.monotonic()
         try:
-            # Most of it beforehand, since writers do not wait for that.
+            # Link most files beforehand, when no writers are waiting.
             self._link_items(math.inf if is_late else give_up)
             remove(self._staging / "plain")
             began = time.monotonic()
@@ -292,9 +296,9 @@ class Moment:
             refuse(found.path, f"cannot be opened: {error.strerror}")
 
     def _link(self, found: Found, staged: Path, until: float, refuse: Refuse, owner: int | None = None) -> bool:
-        """Another name for a file, or another folder; False where it is gone, or refused.
+        """Link a file, or create a folder. Returns False if it is gone or was refused.
 
-        Where an `owner` is given, files are to be that user's alone.  Raises _TooLong, OSError.
+        Files must belong to `owner` alone, if given. Raises _TooLong or OSError.
         """
         if time.monotonic() > until:
             raise _TooLong(shown(found.path))
@@ -315,7 +319,7 @@ class Moment:
 
 
 class _Timer:
-    """Kills this process, stopped or not, unless it is closed in time; timer_create(2).  Raises OSError."""
+    """Kills this process, even if it is stopped, unless closed in time; uses timer_create(2). Raises OSError."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -326,7 +330,7 @@ class _Timer:
             raise OSError(ctypes.get_errno(), "timer_create")
 
     def kill_after(self, seconds: float) -> None:
-        # struct itimerspec: no interval, seconds and nanoseconds.
+        # struct itimerspec: no interval, then seconds and nanoseconds.
         when = struct.pack("qqqq", 0, 0, int(seconds), int(seconds % 1 * 1e9))
         if self._libc.timer_settime(self._id, 0, when, None):
             raise OSError(ctypes.get_errno(), "timer_settime")
@@ -335,18 +339,18 @@ class _Timer:
         self._libc.timer_delete(self._id)
 
 
-_IS_LINK: Final = "is a link, of which the backup does not hold what it leads to"
+_IS_LINK: Final = "is a link, whose target is not in the backup"
 
 
 def _linked(found: Found, staged: Path, owner: int | None) -> str:
-    """Have it staged; why it is not, or what is wrong with it.  Raises OSError."""
+    """Stage an entry. Returns the reason if it was not staged, or any problem with it. Raises OSError."""
     mode = found.status.st_mode
     if stat.S_ISDIR(mode):
         staged.mkdir(parents=True, exist_ok=True)
         staged.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
         return ""
     if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
-        return "is neither a file nor a folder"
+        return "is neither a file, a link nor a folder"
     try:
         os.link(found.name, staged, src_dir_fd=found.folder, follow_symlinks=False)
         names = 2
@@ -355,7 +359,7 @@ def _linked(found: Found, staged: Path, owner: int | None) -> str:
             raise
         names = 1
         _copy(found, staged)
-    # What was linked stays as it is, whatever its old name stands for by now.
+    # The link no longer changes, whatever its old name refers to by now.
     status = os.lstat(staged)
     if stat.S_ISLNK(status.st_mode):
         return _IS_LINK if found.path.startswith("services/") and found.keep is not Keep.ITEMS else ""
@@ -366,14 +370,14 @@ def _linked(found: Found, staged: Path, owner: int | None) -> str:
 
 
 def _copy(found: Found, staged: Path) -> None:
-    """Where the file system has no hard links.  Raises OSError."""
+    """Copy an entry on a file system without hard links. Raises OSError."""
     if stat.S_ISLNK(found.status.st_mode):
         os.symlink(os.readlink(found.name, dir_fd=found.folder), staged)
         return
     with open(opened(found.name, found.folder), "rb") as source:
         status = os.fstat(source.fileno())
         if not stat.S_ISREG(status.st_mode) or has_too_many_holes(source.fileno()):
-            raise OSError(errno.EACCES, "no regular file, or one of holes")
+            raise OSError(errno.EACCES, "not a regular file, or mostly holes")
         with staged.open("xb") as copy:
             shutil.copyfileobj(source, copy)
             os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode))
@@ -381,7 +385,7 @@ def _copy(found: Found, staged: Path) -> None:
 
 
 def _place(path: str) -> str:
-    """The part of a data directory that one service writes."""
+    """Return the part of a data directory that a single service writes."""
     return "/".join(path.split("/")[:2])
 
 

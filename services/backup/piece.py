@@ -1,4 +1,4 @@
-"""A file of a moment, and the copying of its content."""
+"""Files to back up, and reading their content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_HOLES_BYTES = 16 * 1024**3
-"""In a file: reading zeros takes time, though no room, and a file may consist of any number of them."""
+"""Limit per file: reading holes takes time though no space, and a file can have any number of them."""
 
 
 class Unreadable(Exception):
@@ -16,17 +16,17 @@ class Unreadable(Exception):
 
 
 class Piece(NamedTuple):
-    """A file of the moment: `size` bytes from the start of `source`.  A folder and a link have no source."""
+    """A file of the moment: `size` bytes from the start of `source`. Folders and links have no source."""
 
     path: str
     status: os.stat_result
     size: int = 0
     source: int | Path | None = None
     target: str = ""
-    """Of a link."""
+    """The target of a link."""
 
     def blocks(self, size: int) -> Iterator[bytes]:
-        """Its content in pieces of `size`.  Raises Unreadable."""
+        """Yield the content in blocks of `size` bytes. Raises Unreadable."""
         if self.source is None:
             return
         try:
@@ -40,26 +40,26 @@ class Piece(NamedTuple):
 
     def _blocks(self, descriptor: int, size: int) -> Iterator[bytes]:
         if has_too_many_holes(descriptor):
-            raise Unreadable(f"has holes of more than {MOST_HOLES_BYTES >> 30} GiB")
+            raise Unreadable(f"has more than {MOST_HOLES_BYTES >> 30} GiB of holes")
         for at in range(0, self.size, size):
             block = os.pread(descriptor, min(size, self.size - at), at)
             if len(block) < min(size, self.size - at):
-                raise Unreadable("became shorter while it was copied")
+                raise Unreadable("became shorter while it was being copied")
             yield block
 
 
 def opened(path: Path | str, folder: int | None = None) -> int:
-    """A descriptor for reading; not of what a link leads to, and without waiting for a FIFO.  Raises OSError."""
+    """Open a file for reading, without following a link or waiting for a FIFO. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
 
 
 def has_too_many_holes(descriptor: int) -> bool:
-    """Raises OSError."""
+    """True if a file has more holes than are read. Raises OSError."""
     status = os.fstat(descriptor)
     holes, at = 0, 0
     if status.st_size - status.st_blocks * 512 <= MOST_HOLES_BYTES:
         return False
-    # Where data are compressed, there are few blocks and no holes.
+    # Compressed files have few blocks but no holes.
     while at < status.st_size and holes <= MOST_HOLES_BYTES:
         hole = os.lseek(descriptor, at, os.SEEK_HOLE)
         try:

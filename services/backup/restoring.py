@@ -1,4 +1,4 @@
-"""A data directory from a backup: made whole and verified beside its place, and then put there by one rename."""
+"""Restores a data directory: it is built and verified next to its final place, then moved there with one rename."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from linckia.services.backup.target import Damaged, Target, opened
 def restore(
     source: Path, data_dir: Path, program: Program, hold: Hold, *, at: str | None = None, replace: bool = False
 ) -> tuple[Manifest, Path | None]:
-    """Make `data_dir` what the snapshot `at` (the beginning of its id; None: the newest) says.
+    """Restore the snapshot `at` (a prefix of its id; None means the newest) to `data_dir`.
+
+    Returns its manifest, and where an existing data directory was moved.
 
     Args:
-        hold: keeps kernels out of one that is there.
-        replace: move one that is there aside; answered is where to.
+        hold: keeps kernels from using an existing data directory.
+        replace: move an existing data directory aside.
 
-    Raises BackupFailed: nothing was changed; OSError.
+    Raises BackupFailed if nothing was changed, and OSError.
     """
     if not source.exists():
-        raise BackupFailed(f"there is no backup {source}")
+        raise BackupFailed(f"backup {source} does not exist")
     with opened(source) as target, _free(data_dir, hold, replace=replace) as occupied:
         manifest = _chosen(target, at, program)
         with _beside(data_dir) as folder:
@@ -40,14 +42,14 @@ def restore(
                 aside = data_dir.with_name(f"{data_dir.name}.replaced-{time.strftime('%Y%m%dT%H%M%S')}")
                 data_dir.rename(aside)
             try:
-                # An empty folder gives way to it; one that a kernel has just begun to use does not.
+                # This replaces an empty folder, but not one that a kernel has just started to use.
                 folder.rename(data_dir)
             except OSError as error:
                 if aside is not None:
                     aside.rename(data_dir)
                 raise BackupFailed(
-                    f"{data_dir} cannot be put in place ({error.strerror}): name a folder that is no mount point, and "
-                    "that no kernel is being started in"
+                    f"cannot move the restored data to {data_dir} ({error.strerror}): choose a folder that is not a "
+                    "mount point, and in which no kernel is starting"
                 ) from error
         sync_folder(data_dir.parent)
     return manifest, aside
@@ -55,12 +57,12 @@ def restore(
 
 @contextlib.contextmanager
 def _free(data_dir: Path, hold: Hold, *, replace: bool) -> Iterator[bool]:
-    """Keep kernels out of it; given is whether anything is there.  Raises BackupFailed."""
+    """Keep kernels out of the data directory. Yields whether it contains anything. Raises BackupFailed."""
     if not data_dir.is_dir() or not os.listdir(data_dir):
         yield False
         return
     if not replace:
-        raise BackupFailed(f"{data_dir} is not empty; name another with --data, or move it aside with --replace")
+        raise BackupFailed(f"{data_dir} is not empty; choose another one with --data, or move it aside with --replace")
     with hold(data_dir):
         yield True
 
@@ -68,21 +70,21 @@ def _free(data_dir: Path, hold: Hold, *, replace: bool) -> Iterator[bool]:
 def _chosen(target: Target, at: str | None, program: Program) -> Manifest:
     names = [name for name in target.names() if at is None or name.startswith(at)]
     if not names:
-        raise BackupFailed(f"there is no snapshot {at or ''} in {target.path}; see linckia backup --list {target.path}")
+        raise BackupFailed(f"no snapshot {at or ''} in {target.path}; see linckia backup --list {target.path}")
     if at is not None and len(names) > 1 and at not in names:
-        raise BackupFailed(f"{at} stands for {len(names)} snapshots; write more of one: {', '.join(names)}")
+        raise BackupFailed(f"{at} matches {len(names)} snapshots; use a longer prefix: {', '.join(names)}")
     manifest = target.manifest(at if at in names else names[-1])
     if manifest.data_format > program.data_format:
         raise BackupFailed(
-            f"the snapshot {manifest.id} was made by Linckia {manifest.version} (data format {manifest.data_format}); "
-            f"this is {program.version}, which reads up to {program.data_format}: use that version or a newer one"
+            f"the snapshot {manifest.id} was made by Linckia {manifest.version} (data format {manifest.data_format}), "
+            f"but this is {program.version}, which reads up to {program.data_format}: use that version or a newer one"
         )
     return manifest
 
 
 @contextlib.contextmanager
 def _beside(data_dir: Path) -> Iterator[Path]:
-    """A new folder beside it; what earlier ones that were killed have left is removed."""
+    """Create a folder next to the data directory, and remove those of earlier restores that were killed."""
     data_dir.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{data_dir.name}.restoring-"
     for left in data_dir.parent.glob(f"{prefix}*"):
@@ -108,15 +110,15 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> None:
-    """Raises Damaged, OSError."""
+    """Write all files of a snapshot. Raises Damaged or OSError."""
     folders = []
     links = {file.path for file in manifest.files if file.link}
     if len({file.path for file in manifest.files}) < len(manifest.files):
-        raise Damaged(f"the snapshot {manifest.id} names a file twice")
+        raise Damaged(f"the snapshot {manifest.id} lists a file twice")
     for file in manifest.files:
         path, within = folder / file.path, Path(file.path)
         if within.is_absolute() or ".." in within.parts or not links.isdisjoint(map(str, within.parents)):
-            raise Damaged(f"the snapshot {manifest.id} names a file outside of the data directory: {file.path}")
+            raise Damaged(f"the snapshot {manifest.id} lists a file outside the data directory: {file.path}")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if file.link:
             path.symlink_to(file.link)
@@ -126,7 +128,7 @@ def _fill(target: Target, manifest: Manifest, folder: Path, stores: Stores) -> N
         else:
             _write(target, file, path)
         if os.geteuid() == 0 and stores.keep_of(file.path) is Keep.ITEMS:
-            # Files of the user's, and not of a service's user.
+            # These files belong to the user, not to a service's user.
             os.chown(path, *file.owner, follow_symlinks=False)
     for path, file in reversed(folders):
         path.chmod(file.mode)
@@ -143,9 +145,9 @@ def _write(target: Target, file: File, path: Path) -> None:
             whole.update(block)
             stream.write(block)
         stream.flush()
-        # Not to run as another user: it may be root's from now on.
+        # Drop set-user-ID bits: the file may belong to root from now on.
         os.fchmod(descriptor, file.mode & 0o777)
         os.fsync(descriptor)
     if file.sha256 not in ("", whole.hexdigest()):
-        raise Damaged(f"{file.path} is not what was backed up")
+        raise Damaged(f"{file.path} differs from what was backed up")
     os.utime(path, ns=(file.modified_ns, file.modified_ns))

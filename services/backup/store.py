@@ -1,12 +1,12 @@
-"""A database that is held still while its service writes, by SQLite's own locks.
+"""Freezes a database while its service writes, using SQLite's own locks.
 
-Writers are locked out for the moment only; a reader's lock then keeps the state of that moment: the log is not begun
-again, and nothing from beyond the moment is moved into the file (https://www.sqlite.org/walformat.html).  No row is
-read: the file and its log are copied as they are.
+Writers are blocked only for a moment; after that, a reader lock pins the state of that moment: the log is not
+restarted, and nothing newer is checkpointed into the file (https://www.sqlite.org/walformat.html). No rows are read:
+the file and its log are copied byte by byte.
 
-SQLite itself is not used.  It opens files by name, maps the index of the log, and believes what it finds there, which a
-service that was taken over may have made; a truncated index would kill its reader.  Here the files are opened from
-their folder's descriptor, without following links, and what the index says only decides how much is copied.
+SQLite itself is not used. It opens files by name, maps the log's index, and trusts its content, which a compromised
+service may have forged; a truncated index would crash the reader. Here files are opened relative to their folder's
+descriptor, without following links, and the index only determines how much is copied.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ POLL_S = 0.0005
 """A busy service leaves its lock free for some tenths of a millisecond between two commits."""
 
 SPARE_FILES = 256
-"""Open files that are left for all but databases."""
+"""Number of open files reserved for everything but databases."""
 
 _SHARED = (0x40000002, 510)
-"""Bytes of the file that each connection has locked."""
+"""Bytes of the file that every connection locks."""
 
 _WRITER, _READERS, _CLIENTS = (120, 1), 123, (128, 1)
-"""Bytes of the index: of the writer, of the first of five readers' places, and of all that use the index."""
+"""Bytes of the index: the writer's, the first of five reader slots, and the one that all users of the index lock."""
 
 _INDEX = struct.Struct("=14xHII72xI5I")
-"""Page size, frames in the log, pages of the database, ...; frames that are in the database already, readers' marks."""
+"""Page size, frames in the log, pages of the database, ...; frames already in the database, and readers' marks."""
 
 _HEAD = 48
-"""Bytes of the index's head, of which there are two copies."""
+"""Size of the index header, of which there are two copies."""
 
 _MARKS = 100
 _LOG_HEAD, _FRAME_HEAD = 32, 24
@@ -48,29 +48,29 @@ _USER_VERSION = 60
 
 
 class Unfit(Exception):
-    """It cannot be held; the message completes "NAME ..."."""
+    """The database cannot be locked; the message completes "NAME ..."."""
 
 
 class Store:
-    """One database: the lock on its writers, and the state that is kept."""
+    """A database: the lock against writers, and the pinned state."""
 
     def __init__(self, found: Found, owner: int, wait_s: float) -> None:
-        """Wait so long for a lock.  Raises Unfit, OSError."""
+        """Open the database, waiting up to `wait_s` for a lock. Raises Unfit or OSError."""
         self.path = found.path
         self._name = found.name
         self._owner = owner
         self._made_index = False
         self._log: int | None = None
         self.unfit: Unfit | OSError | None = None
-        """Why it can no longer be held."""
+        """Why it can no longer be locked."""
         self.pieces: list[Piece] = []
         self._stack = contextlib.ExitStack()
         self._folder = self._own(os.dup(found.folder))
         try:
             self._file = self._opened("")
             if not is_database(os.pread(self._file, 20, 0)):
-                raise Unfit("is damaged (it is no database)")
-            # From here on, nobody removes the log or its index.
+                raise Unfit("is damaged (not a database)")
+            # Nobody removes the log or its index from here on.
             self._wait(lambda: _lock(self._file, fcntl.F_RDLCK, *_SHARED), wait_s)
             self._index = self._index_opened()
             self._wait(self._join, wait_s)
@@ -84,20 +84,20 @@ class Store:
         return descriptor
 
     def _opened(self, end: str, flags: int = 0) -> int:
-        """Raises Unfit, OSError."""
-        # Not blocked by a FIFO in its place.
+        """Open one of the database's files. Raises Unfit or OSError."""
+        # Do not block if it is a FIFO.
         flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = self._own(os.open(self._name + end, flags, 0o600, dir_fd=self._folder))
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most != resource.RLIM_INFINITY and descriptor > most - min(SPARE_FILES, most // 2):
-            raise Unfit("is one database too many to hold at a time")
+            raise Unfit("exceeds the number of databases that can be locked at once")
         if flags & os.O_CREAT:
             status = os.fstat(self._file)
             os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
             if os.geteuid() == 0:
                 os.fchown(descriptor, status.st_uid, status.st_gid)
         if why := foreign(os.fstat(descriptor), self._owner):
-            raise Unfit(f"cannot be held still (its {end.removeprefix('-') or 'file'} {why})")
+            raise Unfit(f"cannot be locked (its {end.removeprefix('-') or 'file'} {why})")
         return descriptor
 
     def _index_opened(self) -> int:
@@ -108,24 +108,24 @@ class Store:
                 descriptor = self._opened("-shm", os.O_CREAT | os.O_EXCL)
                 self._made_index = True
                 return descriptor
-            # Its service has begun to use it just now.
+            # Its service has just started to use it.
             return self._opened("-shm")
 
     def _wait(self, locked: Callable[[], bool], wait_s: float) -> None:
         give_up = time.monotonic() + wait_s
         while not locked():
             if time.monotonic() > give_up:
-                raise Unfit(f"cannot be held still (it was locked for {wait_s:g} s)")
+                raise Unfit(f"cannot be locked (another process held the lock for {wait_s:g} s)")
             time.sleep(POLL_S)
 
     def _join(self) -> bool:
-        """Be one of those that use the index, which counts for nothing where it has no others."""
+        """Become a user of the index; if there are no other users, its content is invalid and is reset."""
         if _lock(self._index, fcntl.F_WRLCK, *_CLIENTS):
             os.ftruncate(self._index, 0)
         return _lock(self._index, fcntl.F_RDLCK, *_CLIENTS)
 
     def hold(self, until: float) -> bool:
-        """Lock writers out; False where that takes longer than `until` (time.monotonic)."""
+        """Block writers; False if that takes longer than `until` (time.monotonic)."""
         while not _lock(self._index, fcntl.F_WRLCK, *_WRITER):
             if time.monotonic() > until:
                 return False
@@ -136,7 +136,8 @@ class Store:
         _lock(self._index, fcntl.F_UNLCK, *_WRITER)
 
     def keep(self) -> bool:
-        """Keep the state of now, while writers are held; False where another has the lock for that, or it is unfit."""
+        """Pin the current state, while writers are blocked; False if another process has the required lock, or it is
+        unfit."""
         try:
             return self._keep()
         except (Unfit, OSError) as error:
@@ -148,17 +149,17 @@ class Store:
         status, log_bytes = os.fstat(self._file), self._log_bytes()
         size, index = status.st_size, os.pread(self._index, _INDEX.size, 0)
         if len(index) < _INDEX.size or index[:_HEAD] != index[_HEAD : 2 * _HEAD] or not index[12]:
-            # Nobody has used it since the log was written, so the log counts for as long as it is whole.
+            # Nobody has used it since the log was written, so as much of the log counts as is intact.
             kept = _lock(self._index, fcntl.F_RDLCK, _READERS, 2)
         else:
             page, frames, pages, moved, *marks = _INDEX.unpack(index)
             page = 65536 if page == 1 else page
             if moved < frames:
-                # The file may be in the middle of a checkpoint; the log has all that it may lack.
+                # A checkpoint of the file may be in progress; the log contains everything that the file may lack.
                 log_bytes = min(log_bytes, _LOG_HEAD + frames * (_FRAME_HEAD + page))
                 kept = self._mark(frames, marks)
             else:
-                # All is in the file, to which nothing more is moved while the reader is there.
+                # The file is complete, and nothing more is checkpointed into it while the reader lock is held.
                 size, log_bytes = min(size, pages * page or size), 0
                 kept = _lock(self._index, fcntl.F_RDLCK, _READERS, 1)
         self.pieces = [Piece(self.path, status, size, self._file)]
@@ -175,7 +176,7 @@ class Store:
         return os.fstat(self._log).st_size
 
     def _mark(self, frames: int, marks: list[int]) -> bool:
-        """Take a reader's place whose mark lets nothing beyond `frames` be moved."""
+        """Take a reader slot whose mark keeps anything beyond `frames` from being checkpointed."""
         for place in range(1, 5):
             byte = (_READERS + place, 1)
             if marks[place] <= frames and _lock(self._index, fcntl.F_RDLCK, *byte):
@@ -189,7 +190,8 @@ class Store:
         return False
 
     def schema(self) -> int:
-        """`PRAGMA user_version` of what is kept: from the newest first page there is.  Raises OSError."""
+        """Return `PRAGMA user_version` of the pinned state, from the newest version of the first page. Raises
+        OSError."""
         descriptor, at = self._file, 0
         if len(self.pieces) > 1 and self._log is not None:
             (page,) = struct.unpack(">I", os.pread(self._log, 4, 8).ljust(4, b"\0"))
@@ -209,7 +211,8 @@ class Store:
 
 
 def _lock(descriptor: int, kind: int, at: int, length: int) -> bool:
-    """Set a lock of an open file, which holds between processes and is not dropped by closing another one."""
+    """Set an open file description lock, which works between processes and is not released by closing another
+    descriptor."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqq", kind, os.SEEK_SET, at, length, 0))
     except (BlockingIOError, PermissionError):
@@ -218,6 +221,6 @@ def _lock(descriptor: int, kind: int, at: int, length: int) -> bool:
 
 
 def is_database(head: bytes) -> bool:
-    """Whether it is one in WAL mode, as all services' are, by its first 20 bytes."""
+    """True if the first 20 bytes are those of a database in WAL mode, as all services' databases are."""
     is_whole = len(head) == 20 and head[:16] == b"SQLite format 3\0"
     return is_whole and int.from_bytes(head[16:18], "big") in _PAGE_SIZES and head[18:] == b"\x02\x02"

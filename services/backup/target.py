@@ -1,8 +1,8 @@
-"""Where backups are kept: a folder of many snapshots, or a file (tar) of one.
+"""Where backups are stored: a folder with many snapshots, or a tar file with one.
 
-Contents are cut into chunks, each kept once under its SHA-256, compressed; a snapshot is a manifest that names the
-chunks of each file.  It is written last, after all chunks are on disk and were read back, so what was interrupted
-counts for nothing.  Chunks that no manifest names are removed, never while a manifest cannot be read.
+Contents are split into chunks, each stored once under its SHA-256, compressed; a snapshot is a manifest that lists the
+chunks of each file. It is written last, after all chunks are on disk and have been read back, so interrupted backups do
+not count. Chunks that no manifest refers to are removed, but never while a manifest is unreadable.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from linckia.proto.backup import BackupFailed, Manifest
 from linckia.proto.durable import replace_file, sync_folder
 
 FORMAT: Final = 1
-"""Of manifests and chunks; a program reads those up to its own."""
+"""Version of the format of manifests and chunks; a program reads those up to its own."""
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Of a database in which rows change here and there, what is copied again for one of them."""
+"""Amount of a database that is copied again if a single row changes."""
 
 SNAPSHOTS, CHUNKS = "snapshots", "chunks"
 ENDING = ".json.zst"
 
 
 class Damaged(BackupFailed):
-    """Something in a backup is not what was written."""
+    """Part of a backup is damaged: its checksum does not match."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What the manifest of every format has."""
+    """The fields that manifests of every format have."""
 
     format: int
     version: str
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest, and on a line of its own its SHA-256, compressed."""
+    """Encode a manifest, followed by its SHA-256 on a line of its own, compressed."""
     line = msgspec.json.encode(manifest)
     return packed(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
 
 
 def decode(name: str, content: bytes) -> Manifest:
-    """Raises Damaged; BackupFailed: it is of a newer program."""
+    """Decode a manifest. Raises Damaged, or BackupFailed if it was made by a newer program."""
     try:
         line, _, rest = zstandard.ZstdDecompressor().decompress(content).partition(b"\n")
     except zstandard.ZstdError:
         line, rest = b"", b""
     if hashlib.sha256(line).hexdigest().encode() != rest.strip():
-        raise Damaged(f"the snapshot {name} is damaged: it is not what was written")
+        raise Damaged(f"the snapshot {name} is damaged: its checksum does not match")
     head = msgspec.json.decode(line, type=Head)
     if head.format > FORMAT:
         raise BackupFailed(f"the snapshot {name} was made by Linckia {head.version}; use that version or a newer one")
@@ -70,26 +70,26 @@ def packed(block: bytes) -> bytes:
 
 
 def unpacked(name: str, content: bytes) -> bytes:
-    """Raises Damaged: it is not the chunk of that name."""
+    """Decompress a chunk. Raises Damaged if it does not have that name."""
     try:
         block = zstandard.ZstdDecompressor().decompress(content, max_output_size=CHUNK_BYTES)
     except zstandard.ZstdError:
         block = b""
     if hashlib.sha256(block).hexdigest() != name:
-        raise Damaged(f"the chunk {name} is damaged: it is not what was written")
+        raise Damaged(f"the chunk {name} is damaged: its checksum does not match")
     return block
 
 
 class Folder:
-    """A folder of snapshots; a context manager, inside of which it is locked.
+    """A folder of snapshots; a context manager that locks it.
 
-    Raises BackupFailed: it is none, or another backup to it is under way; OSError.
+    Raises BackupFailed if it is not a backup folder or another backup to it is in progress, and OSError.
     """
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
         self.path = path
         self.new_bytes = 0
-        """What this backup has added."""
+        """Number of bytes that this backup has added."""
         self._write = write
         self._added: dict[str, Path] = {}
         self._known: set[str] = set()
@@ -102,24 +102,24 @@ class Folder:
             for left in (self.path / SNAPSHOTS).glob("*.new"):
                 left.unlink()
         elif not (self.path / SNAPSHOTS).is_dir():
-            raise BackupFailed(f"{self.path} holds no backups")
+            raise BackupFailed(f"{self.path} contains no backups")
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock, (fcntl.LOCK_EX if self._write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise BackupFailed(f"another command uses {self.path}; wait for it to end") from None
+            raise BackupFailed(f"another command is using {self.path}; wait until it ends") from None
         return self
 
     def __exit__(self, *_: object) -> None:
-        # What no manifest names now makes room again; a process that is killed leaves that to the next.
+        # Free the space of chunks that no manifest refers to; after a kill, the next backup does.
         for path in self._added.values():
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         os.close(self._lock)
 
     def put(self, block: bytes) -> str:
-        """Keep a block, and answer its name.  Raises OSError."""
+        """Store a block. Returns its name. Raises OSError."""
         name = hashlib.sha256(block).hexdigest()
         if name in self._known:
             return name
@@ -127,7 +127,7 @@ class Folder:
         try:
             unpacked(name, path.read_bytes())
         except (FileNotFoundError, Damaged):
-            # One that is damaged is made good, for earlier snapshots too.
+            # A damaged chunk is repaired, for earlier snapshots too.
             content = packed(block)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             self._added[name] = path
@@ -137,18 +137,18 @@ class Folder:
         return name
 
     def get(self, name: str) -> bytes:
-        """Raises Damaged, OSError."""
+        """Return a chunk. Raises Damaged or OSError."""
         try:
             return unpacked(name, self._chunk(name).read_bytes())
         except FileNotFoundError:
             raise Damaged(f"the chunk {name} is missing in {self.path}") from None
 
     def commit(self, manifest: Manifest) -> None:
-        """Have all on disk, read back what was added, and write the manifest.  Raises OSError, Damaged."""
+        """Flush everything to disk, read back the added chunks, and write the manifest. Raises OSError or Damaged."""
         _sync_file_system(self._lock)
         for name, path in self._added.items():
             with path.open("rb") as file:
-                # Not from memory.
+                # Not from the page cache.
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 unpacked(name, file.read())
         path = self.path / SNAPSHOTS / f"{manifest.id}{ENDING}"
@@ -159,16 +159,17 @@ class Folder:
         self._added.clear()
 
     def names(self) -> list[str]:
-        """Of the snapshots, the oldest first."""
+        """Return the names of the snapshots, oldest first."""
         return sorted(path.name.removesuffix(ENDING) for path in (self.path / SNAPSHOTS).glob(f"*{ENDING}"))
 
     def manifest(self, name: str) -> Manifest:
-        """Raises Damaged, BackupFailed, OSError."""
+        """Return a manifest. Raises Damaged, BackupFailed or OSError."""
         return decode(name, (self.path / SNAPSHOTS / f"{name}{ENDING}").read_bytes())
 
     def prune(self, data_dir: str, keep: int) -> int:
-        """Remove all but the newest `keep` snapshots of a data directory, and the newest one without problems, then
-        what no snapshot needs; answers how many are left.  Raises BackupFailed: a manifest cannot be read."""
+        """Remove all snapshots of a data directory except the newest `keep` and the newest one without problems,
+        then chunks that are no longer needed. Returns how many are left. Raises BackupFailed if a manifest cannot be
+        read."""
         manifests = [self.manifest(name) for name in self.names()]
         own = [each for each in manifests if each.data_dir == data_dir]
         whole = [each.id for each in own if not each.problems]
@@ -188,7 +189,7 @@ class Folder:
 
 
 class Archive:
-    """A file with one snapshot, as a tar archive; as `Folder`."""
+    """A tar archive with one snapshot; same interface as `Folder`."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
         self.path = path
@@ -208,7 +209,7 @@ class Archive:
             self._tar = tarfile.open(fileobj=self._stream, mode="w" if self._write else "r:")
         except tarfile.TarError as error:
             self._stream.close()
-            raise BackupFailed(f"{self.path} is no backup: {error}") from None
+            raise BackupFailed(f"{self.path} is not a backup: {error}") from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -269,19 +270,19 @@ Target = Folder | Archive
 
 
 def opened(path: Path, *, write: bool = False) -> Target:
-    """A file where the name ends with `.tar`, and else a folder."""
+    """Open a backup: an archive if the name ends in `.tar`, otherwise a folder."""
     kind: Callable[..., Target] = Archive if path.suffix == ".tar" else Folder
     return kind(path, write=write)
 
 
 def snapshots(to: Path) -> list[Manifest | str]:
-    """Those in a target, the oldest first, or why one cannot be read.  Raises BackupFailed, OSError."""
+    """Return the snapshots in a target, oldest first, or why one cannot be read. Raises BackupFailed or OSError."""
     with opened(to) as target:
         return list(listed(target))
 
 
 def listed(target: Target) -> Iterator[Manifest | str]:
-    """The snapshots, the oldest first, or why one cannot be read."""
+    """Yield the snapshots, oldest first, or why one cannot be read."""
     for name in target.names():
         try:
             yield target.manifest(name)
@@ -290,7 +291,7 @@ def listed(target: Target) -> Iterator[Manifest | str]:
 
 
 def _sync_file_system(descriptor: int) -> None:
-    """Everything on the file system of an open file, which beats one fsync for each chunk.  Raises OSError."""
+    """Sync the file system of an open file, which is faster than an fsync for each chunk. Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

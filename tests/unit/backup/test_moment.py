@@ -79,8 +79,8 @@ def test_a_store_that_is_not_free_holds_up_no_other(
     monkeypatch.setattr("linckia.services.backup.moment.HOLD_S", 0.05)
     with writing.locked(data / DATABASES[1]), held(data) as moment:
         (problem,) = moment.problems
-        assert "files.db was written to for" in problem
-        assert "is copied as it is" in problem
+        assert "files.db was written continuously for" in problem
+        assert "is copied without a lock" in problem
         assert set(moment.schemas) == {DATABASES[0], DATABASES[2]}
         assert {piece.path for piece in moment.pieces} >= {"token", *DATABASES}
     with held(data) as moment:
@@ -110,7 +110,7 @@ def test_a_backup_that_stands_still_while_it_holds_writers_is_killed(data: Path)
 def test_one_backup_at_a_time(data: Path) -> None:
     with (
         held(data),
-        pytest.raises(BackupFailed, match=r"another backup of .* is under way"),
+        pytest.raises(BackupFailed, match=r"another backup of .* is in progress"),
         held(data),
     ):
         pass
