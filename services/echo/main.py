@@ -1,4 +1,4 @@
-"""The service `echo`: answers with what it was sent.  `doctor` and the benchmarks measure with it."""
+"""The service `echo`: returns the message it receives. `doctor` and the benchmarks measure with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers
 
 @asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready at once."""
+    """Open the service, which is ready at once."""
     handlers = Handlers()
 
     @handlers.handle(EchoParams)

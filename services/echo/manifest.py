@@ -1,4 +1,4 @@
-"""`echo` as the kernel sees it."""
+"""The manifest of `echo`."""
 
 from __future__ import annotations
 

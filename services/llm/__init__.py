@@ -1,1 +1,1 @@
-"""A language model's opinion of notes that were found, in a process of its own."""
+"""A language model's assessment of search results, in a process of its own."""

@@ -1,8 +1,8 @@
-"""One request to a language model's endpoint, as OpenAI's chat completions or Ollama's `/api/chat` have it.
+"""Sends requests to a language model endpoint, using OpenAI's chat completions or Ollama's `/api/chat`.
 
-Whatever the other side does (refuses, hangs, streams without end, answers nonsense), the request ends within the given
-time and size, with a failure that says what happened. No redirect is followed: the key goes to the configured host
-alone. No proxy of the environment is used, only one that the settings name.
+Whatever the other side does (refuses, hangs, streams without end, returns nonsense), a request ends within the given
+time and size, with an error that says what happened. Redirects are not followed: the key is only sent to the configured
+host. Proxies from the environment are ignored; only the one in the settings is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Meta
 from linckia.proto.errors import InvalidParams, Timeout, Unavailable
 
 MAX_ANSWER_BYTES = 1024 * 1024
-"""Of the body: many times what any prompt of ours asks for."""
+"""Limit of the body: many times what any of our prompts asks for."""
 
 _MAX_KEY_BYTES = 16 * 1024
 _SHOWN = 200
@@ -30,28 +30,28 @@ _MISUNDERSTOOD = (400, 422)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[llm]`; without `url` and `model` there is no language model, and nothing is sent anywhere."""
+    """Settings of `[llm]`; without `url` and `model` there is no language model, and nothing is sent anywhere."""
 
-    url: Annotated[str, Meta(description="Of the endpoint, `http://127.0.0.1:11434` or `https://host/v1`")] = ""
-    model: Annotated[str, Meta(description="As the endpoint calls it")] = ""
+    url: Annotated[str, Meta(description="Endpoint, `http://127.0.0.1:11434` or `https://host/v1`")] = ""
+    model: Annotated[str, Meta(description="Name at the endpoint")] = ""
     protocol: Annotated[
         Literal["openai", "ollama"], Meta(description="openai: chat completions; ollama: its own `/api/chat`")
     ] = "openai"
-    key_env: Annotated[str, Meta(description="Name of the environment variable that holds the key")] = ""
-    key_file: Annotated[str, Meta(description="File that holds the key")] = ""
-    proxy: Annotated[str, Meta(description="HTTP proxy to reach it through")] = ""
-    timeout_s: Annotated[float, Meta(gt=0, le=25, description="Time that an answer may take, all of it")] = 5.0
+    key_env: Annotated[str, Meta(description="Environment variable with the key")] = ""
+    key_file: Annotated[str, Meta(description="File with the key")] = ""
+    proxy: Annotated[str, Meta(description="HTTP proxy to use")] = ""
+    timeout_s: Annotated[float, Meta(gt=0, le=25, description="Time limit for a complete answer")] = 5.0
 
 
 def wrong(message: str) -> InvalidParams:
-    """The settings cannot be used."""
+    """Return the error for unusable settings."""
     return InvalidParams(f"settings of llm: {message}")
 
 
 def read_key(settings: Settings) -> str:
-    """The key, from where the settings say; empty where they say nothing.  Raises InvalidParams."""
+    """Return the key from where the settings say, or an empty string if they do not. Raises InvalidParams."""
     if settings.key_env and settings.key_file:
-        raise wrong("`key_env` and `key_file` are both set; leave one of them")
+        raise wrong("`key_env` and `key_file` are both set; remove one of them")
     if not settings.key_env and not settings.key_file:
         return ""
     if settings.key_env:
@@ -63,21 +63,21 @@ def read_key(settings: Settings) -> str:
             with Path(settings.key_file).expanduser().open("rb") as file:
                 key = file.read(_MAX_KEY_BYTES).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise wrong(f"`key_file` cannot be read: {error}") from None
+            raise wrong(f"cannot read `key_file`: {error}") from None
     if not key or not key.isprintable() or not key.isascii():
-        raise wrong("the key is empty, or holds what no HTTP header can")
+        raise wrong("the key is empty, or contains characters that HTTP headers do not allow")
     return key
 
 
 def address(settings: Settings) -> str:
-    """The URL that requests go to; its well-known end may be left out of the settings.  Raises InvalidParams."""
+    """Return the URL for requests; the settings may omit its standard ending. Raises InvalidParams."""
     try:
         parts = urlsplit(settings.url)
         valid = parts.port is None or parts.port > 0
     except ValueError:
         parts, valid = urlsplit(""), False
     if not valid or parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-        said = f"`url` is {settings.url[:_SHOWN]!r}; it is http://HOST:PORT or https://HOST/v1"
+        said = f"`url` is {settings.url[:_SHOWN]!r}; it must be http://HOST:PORT or https://HOST/v1"
         raise wrong(f"{said}, without a user name or password")
     path = parts.path.rstrip("/")
     if settings.protocol == "ollama":
@@ -92,27 +92,27 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """An answer as far as it is read: OpenAI's has `choices` with a message each, Ollama's one message."""
+    """The part of an answer that is used: OpenAI's has `choices` with a message each, Ollama's a single message."""
 
     message: _Message | None = None
     choices: list[_Answer] = []
 
 
 class Endpoint:
-    """The configured endpoint; any number of requests at once."""
+    """The configured endpoint; allows any number of concurrent requests."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises InvalidParams.  Enter `client` before the first request."""
+        """Raises InvalidParams. Enter `client` before the first request."""
         for name in ("url", "model"):
             if not getattr(settings, name):
-                raise wrong(f"`{name}` is missing; both `url` and `model` are needed")
+                raise wrong(f"`{name}` is missing; both `url` and `model` are required")
         self._settings = settings
         self._url = address(settings)
         self.host = urlsplit(self._url).netloc
-        # Some servers know neither `temperature` nor `response_format`; after a refusal both are left out.
+        # Some servers support neither `temperature` nor `response_format`; after a refusal both are omitted.
         self._plain = False
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "linckia"}
-        # A compressed answer may be a thousand times as long as the bytes that are counted.
+        # A compressed answer could be a thousand times as long as the bytes counted.
         headers["Accept-Encoding"] = "identity"
         if key := read_key(settings):
             headers["Authorization"] = f"Bearer {key}"
@@ -123,13 +123,14 @@ class Endpoint:
             raise wrong(f"`proxy`: {error}") from None
 
     async def ask(self, instruction: str, material: str) -> str:
-        """The model's answer to `material` under `instruction`; meant to be a JSON object, but unchecked.
+        """Return the model's answer to `material` under `instruction`; it should be a JSON object, but is not
+        validated.
 
-        Cancellation: the request is given up, and its connection closed.
+        Cancellation aborts the request and closes its connection.
 
         Raises:
-            Timeout: not all of the answer came in time.
-            Unavailable: no connection, an error status, or an answer that is not of the protocol.
+            Timeout: the answer was not complete in time.
+            Unavailable: no connection, an error status, or an answer that violates the protocol.
         """
         try:
             with trio.fail_after(self._settings.timeout_s):
@@ -137,11 +138,11 @@ class Endpoint:
         except (trio.TooSlowError, httpx2.TimeoutException):
             raise Timeout(f"no answer from {self.host} within {self._settings.timeout_s:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise Unavailable(f"{self.host} cannot be reached: {str(error) or type(error).__name__}") from None
+            raise Unavailable(f"cannot reach {self.host}: {str(error) or type(error).__name__}") from None
         return self._content(body)
 
     def _request(self, instruction: str, material: str) -> dict[str, Any]:
-        # JSON of the endpoint's own protocol, of which a server may know more members than we send.
+        # JSON of the endpoint's own protocol; servers may support more members than we send.
         request: dict[str, Any] = {
             "model": self._settings.model,
             "messages": [{"role": "system", "content": instruction}, {"role": "user", "content": material}],
@@ -162,21 +163,21 @@ class Endpoint:
         if status != 200:
             said = " ".join(body[: 4 * _SHOWN].decode(errors="replace").split())[:_SHOWN]
             advice = "; it is busy" if status == _TOO_BUSY else ""
-            raise Unavailable(f"{self.host} answers with status {status}{advice}{f': {said}' if said else ''}")
+            raise Unavailable(f"{self.host} returned status {status}{advice}{f': {said}' if said else ''}")
         return body
 
     async def _exchange(self, request: dict[str, Any]) -> tuple[int, bytes]:
         content = msgspec.json.encode(request)
         async with self.client.stream("POST", self._url, content=content) as response:
             body = bytearray()
-            # Left by cancellation: to break out of it would leave generators of the library half done.
+            # Exit by cancellation: breaking out of the loop would leave the library's generators unfinished.
             with trio.CancelScope() as scope:
                 async for chunk in response.aiter_raw():
                     body += chunk
                     if len(body) > MAX_ANSWER_BYTES:
                         scope.cancel()
             if scope.cancelled_caught:
-                raise Unavailable(f"{self.host} answers with more than {MAX_ANSWER_BYTES} bytes")
+                raise Unavailable(f"{self.host} returned more than {MAX_ANSWER_BYTES} bytes")
             return response.status_code, bytes(body)
 
     def _content(self, body: bytes) -> str:
@@ -187,12 +188,12 @@ class Endpoint:
         message = answer.message or next((choice.message for choice in answer.choices), None)
         if message is None:
             raise Unavailable(
-                f"the answer of {self.host} is not of the protocol {self._settings.protocol}; see `protocol` and `url` "
-                "of [llm]"
+                f"the answer of {self.host} violates the protocol {self._settings.protocol}; check `protocol` and"
+                " `url` of [llm]"
             )
         content = message.content
         if isinstance(content, list):
             content = "".join(str(part.get("text", "")) for part in content)
         if not content:
-            raise Unavailable(f"{self.host} answers with an empty message")
+            raise Unavailable(f"{self.host} returned an empty message")
         return content

@@ -1,7 +1,7 @@
-"""The service `llm`: the one that may speak to a language model, and only to the one that the settings name.
+"""The service `llm`: the only one that may contact a language model, and only the one named in the settings.
 
-Without one it is ready all the same, says so, and nothing is sent anywhere. A model that was too slow twice in a row is
-not asked for a while, so that not every search waits for its time-out.
+Without a model it is ready all the same and says so, and nothing is sent anywhere. After two successive timeouts, the
+model is not asked for a while, so that not every search has to wait for a timeout.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 NOT_CONFIGURED = "no language model is configured; set `url` and `model` of [llm] in linckia.toml"
 
 TOO_LATE, PAUSE_S = 2, 15.0
-"""A circuit breaker: after so many time-outs in a row the model is not asked for so long."""
+"""Circuit breaker: number of successive timeouts, and for how long the model is then not asked."""
 
 
 class LlmService:
     """The operations of `llm`.
 
     Args:
-        endpoint: None where there is none to ask; `model` says why.
+        endpoint: None if there is no usable endpoint; `model` says why.
     """
 
     def __init__(self, endpoint: Endpoint | None, model: ops.LlmModelResult) -> None:
@@ -60,7 +60,7 @@ class LlmService:
         left_s = self._paused_until - trio.current_time()
         if left_s > 0:
             raise Unavailable(
-                f"it did not answer in time a moment ago; it is asked again in {left_s:.0f} s",
+                f"the model did not respond in time recently; the next attempt is in {left_s:.0f} s",
                 retry_after_ms=int(left_s * 1000),
             )
         try:
@@ -76,11 +76,11 @@ class LlmService:
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready at once; the endpoint is contacted with the first request."""
+    """Open the service, which is ready at once; the endpoint is contacted with the first request."""
     endpoint: Endpoint | None = None
     model = ops.LlmModelResult(configured=False)
     if env.settings.get("url") or env.settings.get("model"):
-        # The imports take a sixth of a second; without a model they are not needed.
+        # These imports take a sixth of a second, and are not needed without a model.
         from linckia.services.llm.endpoint import Endpoint, Settings
 
         try:

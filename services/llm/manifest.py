@@ -1,4 +1,4 @@
-"""`llm` as the kernel sees it."""
+"""The manifest of `llm`."""
 
 from __future__ import annotations
 

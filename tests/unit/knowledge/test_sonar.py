@@ -93,8 +93,8 @@ async def refuse(server: Server, request: Request, stream: trio.SocketStream) ->
     [
         (hang, "within 0.3 s"),
         (refuse, "status 500"),
-        (saying("As a language model I would rather not."), "not the JSON object"),
-        (saying({"ranking": [99]}), "nothing that was asked for"),
+        (saying("As a language model I would rather not."), "not the requested JSON object"),
+        (saying({"ranking": [99]}), "nothing that was requested"),
     ],
     ids=["too slow", "status 500", "prose", "unknown numbers"],
 )
