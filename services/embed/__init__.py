@@ -1,1 +1,1 @@
-"""Texts to vectors: the embedding model in a process of its own."""
+"""Turns texts into vectors: the embedding model, in a process of its own."""

@@ -1,13 +1,13 @@
-"""The libraries that implement the encoder; one is chosen here, and nowhere else:
+"""Chooses the library that implements the encoder:
 
 | backend | precision | model | device |
 |---|---|---|---|
-| onnx | int8 where it agrees with fp32 and is faster, else fp32 | BERT's family | CPU |
-| torch | bf16 where the processor has its instructions, else fp32 | any: BERT's family packed, others padded | any |
+| onnx | int8 if it agrees with fp32 and is faster, else fp32 | the BERT family | CPU |
+| torch | bf16 if the processor has instructions for it, else fp32 | any: the BERT family packed, others padded | any |
 
-`auto` is ONNX Runtime where it computes the model, since it is there in a third of a second and a search never waits
-for torch; torch where that is found to be faster on this processor. That is tried once, when the process has long had
-nothing to do, and remembered.
+`auto` is ONNX Runtime if it supports the model, since it loads in a third of a second and a search never waits for
+torch, or torch if that was measured to be faster on this processor. This is measured once, when the process has been
+idle for long, and remembered.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from linckia.services.runtime.models.checkpoint import Ids
 from linckia.services.runtime.models.device import Precision, processor, require_device
 
 WORTH = 1.2
-"""Times as fast, from which torch is worth the seconds and the memory that it takes to load."""
+"""Speedup from which torch is worth the seconds and the memory that loading it takes."""
 
 _ROUNDS = 3
 _log = logging.getLogger("linckia.models")
 
 
 class Backend(enum.StrEnum):
-    """The library that computes the model; each is imported only where it is used."""
+    """The library that computes the model; each is imported only if it is used."""
 
     AUTO = "auto"
     TORCH = "torch"
@@ -46,7 +46,7 @@ class Backend(enum.StrEnum):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """Tokens a second of both, on one processor and model."""
+    """Tokens per second of both, on one processor with one model."""
 
     processor: str
     fingerprint: str
@@ -61,15 +61,15 @@ class Trial(msgspec.Struct, frozen=True):
 def open_encoder(
     files: ModelFiles, backend: Backend, *, device: str, precision: Precision, threads: int, folder: Path
 ) -> Encoder:
-    """Load the model.  Blocks.
+    """Load the model. Blocks.
 
     Args:
-        threads: of one batch.
-        folder: keeps the graph of the backend `onnx`, and what was measured.
+        threads: number of threads per batch.
+        folder: holds the graph of the backend `onnx`, and measurements.
 
     Raises:
-        ModelMissing: it is not in a form that is loaded.
-        OperationError: `device` is `cuda` and there is none, or the backend is not installed or lacks the precision.
+        ModelMissing: its form is not supported.
+        OperationError: `device` is `cuda` without a GPU, or the backend is not installed or lacks the precision.
     """
     if chosen(files, backend, device=device, precision=precision, folder=folder) is Backend.TORCH:
         import torch
@@ -81,23 +81,23 @@ def open_encoder(
         return TorchEncoder(files, device=device, precision=precision)
     if not onnx_is_here():
         raise OperationError(
-            "services.embed.backend is onnx, and onnxruntime or onnx cannot be imported: remove .venv and start again, "
+            "services.embed.backend is onnx, but onnxruntime or onnx cannot be imported: remove .venv and start again, "
             "or run `pip install onnxruntime onnx`"
         )
     if precision is Precision.BF16:
-        raise OperationError("the precision bf16 is torch's; with the backend onnx it is auto, int8 or fp32")
+        raise OperationError("the precision bf16 requires torch; use auto, int8 or fp32 with the backend onnx")
     from linckia.services.embed.onnx_encoder import OnnxEncoder
 
     return OnnxEncoder(files, folder, precision=precision, threads=threads)
 
 
 def chosen(files: ModelFiles, backend: Backend, *, device: str, precision: Precision, folder: Path) -> Backend:
-    """What `auto` means for this model here, or the backend that is named."""
+    """Return the backend that `auto` selects for this model, or the one given."""
     if device != "cpu":
         return Backend.TORCH
     if not supports(files.config):
         if backend is Backend.ONNX:
-            _log.warning("%s is of a family that only torch computes; the backend onnx is not used", files.name)
+            _log.warning("%s belongs to a family that only torch supports; the backend onnx is not used", files.name)
         return Backend.TORCH
     if backend is not Backend.AUTO:
         return backend
@@ -108,14 +108,14 @@ def chosen(files: ModelFiles, backend: Backend, *, device: str, precision: Preci
 
 
 def onnx_is_here() -> bool:
-    """Whether ONNX Runtime is installed."""
-    # From 1.29 on it would report to its maker; another version than ours may be installed.
+    """True if ONNX Runtime is installed."""
+    # From 1.29 on it would report to its vendor; the version installed may differ from ours.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx"))
 
 
 def remembered(files: ModelFiles, folder: Path) -> Trial | None:
-    """What was measured of this model on this processor."""
+    """Return the measurements of this model on this processor."""
     try:
         trial = msgspec.json.decode((folder / "trial.json").read_bytes(), type=Trial)
     except (OSError, msgspec.MsgspecError):
@@ -124,9 +124,9 @@ def remembered(files: ModelFiles, folder: Path) -> Trial | None:
 
 
 def try_torch(files: ModelFiles, encoder: Encoder, texts: Sequence[Ids], folder: Path) -> Trial:
-    """Measure torch beside `encoder`, which is ONNX Runtime's, and remember both for the next start.  Blocks.
+    """Measure torch against `encoder`, which uses ONNX Runtime, and remember both results for the next start. Blocks.
 
-    torch is loaded into this process and stays, which is why it is done only once.
+    torch is loaded into this process and stays, which is why this is done only once.
     """
     import torch
 
@@ -137,7 +137,7 @@ def try_torch(files: ModelFiles, encoder: Encoder, texts: Sequence[Ids], folder:
     best = {encoder: math.inf, other: math.inf}
     for each in best:
         each.compute(texts)
-    # By turns, so that the machine's other work hits both.
+    # Alternate, so that other work on the machine affects both.
     for _ in range(_ROUNDS):
         for each, seconds in best.items():
             began = time.thread_time()
@@ -146,5 +146,5 @@ def try_torch(files: ModelFiles, encoder: Encoder, texts: Sequence[Ids], folder:
     tokens = sum(map(len, texts))
     trial = Trial(processor(), fingerprint(files), tokens / best[encoder], tokens / best[other])
     replace_file(folder / "trial.json", msgspec.json.encode(trial))
-    _log.info("%s: %s; %s is used from the next start on", files.name, trial, trial.winner)
+    _log.info("%s: %s; using %s from the next start on", files.name, trial, trial.winner)
     return trial

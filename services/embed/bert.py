@@ -1,11 +1,11 @@
-"""The BERT encoder over packed sequences: no padding, no token is computed that is not in a text.
+"""The BERT encoder on packed sequences: without padding, only tokens that occur in a text are computed.
 
-All sequences of a batch lie one after the other in one matrix for the dense layers; attention takes those of equal
-length together. Against the same model padded and sorted by length, on one thread with AVX-512: 1.6 times as fast, in
-fp32 and in bf16. (Weights laid out in advance by oneDNN's private operators made batches 1.13 and queries 1.4 times as
-fast again; ONNX Runtime's 8 bits, which CPUs get, are faster than that: 1.05 times bf16, 1.8 times fp32.)
-Covers the families whose encoder is BERT's (BERT, RoBERTa, XLM-R) with absolute positions; others go through
-`PaddedFamily`.
+For the dense layers, all sequences of a batch are concatenated into one matrix; attention processes those of equal
+length together. Compared with the same model padded and sorted by length, on one thread with AVX-512: 1.6 times as
+fast, in fp32 and in bf16. (Weights laid out in advance by oneDNN's private operators made batches another 1.13 and
+queries 1.4 times as fast; ONNX Runtime's 8 bits, which CPUs get, are faster still: 1.05 times bf16, 1.8 times fp32.)
+
+Covers the families whose encoder is BERT's (BERT, RoBERTa, XLM-R) with absolute positions; others use `PaddedFamily`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The layout of a packed matrix: `(length, count)` of each run of equally long sequences, then rows of padding."""
+    """The layout of a packed matrix: `(length, count)` of each run of equally long sequences, followed by padding
+    rows."""
 
     runs: tuple[tuple[int, int], ...]
     rows: int
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> Layout:
-        """For sequences of these `lengths`, in order."""
+        """Return the layout for sequences of these `lengths`, in order."""
         runs = tuple((length, len(list(run))) for length, run in itertools.groupby(lengths))
         return cls(runs, rows_for(sum(lengths)))
 
@@ -52,7 +53,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def rows_for(tokens: int) -> int:
-    """`tokens` rounded up to one of few sizes.
+    """Round `tokens` up to one of few sizes.
 
     oneDNN compiles a kernel for each number of rows: 10 ms for a large layer that then takes 1.5 ms.
     """
@@ -61,7 +62,8 @@ def rows_for(tokens: int) -> int:
 
 
 def attention(qkv: Tensor, layout: Layout, heads: int) -> Tensor:
-    """Softmax(q k^T / sqrt(width)) v by head within each sequence, from (rows, 3 * hidden) to (rows, hidden)."""
+    """Compute softmax(q k^T / sqrt(width)) v per head within each sequence, from (rows, 3 * hidden) to (rows,
+    hidden)."""
     attended = qkv.new_zeros(qkv.shape[0], qkv.shape[1] // 3)
     row = 0
     for length, count in layout.runs:
@@ -74,13 +76,13 @@ def attention(qkv: Tensor, layout: Layout, heads: int) -> Tensor:
 
 
 _Take = Callable[[str], Tensor]
-"""A tensor of the checkpoint by its name."""
+"""Returns a tensor of the checkpoint by its name."""
 
 
 class _Layer:
     def __init__(self, take: _Take, prefix: str) -> None:
         names = [f"{prefix}attention.self.{name}" for name in ("query", "key", "value")]
-        # One product instead of three: a short query is bound by the number of calls.
+        # One product instead of three: for a short query, the number of calls is the bottleneck.
         self.qkv = [torch.cat([take(f"{name}.{part}") for name in names]) for part in ("weight", "bias")]
         self.out = _pair(take, prefix + "attention.output.dense")
         self.attention_norm = _pair(take, prefix + "attention.output.LayerNorm")
@@ -94,11 +96,11 @@ def _pair(take: _Take, name: str) -> tuple[Tensor, Tensor]:
 
 
 class PackedBert:
-    """The encoder's weights on one device; nothing changes after construction, so several threads may call it.
+    """The encoder's weights on one device. Immutable after construction, so several threads may call it.
 
     Args:
         tensors: the checkpoint's tensors by name, with or without the family's prefix.
-        config: its `config.json`, one that `supports` admits.
+        config: its `config.json`, which `supports` must accept.
     """
 
     def __init__(
@@ -115,7 +117,8 @@ class PackedBert:
         self._first_position = first_position(config)
         self._activation = _ACTIVATIONS[str(config.get("hidden_act", "gelu"))]
         layers = int(config["num_hidden_layers"])
-        # The vocabulary's table stays as it is on disk: few of its rows are read, so most of it never enters memory.
+        # The vocabulary's table stays in its form on disk: few of its rows are read, so most of it is never loaded into
+        # memory.
         words = tensors[f"{prefix}embeddings.word_embeddings.weight"]
         self._words = words if device.type == "cpu" else words.to(device=device, dtype=dtype)
         # Every token is of type 0, so that row is added to the positions once.
@@ -129,7 +132,7 @@ class PackedBert:
         """See `Encoder.states`."""
         lengths = [len(ids) for ids in sequences]
         layout = Layout.of(lengths)
-        # Padding rows, of any valid id, are at the end.
+        # Padding rows, with any valid id, are at the end.
         ids = np.zeros(layout.rows, dtype=np.int64)
         np.concatenate(sequences, out=ids[: layout.tokens], casting="safe")
         states = self._forward(torch.from_numpy(ids).to(self.device), layout).float().cpu().numpy()
@@ -137,7 +140,7 @@ class PackedBert:
         return [states[start:end] for start, end in itertools.pairwise(ends)]
 
     def _forward(self, ids: Tensor, layout: Layout) -> Tensor:
-        """From one token id a row to the last hidden states, shape (layout.rows, hidden)."""
+        """Compute the last hidden states, shape (layout.rows, hidden), from one token id per row."""
         x = F.embedding(ids, self._words).to(self.dtype) + self._position_rows(layout)
         x = self._normalise(x, self._norm)
         for layer in self._layers:

@@ -1,8 +1,8 @@
-"""The encoder: the one interface of an embedding model in this process.
+"""The encoder: the only interface to an embedding model in this process.
 
-A text passes four steps: `TextTokenizer` (its token ids), `Batcher` (batches by tokens, queries first), `Encoder` (unit
-vectors, in the encoder's `precision`), and back to the call in its order. `services.embed.backends` says what
-implements it.
+A text passes through four steps: `TextTokenizer` (token ids), `Batcher` (batches by tokens, queries first), `Encoder`
+(unit vectors, in the encoder's `precision`), and back to the call in its order. `services.embed.backends` chooses the
+implementation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from linckia.services.runtime.models.checkpoint import Ids
 from linckia.services.runtime.models.device import Precision
 
 Vectors = npt.NDArray[np.float32]
-"""Unit vectors, shape (texts, dimensions); or the states of a text's tokens, shape (tokens, dimensions)."""
+"""Unit vectors, shape (texts, dimensions), or the states of a text's tokens, shape (tokens, dimensions)."""
 
 
 class Encoder(abc.ABC):
-    """Token ids in, unit vectors out; several threads may call it.
+    """Turns token ids into unit vectors; several threads may call it.
 
     Attributes:
         backend: the name of its library.
@@ -39,26 +39,28 @@ class Encoder(abc.ABC):
     device: str
     pooling: Pooling
     first_lengths: tuple[int, ...] = (8,)
-    """Tokens of the shapes that come first, and whose computation takes preparation."""
+    """Token counts of the first shapes, whose computation requires preparation."""
 
     @abc.abstractmethod
     def states(self, sequences: Sequence[Ids]) -> list[Vectors]:
-        """The last hidden states of each sequence, shape (tokens, dimensions); sequences come by rising length."""
+        """Return the last hidden states of each sequence, shape (tokens, dimensions); sequences are sorted by
+        length."""
 
     @abc.abstractmethod
     def recover(self, error: Exception) -> bool:
-        """Make ready for the next batch after `error`; False where the process must end instead."""
+        """Prepare for the next batch after `error`; False if the process must end instead."""
 
     def compute(self, sequences: Sequence[Ids]) -> Vectors:
-        """Unit vectors of the sequences, in their order."""
+        """Return the unit vectors of the sequences, in their order."""
         return unit(np.stack([pool(states, self.pooling) for states in self._in_order(sequences)]))
 
     def token_vectors(self, sequences: Sequence[Ids]) -> list[Vectors]:
-        """Of each sequence the unit vectors of its tokens, shape (tokens, dimensions), without the special ones."""
+        """Return, for each sequence, the unit vectors of its tokens, shape (tokens, dimensions), without the special
+        ones."""
         return [unit(states[1:-1] if len(states) > 2 else states) for states in self._in_order(sequences)]
 
     def warm_up(self, max_tokens: int) -> None:
-        """Real forward passes, so that no caller waits for the preparation of those shapes."""
+        """Run real forward passes, so that no caller waits for the preparation of those shapes."""
         for length in (*self.first_lengths, max_tokens):
             self.compute([np.ones(min(length, max_tokens), dtype=np.int32)])
 
@@ -69,7 +71,7 @@ class Encoder(abc.ABC):
 
 
 def pool(states: Vectors, pooling: Pooling) -> Vectors:
-    """One vector of the states of one text, not normalised: (tokens, dimensions) to (dimensions)."""
+    """Pool the states of a text into one vector, not normalised: (tokens, dimensions) to (dimensions)."""
     match pooling:
         case Pooling.CLS:
             pooled: Vectors = states[0]
@@ -78,19 +80,19 @@ def pool(states: Vectors, pooling: Pooling) -> Vectors:
         case Pooling.MAX:
             pooled = states.max(axis=0)
         case Pooling.MEAN | Pooling.MEAN_SQRT_LEN:
-            # The square root of the length is undone by the normalisation that follows.
+            # The square root of the length is undone by the subsequent normalisation.
             pooled = states.mean(axis=0)
     return pooled
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Each row scaled to length 1."""
+    """Scale each row to length 1."""
     units: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     return units
 
 
 class LatePair(msgspec.Struct, frozen=True):
-    """A query and a text, as token ids; as long as the text is."""
+    """A query and a text, as token ids; its length is that of the text."""
 
     query: Ids
     text: Ids
@@ -100,10 +102,10 @@ class LatePair(msgspec.Struct, frozen=True):
 
 
 class LateInteraction:
-    """How well each word of a query is matched by some word of a text: the mean over the query's tokens of the best
-    cosine with any of the token vectors of the text (MaxSim: Khattab and Zaharia, ColBERT, SIGIR 2020).
+    """Scores how well each word of a query is matched by some word of a text: the mean, over the query's tokens, of the
+    best cosine with any of the text's token vectors (MaxSim: Khattab and Zaharia, ColBERT, SIGIR 2020).
 
-    Several threads may call it.  An option, since each text is computed again for each query.
+    Several threads may call it. It is optional, since each text is computed again for each query.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -112,7 +114,7 @@ class LateInteraction:
         self.recover = encoder.recover
 
     def compute(self, pairs: Sequence[LatePair]) -> Rows:
-        """Shape (pairs, 1), each in [-1, 1]."""
+        """Return scores of shape (pairs, 1), each in [-1, 1]."""
         queries = {id(pair.query): pair.query for pair in pairs}
         vectors = self._encoder.token_vectors([*queries.values(), *(pair.text for pair in pairs)])
         asked = dict(zip(queries, vectors, strict=False))

@@ -1,10 +1,10 @@
-"""An encoder of BERT's family as a graph of ONNX Runtime's operators, made from the checkpoint by numpy alone.
+"""Builds an encoder of the BERT family as a graph of ONNX Runtime operators, from the checkpoint with numpy alone.
 
-Eight bits: each column of a weight matrix has a scale, and so has each row (a token) of what it is multiplied by, found
-at run time. A text's vector thus never depends on the texts beside it. Outliers would waste those bits (LLM.int8(),
-Dettmers et al., NeurIPS 2022), so what a layer reads is first centred and evened out by channel, and the weights
-scaled against that (SmoothQuant, Xiao et al., ICML 2023); what follows the activation is scaled by blocks of channels.
-Products are sums of integers; attention, normalisation and activation stay in 32 bits.
+Eight bits: each column of a weight matrix has a scale, and so has each row (token) of its other operand, determined at
+run time. A text's vector thus never depends on other texts in the batch. Outliers would waste those bits (LLM.int8(),
+Dettmers et al., NeurIPS 2022), so a layer's input is first centred and smoothed by channel, and the weights are scaled
+inversely (SmoothQuant, Xiao et al., ICML 2023); the output of the activation is scaled by blocks of channels. Products
+are sums of integers; attention, normalisation and activation stay in 32 bits.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from linckia.services.embed.weights import MASK, STATES, WORDS, first_position
 
 Floats = npt.NDArray[np.float32]
 Take = Callable[[str], Floats]
-"""A tensor of the checkpoint by its name, without the family's prefix."""
+"""Returns a tensor of the checkpoint by its name, without the family's prefix."""
 
 Ranges = Sequence[tuple[Floats, Floats]]
-"""The least and the highest value by channel of what each uneven product reads, in order."""
+"""The lowest and highest value per channel of each uneven product's input, in order."""
 
 _MICROSOFT = "com.microsoft"
 _BLOCKS = 4
 _EVEN = 0.5
-"""Of the unevenness of the channels that part which goes to the weights."""
+"""The share of the channels' unevenness that is moved to the weights."""
 _TINY = 1e-30
 
 
 class _Graph:
-    """Nodes and constants while they are collected."""
+    """Nodes and constants under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeProto] = []
@@ -45,7 +45,7 @@ class _Graph:
         return name
 
     def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """The name of its output."""
+        """Add a node. Returns the name of its output."""
         name = f"n{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
         return name
@@ -60,10 +60,11 @@ class _Exact:
     def __init__(self, graph: _Graph) -> None:
         self.graph = graph
         self.read: list[str] = []
-        """What is multiplied where channels may be uneven, in order."""
+        """Inputs of products whose channels may be uneven, in order."""
 
     def uneven(self, x: str, *weights: Floats) -> tuple[list[str], list[Floats]]:
-        """Products of `x`, a normalised layer, with each matrix, shape (out, in), and what is to be added to each."""
+        """Return the products of `x`, a normalised layer, with each matrix, shape (out, in), and what to add to
+        each."""
         self.read.append(x)
         return [self.product(x, weight) for weight in weights], [np.zeros(1, np.float32)] * len(weights)
 
@@ -83,7 +84,7 @@ class _EightBits:
         self._step, self._tiny = graph.constant(1 / 127), graph.constant(_TINY)
 
     def uneven(self, x: str, *weights: Floats) -> tuple[list[str], list[Floats]]:
-        """As `_Exact.uneven`."""
+        """See `_Exact.uneven`."""
         low, high = next(self._ranges)
         centre, reach = (low + high) / 2, (high - low) / 2 + 1e-4
         heaviest = np.maximum(np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0), 1e-6)
@@ -97,7 +98,7 @@ class _EightBits:
         return self._multiplied(*self._quantized(x), weight)
 
     def activated(self, x: str, weight: Floats) -> str:
-        """The product of what comes out of an activation, in blocks of channels with scales of their own."""
+        """Return the product of an activation's output, in blocks of channels with their own scales."""
         width = weight.shape[1]
         if width % _BLOCKS:
             return self.product(x, weight)
@@ -112,7 +113,7 @@ class _EightBits:
         return add("Sum", *parts)
 
     def _quantized(self, x: str) -> tuple[str, str]:
-        """`x` as bytes around 128, and the scale of each row."""
+        """Return `x` as bytes around 128, and the scale of each row."""
         add = self.graph.add
         highest = add("ReduceMax", add("Abs", x), axes=[-1], keepdims=1)
         scale = add("Max", add("Mul", highest, self._step), self._tiny)
@@ -130,7 +131,8 @@ class _EightBits:
 
 
 def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -> ModelProto:
-    """The encoder's graph, in 8 bits where `ranges` are given, else in 32; then what they are of is answered too."""
+    """Build the encoder's graph: in 8 bits if `ranges` are given, otherwise in 32 bits, with their tensors as further
+    outputs."""
     graph = _Graph()
     products = _Exact(graph) if ranges is None else _EightBits(graph, ranges)
     heads, epsilon = int(config["num_attention_heads"]), float(config.get("layer_norm_eps", 1e-12))
@@ -139,7 +141,7 @@ def build(config: Mapping[str, Any], take: Take, ranges: Ranges | None = None) -
         return take(f"{name}.weight"), take(f"{name}.bias")
 
     def normalised(x: str, plus: str, name: str, bias: Floats | None = None) -> str:
-        """The layer `name` of the sum of both, and of `bias`."""
+        """Return the normalisation layer `name` of the sum of both, and of `bias`."""
         scale, shift = (graph.constant(each) for each in pair(name))
         more = [] if bias is None else [graph.constant(bias)]
         return graph.fused("SkipLayerNormalization", x, plus, scale, shift, *more, epsilon=epsilon)

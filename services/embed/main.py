@@ -1,7 +1,7 @@
-"""The service `embed`: loads one model, warms it up, and answers `embed_texts` and `embed_model`.
+"""The service `embed`: loads one model, warms it up, and serves `embed_texts` and `embed_model`.
 
-It is ready only after real forward passes, and ends itself when the model is lost. One process, one model; of the
-setting `workers` the kernel makes as many processes, which share one queue of calls.
+It is ready only after real forward passes, and ends itself if the model fails. One process has one model; the kernel
+starts as many processes as the setting `workers` says, and they share one queue of calls.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from linckia.services.runtime.models.checkpoint import ModelMissing
 from linckia.services.runtime.models.device import Precision
 
 TRIAL_AFTER_S = 90.0
-"""Idle time after which torch is tried, where it never was: nobody is to wait for that."""
+"""Idle time after which torch is tried, if it never was: nobody should have to wait for that."""
 
 MOST_EARLIER = 8
-"""Models that were used before, of which it is known which they were."""
+"""Number of previously used models that are remembered."""
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A model as the settings named it."""
+    """A model as named in the settings."""
 
     model: str
     max_tokens: int | None = None
@@ -52,14 +52,14 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def load(settings: Settings, device: str, folder: Path) -> Loaded:
-    """Read, load and warm up the model of `settings`.  Blocks.
+    """Read, load and warm up the model of `settings`. Blocks.
 
     Args:
-        folder: keeps the graph of the backend `onnx`, and what was measured.
+        folder: holds the graph of the backend `onnx`, and measurements.
 
     Raises:
-        ModelMissing: it is not on this machine, or not in a form that is loaded.
-        OperationError: `device` is `cuda` and there is none, or the backend is not installed or lacks the precision.
+        ModelMissing: it is not on this machine, or its form is not supported.
+        OperationError: `device` is `cuda` without a GPU, or the backend is not installed or lacks the precision.
     """
     files = resolve(
         settings.model,
@@ -67,7 +67,8 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
         passage_prefix=settings.passage_prefix,
         max_tokens=settings.max_tokens,
     )
-    # Two batches on a core each are a third faster than one batch on both, and none waits where a core is taken away.
+    # Two batches with a core each are a third faster than one batch on both, and neither stalls if a core is taken
+    # away.
     backend, precision, threads = settings.backend, settings.precision, settings.threads
     return Loaded.of(
         files, open_encoder(files, backend, device=device, precision=precision, threads=threads, folder=folder)
@@ -75,7 +76,7 @@ def load(settings: Settings, device: str, folder: Path) -> Loaded:
 
 
 def earlier(folder: Path) -> dict[str, Chosen]:
-    """The models that were used last, by fingerprint."""
+    """Return the most recently used models, by fingerprint."""
     try:
         return msgspec.json.decode((folder / "earlier.json").read_bytes(), type=dict[str, Chosen])
     except (OSError, msgspec.MsgspecError):
@@ -83,8 +84,8 @@ def earlier(folder: Path) -> dict[str, Chosen]:
 
 
 def remember(folder: Path, settings: Settings, loaded: Loaded) -> None:
-    """Keep which model this was, for when another is used: the vectors that there are of this one are searched until
-    there are as many of the other."""
+    """Remember which model this was, for when another one is used: its vectors are searched until the other model has
+    as many."""
     model = loaded.files.name if settings.model == AUTO else settings.model
     chosen = Chosen(model, settings.max_tokens, settings.query_prefix, settings.passage_prefix)
     known = earlier(folder)
@@ -96,7 +97,7 @@ def remember(folder: Path, settings: Settings, loaded: Loaded) -> None:
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
-    """Import the model's code alone, as far as the zygote has not: its weights would be in memory twice."""
+    """Import only the model's code, unless the zygote has: its weights would be in memory twice."""
     with contextlib.suppress(ModelMissing, ValueError):
         files = resolve(str(settings.get("model", AUTO)))
         if not supports(files.config):
@@ -107,7 +108,7 @@ def prepare(settings: Mapping[str, Any]) -> None:
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the model has answered."""
+    """Open the service; ready once the model has computed vectors."""
     settings = env.settings_as(Settings)
     device = (env.mode or "cpu") if settings.backend is not Backend.ONNX else "cpu"
     loaded = await trio.to_thread.run_sync(load, settings, device, env.data_dir)
@@ -124,7 +125,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class EmbedService:
-    """The operations of `embed`, by the model in use and by those before it for which there are still vectors."""
+    """The operations of `embed`, for the current model and for earlier ones that still have vectors."""
 
     def __init__(self, env: Environment, settings: Settings, loaded: Loaded, device: str) -> None:
         self._env = env
@@ -136,11 +137,11 @@ class EmbedService:
         self._opening = trio.Lock()
 
     async def try_torch(self, folder: Path) -> None:
-        """Once for a model and a processor, when nothing was to do for long: see `backends.try_torch`."""
+        """Run `backends.try_torch` once per model and processor, after a long idle time."""
         loaded = self.serving.loaded
         if importlib.util.find_spec("torch") is None or remembered(loaded.files, folder) is not None:
             return
-        # Each call puts it off, and is not to tell this task: most processes end before.
+        # Each call postpones it, without having to wake this task: most processes end earlier.
         while (rests_at := self._last_call + TRIAL_AFTER_S) > trio.current_time():  # noqa: ASYNC110
             await trio.sleep_until(rests_at)
         texts = loaded.tokenizer.encode(COMPARED, TextKind.PASSAGE).ids
@@ -150,7 +151,7 @@ class EmbedService:
     @handles(EmbedTexts)
     async def embed_texts(self, params: EmbedTexts, ctx: Context) -> EmbedResult:
         if bool(params.texts) is bool(params.tokens):
-            raise InvalidParams("exactly one of `texts` and `tokens` is needed, and not empty", field="texts")
+            raise InvalidParams("exactly one of `texts` and `tokens` is required, and must not be empty", field="texts")
         self._last_call = trio.current_time()
         return await (await self._model(params.fingerprint)).embed(params)
 
@@ -164,12 +165,12 @@ class EmbedService:
         return await self.serving.max_sim(params)
 
     async def _model(self, fingerprint: str) -> Serving:
-        """The model in use, or one before it, which is loaded again.
+        """Return the current model, or an earlier one, which is loaded again.
 
-        Cancellation: the thread that loads is waited for, and the next call has what it loaded.
+        Cancellation: the loading thread is awaited, and the next call uses its result.
 
         Raises:
-            OperationError: it is not known, or not here any more.
+            OperationError: it is unknown, or no longer available.
         """
         if fingerprint in ("", self.serving.model.fingerprint):
             return self.serving
@@ -182,13 +183,13 @@ class EmbedService:
     def _load_earlier(self, fingerprint: str) -> Loaded:
         folder = self._env.data_dir
         if (chosen := earlier(folder).get(fingerprint)) is None:
-            raise OperationError(f"the model {fingerprint} is not in use, and it is not known where it is")
+            raise OperationError(f"the model {fingerprint} is not in use, and its location is unknown")
         settings = msgspec.structs.replace(self._settings, **msgspec.structs.asdict(chosen))
         try:
             loaded = load(settings, self._device, folder)
         except (ModelMissing, OSError) as error:
-            # Its folder may be out of reach of this process by now.
-            raise OperationError(f"the model {fingerprint} was in use before and cannot be loaded: {error}") from None
+            # This process may no longer have access to its folder.
+            raise OperationError(f"the model {fingerprint} was used before but cannot be loaded: {error}") from None
         if loaded.fingerprint != fingerprint:
-            raise OperationError(f"{chosen.model} was the model {fingerprint} and is {loaded.fingerprint} now")
+            raise OperationError(f"{chosen.model} was the model {fingerprint}, but is {loaded.fingerprint} now")
         return loaded

@@ -1,4 +1,4 @@
-"""`embed` as the kernel sees it."""
+"""The manifest of `embed`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ MANIFESTS = (
     Manifest(
         name="embed",
         order=50,
-        # That has numpy already.
+        # It already has numpy.
         zygote=VECTORS,
         torch=Torch(lambda settings, gpu: gpu or settings.get("backend") == "torch", ("torch_encoder",)),
         # Weights of the largest models in common use, twice while they are cast.
         memory_limit_bytes=8 * GIB,
-        # Models in the form that ONNX Runtime reads.
+        # Models in ONNX Runtime's format.
         disk_limit_bytes=32 * GIB,
         modes=("cuda", "cpu"),
         startup_timeout_s=180.0,
-        # A batch of a forward pass on a busy laptop; the event loop itself never waits for it.
+        # A batch on a busy laptop; the event loop itself never waits for it.
         hang_timeout_s=15.0,
-        # Batches that are computed side by side take and free megabytes all the time; all else shares a heap.
+        # Concurrent batches allocate and free megabytes all the time; everything else shares a heap.
         heap_per_core=True,
         models_of="embed",
         rests=True,

@@ -1,10 +1,10 @@
-"""The loaded model in ONNX Runtime: token ids in, unit vectors out, on the CPU, in 8 bits where these agree with 32.
+"""The model in ONNX Runtime: token ids to unit vectors on the CPU, in 8 bits if these agree with 32.
 
-Its graph is made at first use, by numpy from the checkpoint (`services.embed.graph`), and kept in the service's folder;
-torch is never loaded. Before 8 bits are used, their vectors of texts of many kinds are compared with those in 32 bits,
-and both are timed: a processor without instructions for products of bytes is slower with them, and one without VNNI
-adds them up wrongly. What was found is kept beside the graph; where either is damaged, or of another model, release or
-processor, both are made again.
+Its graph is built on first use, with numpy from the checkpoint (`services.embed.graph`), and stored in the service's
+folder; torch is never loaded. Before 8 bits are used, their vectors of various texts are compared with those in 32
+bits, and both are timed: a processor without instructions for products of bytes is slower with them, and one without
+VNNI sums them incorrectly. The results are stored with the graph; if either is damaged, or belongs to another model,
+release or processor, both are rebuilt.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from linckia.services.runtime.models.checkpoint import Ids, ModelMissing
 from linckia.services.runtime.models.device import Precision, processor
 
 _TOKENS_AT_ONCE = 512
-"""What a layer makes of so many stays in the cache of a core; more are slower."""
+"""The intermediate results of this many tokens fit into a core's cache; more are slower."""
 
 _ROUNDS = 3
 
 FORMAT = 1
-"""Of the graph and of the record beside it; others are made again."""
+"""Format of the graph and its record; those of other formats are rebuilt."""
 
 LEAST_MEAN, LEAST = 0.998, 0.99
-"""Cosine of vectors in 8 bits with those in 32 that is agreement, on average and of the worst text."""
+"""Cosine between vectors in 8 and in 32 bits that counts as agreement: the mean, and that of the worst text."""
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _log = logging.getLogger("linckia.models")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found when a graph was made.
+    """The results of building a graph.
 
-    `agreement` is the worst cosine of 8 bits with 32, and `tokens_per_s` the speed of each that was tried.
+    `agreement` is the worst cosine between 8 and 32 bits, and `tokens_per_s` the speed of each precision tried.
     """
 
     format: int
@@ -62,15 +62,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnnxEncoder(Encoder):
-    """A model in this process; nothing changes after construction, so several threads may call it.
+    """A model in this process. Immutable after construction, so several threads may call it.
 
     Args:
-        folder: keeps the graph.
-        precision: int8, fp32, or `auto`: the faster of both, int8 only where it agrees.
-        threads: of one batch.
+        folder: holds the graph.
+        precision: int8, fp32, or `auto`: the faster one, int8 only if it agrees.
+        threads: number of threads per batch.
 
     Raises:
-        ModelMissing: it is not of a family that is supported, or damaged.
+        ModelMissing: it is damaged, or of an unsupported family.
     """
 
     backend = "onnx"
@@ -82,7 +82,7 @@ class OnnxEncoder(Encoder):
         self.pooling = files.pooling
         self._graphs = Graphs(files, threads)
         self.width = self._graphs.width
-        # A graph of another model, processor, or release of what makes and reads it, is not opened.
+        # Never open a graph of another model, processor, or release of the code that builds and reads it.
         name = f"{fingerprint(files)}-{precision}-{onnxruntime.__version__}-{processor()}".replace(":", "-")
         found = kept(folder / f"{name}.json")
         if found is None:
@@ -95,29 +95,29 @@ class OnnxEncoder(Encoder):
         return self._graphs.states(self._session, sequences)
 
     def recover(self, error: Exception) -> bool:
-        """A failed batch changes nothing for the next one."""
+        """A failed batch does not affect the next one."""
         gc.collect()
         return True
 
 
 def kept(path: Path) -> tuple[Record, bytes] | None:
-    """The record and the graph that were written to `path` and beside it; None where they are not there as written."""
+    """Return the record at `path` and its graph, or None if they are missing or damaged."""
     try:
         record = msgspec.json.decode(path.read_bytes(), type=Record)
         graph = path.with_suffix(".graph").read_bytes()
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        _log.warning("%s cannot be read, and is made again: %s", path, error)
+        _log.warning("cannot read %s, rebuilding it: %s", path, error)
         return None
     if record.format != FORMAT or hashlib.sha256(graph).hexdigest() != record.digest:
-        _log.warning("%s is not what was written, and is made again", path.with_suffix(".graph"))
+        _log.warning("%s is damaged, rebuilding it", path.with_suffix(".graph"))
         return None
     return record, graph
 
 
 class Graphs:
-    """Makes, compares and runs the graphs of one model.
+    """Builds, compares and runs the graphs of a model.
 
     Raises:
         ModelMissing: its weights are damaged.
@@ -134,9 +134,9 @@ class Graphs:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
-        # The arena would keep the memory of the longest text for ever.
+        # The arena would keep the memory of the longest text forever.
         options.enable_cpu_mem_arena = False
-        # 3: errors. Nothing that it warns of could be changed by a user.
+        # 3 means errors: a user could not act on any of its warnings.
         options.log_severity_level = 3
         return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
@@ -150,10 +150,11 @@ class Graphs:
         return found
 
     def make(self, path: Path, precision: Precision) -> tuple[Record, bytes]:
-        """Write the graph of this precision and what was found of it; `auto` takes the faster that agrees."""
+        """Build the graph for a precision, and store it with its measurements; `auto` uses the faster one that
+        agrees."""
         from linckia.services.embed import graph
 
-        _log.info("%s is made ready for this processor, once", self._files.name)
+        _log.info("preparing %s for this processor, once", self._files.name)
         tokenizer = TextTokenizer(self._files)
         seen, compared = (sorted(tokenizer.encode(texts, TextKind.PASSAGE).ids, key=len) for texts in (SEEN, COMPARED))
         take = self._take
@@ -177,7 +178,7 @@ class Graphs:
             agreement=agreement,
             tokens_per_s={name.value: round(speed) for name, speed in speeds.items()},
         )
-        # The one before stays: while vectors of another model are made, those of the last one are searched.
+        # Keep the previous one: while the vectors of a new model are computed, those of the old one are searched.
         for old in sorted(path.parent.glob("*.graph"), key=lambda each: each.stat().st_mtime)[:-1]:
             old.with_suffix(".json").unlink(missing_ok=True)
             old.unlink()
@@ -196,7 +197,7 @@ class Graphs:
         return {WORDS: self._words.rows(ids), MASK: mask}
 
     def _ranges(self, session: onnxruntime.InferenceSession, texts: Sequence[Ids]) -> list[tuple[Vectors, Vectors]]:
-        """By channel, of what each uneven product reads: see `graph.Ranges`."""
+        """Return the ranges per channel of each uneven product's input: see `graph.Ranges`."""
         names = [output.name for output in session.get_outputs() if output.name != STATES]
         seen = [session.run(names, self._inputs([ids], np.array([len(ids)]))) for ids in texts]
         stacked = [np.concatenate([rows[0] for rows in each]) for each in zip(*seen, strict=True)]
@@ -206,7 +207,7 @@ class Graphs:
         return unit(np.stack([pool(states, self._files.pooling) for states in self.states(session, texts)]))
 
     def _tokens_per_s(self, session: onnxruntime.InferenceSession, texts: Sequence[Ids]) -> float:
-        """The best of a few rounds: whatever else runs on the machine only takes away."""
+        """Return the best of a few rounds: other work on the machine can only slow them down."""
         best_s = math.inf
         for _ in range(_ROUNDS):
             began = time.perf_counter()
@@ -222,16 +223,16 @@ class Stored(msgspec.Struct, frozen=True):
     is_bf16: bool
 
     def rows(self, at: npt.NDArray[Any] | slice = slice(None)) -> npt.NDArray[np.float32]:
-        """These rows in float32, copied."""
+        """Return these rows in float32, copied."""
         found = self.values[at]
         if self.is_bf16:
-            # The upper half of a float32, which numpy has no name for.
+            # The upper half of a float32, for which numpy has no type.
             return (found.astype(np.uint32) << 16).view(np.float32)
         return found.astype(np.float32)
 
 
 def read_tensors(paths: Sequence[Path]) -> dict[str, Stored]:
-    """The tensors of numbers with a fraction, by name.
+    """Read the floating-point tensors, by name.
 
     Raises:
         ModelMissing: a file is damaged.
@@ -248,12 +249,12 @@ def read_tensors(paths: Sequence[Path]) -> dict[str, Stored]:
                     values = whole[begin + start : begin + end].view(dtype).reshape(said["shape"])
                     found[name] = Stored(values, said["dtype"] == "BF16")
         except (msgspec.DecodeError, ValueError, KeyError, OSError) as error:
-            raise ModelMissing(f"{path} is no safetensors file, or damaged: {error}", field="model") from None
+            raise ModelMissing(f"{path} is damaged, or not a safetensors file: {error}", field="model") from None
     return found
 
 
 def _blocks(sequences: Sequence[Ids]) -> Iterator[list[Ids]]:
-    """The sequences, which come by rising length, in blocks of bounded size and nearly the same length."""
+    """Yield the sequences, sorted by length, in blocks of bounded size and nearly equal length."""
     for length, like in itertools.groupby(sequences, key=lambda ids: -(-len(ids) // 16) * 16):
         left = list(like)
         most = max(1, _TOKENS_AT_ONCE // length)

@@ -1,4 +1,4 @@
-"""Texts of many kinds, of which a model shows how it computes: prose, questions, code, data, other scripts."""
+"""Texts of many kinds for calibrating and comparing models: prose, questions, code, data, other scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEEN = (
     "which animals regrow limbs?",
     "x",
 )
-"""These say how large numbers become inside."""
+"""Used to determine how large values become inside the model."""
 
 COMPARED = (
     "cat",
@@ -31,4 +31,4 @@ COMPARED = (
     "It was on a dreary night of November that I beheld the accomplishment of my toils, and with an anxiety that "
     "almost amounted to agony I collected the instruments of life around me. " * 4,
 )
-"""Others, by which precisions are compared and timed."""
+"""Other texts, used to compare and time precisions."""

@@ -1,4 +1,4 @@
-"""A loaded model at work: tokenizing, batches in two lanes, and the watch over its health."""
+"""Serves a loaded model: tokenizing, batches in two lanes, and health checks."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from linckia.services.runtime.models.checkpoint import Ids
 from linckia.services.runtime.models.device import ModelSettings, batches_at_once
 
 _INLINE_CHARACTERS = 2000
-"""A request so short is tokenized in the event loop: a tenth of a millisecond, where the switch to a thread costs more.
-"""
+"""A request up to this length is tokenized in the event loop: a tenth of a millisecond, less than switching to a
+thread."""
 
 _MOST_TOKENS_ON_A_CPU = 2048
-"""Of a batch: fewer make fp32 a tenth slower, more are no faster and take more memory."""
+"""Limit per batch: fewer make fp32 a tenth slower, more are no faster and take more memory."""
 
 _CANARY = SEEN[0]
 
 
 class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.embed]`."""
+    """Settings of `[services.embed]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, or an id in the local cache")] = AUTO
     backend: Annotated[Backend, Meta(description="auto: the fastest on this processor; torch, or onnx")] = Backend.AUTO
-    max_tokens: Annotated[int, Meta(ge=8, description="Read at most so many tokens of a text")] | None = None
-    query_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
-    passage_prefix: Annotated[str, Meta(description="Instead of the model's own")] | None = None
+    max_tokens: Annotated[int, Meta(ge=8, description="Read at most this many tokens of a text")] | None = None
+    query_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None
+    passage_prefix: Annotated[str, Meta(description="Replaces the model's own")] | None = None
     batch_ms: Annotated[float, Meta(ge=0, description="Work in one batch of passages; 0: by the device")] = 0
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 1_000_000
     unload_after_s: Annotated[float, Meta(ge=0)] = 300
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A model that has answered."""
+    """A model that has been warmed up."""
 
     files: ModelFiles
     fingerprint: str
@@ -58,10 +58,10 @@ class Loaded(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, files: ModelFiles, encoder: Encoder) -> Loaded:
-        """Warm the model up, and learn what it says of texts that have nothing in common.  Blocks."""
+        """Warm the model up, and measure its similarity of unrelated texts. Blocks."""
         tokenizer = TextTokenizer(files)
         encoder.warm_up(files.max_tokens)
-        # As a search compares them: queries with passages.
+        # As in a search: queries are compared with passages.
         asked, answers = (encoder.compute(tokenizer.encode(SEEN, kind).ids) for kind in TextKind)
         strangers = (asked @ answers.T)[~np.eye(len(asked), dtype=bool)]
         canary = tokenizer.encode([_CANARY], TextKind.QUERY).ids[0]
@@ -70,10 +70,10 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Serving:
-    """A loaded model and what waits for it.
+    """A loaded model, and the calls waiting for it.
 
     Args:
-        background: runs the batches, and the watch over the model's health.
+        background: runs the batches, and the health checks.
     """
 
     def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
@@ -90,7 +90,7 @@ class Serving:
         self._tokenizer = loaded.tokenizer
         self._batcher: Batcher[Ids] = Batcher(encoder.width, limits, verb="embedded")
         self._late: Batcher[LatePair] = Batcher(1, limits, verb="compared")
-        # Queries have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
+        # Queries have their own tokenizing thread, or they would wait for the tokens of a bulk request.
         self._limiters = {kind: trio.CapacityLimiter(1) for kind in TextKind}
         self.model = EmbedModel(
             model=loaded.files.name,
@@ -104,7 +104,7 @@ class Serving:
         for _ in range(settings.batches or at_once):
             background.start_soon(self._batcher.run, encoder)
         if not on_gpu:
-            # A query waits for no batch of passages, but shares the processors with them.
+            # Queries never wait for a batch of passages, but share the processors with them.
             background.start_soon(self._batcher.run, encoder, Lane.PROMPT)
         background.start_soon(self._late.run, LateInteraction(encoder))
         health = partial(watch_health, every_s=settings.health_every_s)
@@ -135,7 +135,8 @@ class Serving:
         return MaxSimResult(scores=scores[:, 0].tolist())
 
     def _in_time(self, texts: Sequence[Ids], seconds: float) -> Sequence[Ids]:
-        """From the first on, as many as can be compared in that time after those that wait; one at least."""
+        """Return as many of the first texts as can be compared in that time after those already waiting; at least
+        one."""
         left = self._late.tokens_per_s * seconds - self._late.waiting_tokens
         for index, ids in enumerate(texts):
             left -= len(ids)
@@ -144,9 +145,10 @@ class Serving:
         return texts
 
     async def _tokenized(self, texts: Sequence[str], kind: TextKind, line: TextKind | None = None) -> Tokens:
-        """
+        """Tokenize texts, in a thread if they are long.
+
         Args:
-            line: whose thread does it, where not that of `kind`.
+            line: the kind whose thread does the work; by default that of `kind`.
         """
         encode = partial(self._tokenizer.encode, texts, kind)
         if sum(map(len, texts)) <= _INLINE_CHARACTERS:
@@ -155,5 +157,5 @@ class Serving:
 
 
 def alike(left: Vectors, right: Vectors) -> bool:
-    """Whether two unit vectors are of the same text."""
+    """True if two unit vectors are of the same text."""
     return float(left @ right) > 0.99

@@ -1,4 +1,4 @@
-"""Texts to token ids, by the model's own tokenizer and with its prefixes; what was cut is reported."""
+"""Converts texts to token ids, with the model's own tokenizer and prefixes; truncation is reported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from linckia.services.runtime.models.checkpoint import Ids, encode_cut, open_tok
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """The ids of each text and the indices of those that were cut."""
+    """The ids of each text, and the indices of truncated texts."""
 
     ids: list[Ids]
     truncated: list[int]
 
 
 class TextTokenizer:
-    """Safe to use from several threads; the work is done without the interpreter's lock."""
+    """A thread-safe tokenizer; it releases the interpreter lock while it works."""
 
     def __init__(self, files: ModelFiles) -> None:
         self._max_tokens = files.max_tokens
@@ -31,7 +31,7 @@ class TextTokenizer:
         self._vocabulary: int = self._tokenizer.get_vocab_size()
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> Tokens:
-        """Token ids of each text with the model's prefix for `kind` before it."""
+        """Return the token ids of each text, preceded by the model's prefix for `kind`."""
         prefix = self._prefix[kind]
         encodings = encode_cut(self._tokenizer, [prefix + text for text in texts], self._max_tokens)
         return Tokens(
@@ -40,20 +40,20 @@ class TextTokenizer:
         )
 
     def check(self, given: Sequence[Sequence[int]]) -> list[Ids]:
-        """Token ids that a caller made, as they go into the model.
+        """Validate token ids made by a caller, and convert them to the model's input.
 
         Raises:
-            InvalidParams: they are not what this model's tokenizer makes: ids of another vocabulary would give vectors
+            InvalidParams: this model's tokenizer would not produce them: ids of another vocabulary would give vectors
                 that look right and mean nothing.
         """
         for index, ids in enumerate(given):
             wrong = ""
             if not ids or min(ids) < 0 or max(ids) >= self._vocabulary:
-                wrong = f"ids of the model's own vocabulary are from 0 to {self._vocabulary - 1}, and at least one"
+                wrong = f"at least one id is needed, all of the model's own vocabulary: 0 to {self._vocabulary - 1}"
             elif self._empty and (ids[0], ids[-1]) != (self._empty[0], self._empty[-1]):
                 wrong = (
-                    f"ids of the model's own tokenizer start with {self._empty[0]} and end with {self._empty[-1]} (its "
-                    "special tokens), these do not; those of another tokenizer cannot be used: send the text instead"
+                    f"must start with {self._empty[0]} and end with {self._empty[-1]} (the model's special "
+                    "tokens); ids of other tokenizers cannot be used: send the text instead"
                 )
             elif len(ids) > self._max_tokens:
                 wrong = f"{len(ids)} tokens; the model reads at most {self._max_tokens}"

@@ -1,4 +1,4 @@
-"""The loaded model in torch: token ids in, unit vectors out, on one device, in bf16 or fp32."""
+"""The model in torch: token ids to unit vectors, on one device, in bf16 or fp32."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linckia.services.runtime.models.checkpoint import Ids, load_transformer
 from linckia.services.runtime.models.device import Precision, resolve_precision, survives
 
 _PADDED_BATCH = 16
-"""Sequences in one padded batch: sorted by length, so that little of it is padding."""
+"""Sequences per padded batch; they are sorted by length, so there is little padding."""
 
 
 class TorchEncoder(Encoder):
@@ -48,8 +48,8 @@ class TorchEncoder(Encoder):
 
 
 class PaddedFamily:
-    """Any other encoder family (MPNet, ModernBERT, DistilBERT, …) by transformers' own class, padded: slower than the
-    packed encoder on mixed lengths, and exact."""
+    """Any other encoder family (MPNet, ModernBERT, DistilBERT, …), computed by transformers' own class with padding:
+    slower than the packed encoder on mixed lengths, but exact."""
 
     def __init__(self, files: ModelFiles, dtype: torch.dtype, device: torch.device) -> None:
         self._model = load_transformer(files, "AutoModel", dtype).to(device)

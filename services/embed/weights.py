@@ -1,4 +1,4 @@
-"""Finds the embedding model, its pooling and its prefixes, and the fingerprint that its vectors carry."""
+"""Finds the embedding model, its pooling and prefixes, and the fingerprint of its vectors."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ _PREFIXES = {
     "baai/bge-large-en": (_BGE_EN, ""),
     "intfloat/e5-": _E5,
 }
-"""Of queries and of passages, by the beginning of a model's name, where neither its files nor `KNOWN` say."""
+"""Prefixes of queries and passages, by the start of a model's name, if neither its files nor `KNOWN` specify them."""
 
 
 _FAMILIES = {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.", "camembert": "roberta."}
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-"""That code of ours computes; BERT's family has its encoder, and these are its activations."""
+"""Activations that our code supports for encoders of the BERT family."""
 
 
 WORDS, MASK, STATES = "words", "mask", "states"
-"""Of the graph in ONNX Runtime.  Inputs: the words' rows of the embedding table, shape (count, length, hidden),
-float32, and 1 for each token that is one, shape (count, length), int32. Output: the last hidden states, shaped as the
-words."""
+"""Inputs and output of the graph in ONNX Runtime.
+
+Inputs: the words' rows of the embedding table, shape (count, length, hidden), float32; and 1 for each real token, shape
+(count, length), int32. Output: the last hidden states, in the shape of the words.
+"""
 
 
 class Pooling(enum.StrEnum):
-    """How token vectors become the text's one, by the names of sentence-transformers."""
+    """How token vectors are combined into one, named as in sentence-transformers."""
 
     MEAN = "mean"
     CLS = "cls"
@@ -64,14 +66,14 @@ def resolve(
     passage_prefix: str | None = None,
     max_tokens: int | None = None,
 ) -> ModelFiles:
-    """The files of `model`: `auto`, a folder, or an id in the local Hugging Face cache.
+    """Return the files of `model`: `auto`, a folder, or an id in the local Hugging Face cache.
 
     Args:
-        query_prefix: put before queries instead of what the model's own configuration says; likewise `passage_prefix`.
+        query_prefix: prefix of queries, replacing that of the model's own configuration; likewise `passage_prefix`.
         max_tokens: read at most this many tokens of a text, if the model reads that many.
 
     Raises:
-        ModelMissing: there is no such model here, it has no safetensors, or its pooling is not one that is known.
+        ModelMissing: the model is not here, has no safetensors, or its pooling is not supported.
     """
     name, folder = locate_embedder(model)
     read = read_checkpoint(name, folder)
@@ -86,9 +88,10 @@ def resolve(
 
 
 def fingerprint(files: ModelFiles) -> str:
-    """Names what decides a passage's vector: weights, configuration, tokenizer, pooling, length, passage prefix.
+    """Return a fingerprint of everything that determines a passage's vector: weights, configuration, tokenizer,
+    pooling, length, passage prefix.
 
-    Not the precision or the device: their vectors agree to a cosine of 0.999, so a machine may change them and keep
+    It excludes precision and device: their vectors agree to a cosine of 0.999, so a machine may change them and keep
     its index.
     """
     return checkpoint.fingerprint(files, files.pooling, files.max_tokens, files.passage_prefix)
@@ -101,17 +104,15 @@ def _pooling(folder: Path) -> Pooling:
     try:
         listed = msgspec.json.decode(modules.read_bytes(), type=list[dict[str, Any]])
     except msgspec.DecodeError as error:
-        raise ModelMissing(f"{modules} cannot be read: {error}", field="model") from None
+        raise ModelMissing(f"cannot read {modules}: {error}", field="model") from None
     pooling: Pooling | None = None
     for module in listed:
         kind = str(module.get("type", "")).rsplit(".", 1)[-1]
         if kind == "Pooling":
             pooling = _pooling_of(read_json(folder / str(module.get("path", "")) / "config.json"))
         elif kind not in ("Transformer", "Normalize"):
-            # To leave a module out would give vectors that look right and are not.
-            raise ModelMissing(
-                f"{folder} has a module {kind}, which is not supported; use a model without it", field="model"
-            )
+            # Ignoring a module would give vectors that look right and are not.
+            raise ModelMissing(f"{folder} has an unsupported module {kind}; use a model without it", field="model")
     return pooling or Pooling.MEAN
 
 
@@ -148,7 +149,7 @@ def _prefixes(name: str, folder: Path) -> tuple[str, str]:
 
 
 def supports(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (a `config.json`) describes an encoder of the family, with absolute positions."""
+    """True if `config` (a `config.json`) describes an encoder of the BERT family with absolute positions."""
     return (
         config.get("model_type") in _FAMILIES
         and config.get("hidden_act", "gelu") in ACTIVATIONS
@@ -158,12 +159,12 @@ def supports(config: Mapping[str, Any]) -> bool:
 
 
 def prefix_of(config: Mapping[str, Any], names: Collection[str]) -> str:
-    """What stands before the names of the checkpoint's tensors: the family's prefix, or nothing."""
+    """Return the prefix of the checkpoint's tensor names: the family's, or an empty string."""
     prefix = _FAMILIES[str(config["model_type"])]
     return prefix if any(name.startswith(prefix) for name in names) else ""
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Row of the first token's position: RoBERTa counts from the padding id onwards."""
+    """Return the row of the first token's position: RoBERTa counts from the padding id onwards."""
     of_roberta = _FAMILIES[str(config["model_type"])] == "roberta."
     return int(config.get("pad_token_id") or 0) + 1 if of_roberta else 0

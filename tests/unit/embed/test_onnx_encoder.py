@@ -262,7 +262,7 @@ def test_tensors_are_read_as_torch_wrote_them(tmp_path: Path) -> None:
     whole = (tmp_path / "a.safetensors").read_bytes()
     for damaged in (b"", whole[:5], whole[:40], whole[:-8]):
         (tmp_path / "a.safetensors").write_bytes(damaged)
-        with pytest.raises(ModelMissing, match=r"a\.safetensors is no safetensors file, or damaged"):
+        with pytest.raises(ModelMissing, match=r"a\.safetensors is damaged, or not a safetensors file"):
             read_tensors([tmp_path / "a.safetensors"])
 
 

@@ -57,8 +57,8 @@ def test_token_ids_of_a_caller_are_those_of_the_models_own_tokenizer(tokenizer: 
     ("ids", "words"),
     [
         ([], "at least one"),
-        ([101, 30522, 102], "from 0 to 30521"),
-        ([101, -1, 102], "from 0 to 30521"),
+        ([101, 30522, 102], "vocabulary: 0 to 30521"),
+        ([101, -1, 102], "vocabulary: 0 to 30521"),
         ([64, 8415, 7731], "start with 101 and end with 102"),
         ([101, *[1037] * 255, 102], "at most 256"),
     ],
