@@ -1,1 +1,1 @@
-"""Nodes and typed edges of every corpus."""
+"""Nodes and typed edges of all corpora."""

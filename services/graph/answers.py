@@ -1,4 +1,4 @@
-"""Answers to callers: nodes and edges with their names, and the graph in figures."""
+"""Builds answers: nodes and edges with their names, and statistics of the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linckia.services.graph.walk import Step, Steps
 
 
 class Named(NamedTuple):
-    """A node as it is stored."""
+    """A node as stored."""
 
     corpus: str
     id: str
@@ -24,7 +24,7 @@ class Named(NamedTuple):
 
 
 def find(db: apsw.Connection, corpus: str, id_: str) -> int | None:
-    """The number of a node."""
+    """Return the number of a node."""
     number: int | None = db.execute(
         "SELECT node_id FROM node JOIN corpus USING (corpus_id) WHERE corpus.name=? AND node.id=?", (corpus, id_)
     ).get
@@ -32,17 +32,17 @@ def find(db: apsw.Connection, corpus: str, id_: str) -> int | None:
 
 
 def steps(db: apsw.Connection, direction: Direction, kinds: Sequence[str]) -> Steps:
-    """The edges that `direction` and `kinds` admit.
+    """Return the edges that `direction` and `kinds` admit.
 
     Raises:
-        InvalidParams: there is no edge of such a kind.
+        InvalidParams: one of the kinds has no edges.
     """
     known = _kinds(db)
     wanted = {name.casefold() for name in kinds}
     if strange := wanted - {name.casefold() for name in known.values()}:
         there = ", ".join(sorted(known.values())) or "none yet"
         raise InvalidParams(
-            f"parameter `kinds`: there is no edge of type {min(strange)[:80]!r}; types: {there}", field="kinds"
+            f"parameter `kinds`: no edges of type {min(strange)[:80]!r}; available types: {there}", field="kinds"
         )
     numbers = [number for number, name in known.items() if name.casefold() in wanted] if kinds else None
     return Steps(db, out=direction is not Direction.IN, into=direction is not Direction.OUT, kinds=numbers)
@@ -53,7 +53,7 @@ def _kinds(db: apsw.Connection) -> dict[int, str]:
 
 
 def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
-    """The nodes of these numbers."""
+    """Return nodes by their numbers."""
     rows = db.execute(
         "SELECT node_id, corpus.name, node.id, known, label, source FROM json_each(?)"
         " JOIN node ON node_id = json_each.value JOIN corpus USING (corpus_id)",
@@ -63,13 +63,13 @@ def named(db: apsw.Connection, numbers: Iterable[int]) -> dict[int, Named]:
 
 
 def nodes_of(names: Mapping[int, Named], depth: Mapping[int, int]) -> list[Node]:
-    """Nodes in the order of `depth`'s keys."""
+    """Return nodes in the order of `depth`'s keys."""
     found = ((names[number], steps) for number, steps in depth.items())
     return [Node(id=one.id, corpus=one.corpus, label=one.label or one.id, depth=d, known=one.known) for one, d in found]
 
 
 def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[Step], corpus: str) -> list[Edge]:
-    """Edges as callers see them; the ends in `corpus` do not name it."""
+    """Return edges as callers see them; ends in `corpus` do not name it."""
     kinds = _kinds(db)
 
     def beside(number: int) -> str | None:
@@ -89,19 +89,19 @@ def edges_of(db: apsw.Connection, names: Mapping[int, Named], edges: Iterable[St
 
 
 def behind(db: apsw.Connection, corpora: Iterable[str]) -> list[str]:
-    """How the graph may fall short of these corpora."""
+    """Describe how the graph lags behind these corpora."""
     said: list[str] = []
     for corpus in dict.fromkeys(corpora):
         row = db.execute("SELECT behind FROM corpus WHERE name=?", (corpus,)).fetchone()
         if row is None:
-            said.append(f"{corpus}: nothing of it has been fed into the graph yet")
+            said.append(f"{corpus}: not in the graph yet")
         elif row[0]:
-            said.append(f"{corpus}: {row[0]} nodes are still to be fed into the graph")
+            said.append(f"{corpus}: {row[0]} nodes are not in the graph yet")
     return said
 
 
 def figures(db: apsw.Connection, size_bytes: int, rebuilt: bool) -> GraphStatsResult:
-    """The whole graph in numbers; reads it through."""
+    """Return statistics of the whole graph, which is read completely."""
     kinds = [
         KindCount(type=name, edges=count)
         for name, count in db.execute(

@@ -1,4 +1,5 @@
-"""The service `graph`: opens the database and answers; every query runs in a worker thread and can be cancelled."""
+"""The service `graph`: opens the database and serves requests; every query runs in a worker thread and can be
+cancelled."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from linckia.services.runtime.handlers import Context, Environment, Handlers, ha
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the database is open."""
+    """Open the service; ready once the database is open."""
     graph = Graph(env)
     graph.database = await env.opened(store.open_database, env.data_dir / "graph.db", graph.look_again)
     env.at_rest(graph.database.give_back)
@@ -26,16 +27,16 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class Graph:
-    """The operations; `database` is opened before the first."""
+    """The service's operations; `database` must be open before the first."""
 
     database: Database
 
     def __init__(self, env: Environment) -> None:
         self._ending = env.ending
         self._changed = trio.Event()
-        """Replaced each time that it is set."""
+        """Replaced by a new event each time it is set."""
         self._counted: tuple[int, ops.GraphStatsResult] | None = None
-        """The last figures, with the version of the database that they are of."""
+        """The last statistics, with the version of the database they belong to."""
 
     @handles(ops.GraphPut)
     async def put(self, params: ops.GraphPut, ctx: Context) -> ops.FeedResult:
@@ -48,7 +49,7 @@ class Graph:
     @handles(ops.GraphEpoch)
     async def epoch(self, params: ops.GraphEpoch, ctx: Context) -> ops.GraphDatabase:
         with trio.move_on_after(params.wait_s):
-            # Taken before the look: a change during it is not missed.
+            # Taken before reading: a change in between is not missed.
             changed = self._changed
             while not self._ending.is_set() and await self.database.read(store.epoch) == params.known:
                 await changed.wait()
@@ -56,12 +57,12 @@ class Graph:
         return ops.GraphDatabase(epoch=await self.database.read(store.epoch))
 
     def look_again(self) -> None:
-        """Those who wait for another database are to look."""
+        """Wake calls that wait for another database."""
         self._changed.set()
         self._changed = trio.Event()
 
     async def end(self) -> None:
-        """Let those who wait go once the service is to end."""
+        """Release waiting calls when the service ends."""
         await self._ending.wait()
         self.look_again()
 
@@ -137,15 +138,15 @@ def _path(db: apsw.Connection, params: ops.GraphPath) -> ops.Path:
 
 
 def _start(db: apsw.Connection, corpus: str, id_: str) -> int:
-    """The node's number.
+    """Return a node's number.
 
     Raises:
-        Unavailable: there is none, and the corpus has not been fed to its end.
-        OperationError: there is none.
+        Unavailable: it is missing, and the corpus is not completely in the graph.
+        OperationError: it is missing.
     """
     number = answers.find(db, corpus, id_)
     if number is None:
         if lacking := answers.behind(db, (corpus,)):
-            raise Unavailable(f"node {id_} is not in the graph, or not yet: {lacking[0]}", retry_after_ms=1000)
+            raise Unavailable(f"node {id_} is missing, or not in the graph yet: {lacking[0]}", retry_after_ms=1000)
         raise OperationError(f"Node not found: {id_}")
     return number

@@ -1,4 +1,4 @@
-"""`graph` as the kernel sees it."""
+"""The manifest of `graph`."""
 
 from __future__ import annotations
 

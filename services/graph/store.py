@@ -1,8 +1,8 @@
-"""The graph's database, and how the corpora feed it.
+"""The graph's database, and how corpora feed it.
 
-Names become small numbers once, so that an edge is three of them, and a step in either direction one look-up. What a
-corpus states of a node replaces what it stated before; stating the same again changes nothing, so that a feed which
-does not know how far it came repeats itself. A damaged file is begun again under another epoch, which makes the corpora
+Names are mapped to small numbers, so an edge consists of three numbers, and a step in either direction is one lookup.
+What a corpus states about a node replaces its previous statement; repeating a statement changes nothing, so a feed that
+does not know its position simply starts over. A damaged file is recreated with another epoch, which makes the corpora
 feed it from the beginning.
 """
 
@@ -49,19 +49,19 @@ def _name(db: apsw.Connection) -> None:
 
 
 def open_database(path: Path, on_rebuilt: Callable[[], object] | None = None) -> Database:
-    """The database at `path`; opening blocks."""
+    """Open the database at `path`; blocks."""
     schema = Schema(version=SCHEMA_VERSION, tables=_TABLES, begin=_name)
     pragmas = {"cache_size": -65536, "mmap_size": 1 << 30}
     return Database(path, schema, kind=Kind.DERIVED, readers=4, pragmas=pragmas, on_rebuilt=on_rebuilt)
 
 
 def epoch(db: apsw.Connection) -> str:
-    """The name of this database: another one has to be fed from the beginning."""
+    """Return the id of this database: a different one must be fed from the beginning."""
     return str(db.execute("SELECT value FROM meta WHERE key='epoch'").get)
 
 
 def put(db: apsw.Connection, corpus: str, nodes: Sequence[NodeState], behind: int) -> FeedResult:
-    """Set `nodes` of `corpus` with all edges that start there."""
+    """Set `nodes` of `corpus`, with all edges that start there."""
     added = removed = 0
     corpus_id = _corpus(db, corpus, behind)
     kinds: dict[str, int] = {}
@@ -88,7 +88,7 @@ def put(db: apsw.Connection, corpus: str, nodes: Sequence[NodeState], behind: in
 
 
 def delete(db: apsw.Connection, corpus: str, ids: Sequence[str], behind: int) -> FeedResult:
-    """Remove nodes of `corpus` and the edges that start there."""
+    """Remove nodes of `corpus`, and the edges that start there."""
     deleted = removed = 0
     corpus_id = _corpus(db, corpus, behind)
     loose: set[int] = set()
@@ -107,7 +107,7 @@ def delete(db: apsw.Connection, corpus: str, ids: Sequence[str], behind: int) ->
 
 
 def _sweep(db: apsw.Connection, candidates: Iterable[int]) -> None:
-    """Drop those of the nodes that no corpus knows and nothing points to any more."""
+    """Delete those candidates that no corpus knows and nothing points to any more."""
     db.executemany(
         "DELETE FROM node WHERE node_id=?1 AND known=0 AND NOT EXISTS(SELECT 1 FROM edge WHERE dst=?1)",
         ((candidate,) for candidate in candidates),

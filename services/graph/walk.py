@@ -1,4 +1,5 @@
-"""Following edges: neighbourhoods and shortest paths, on the numbers of nodes. All of it is bounded, and says so."""
+"""Follows edges between node numbers: neighbourhoods and shortest paths. Everything is bounded, and truncation
+reported."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import apsw
 
 MAX_SEEN = 1_000_000
-"""Nodes that the search for a path looks at before it gives up."""
+"""Number of nodes after which the search for a path gives up."""
 
 _CHECK_EVERY = 1000
 
@@ -19,9 +20,9 @@ Step = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Walk:
-    """The surroundings of a node: the depth of each node that was reached, and the edges on the way, in order.
+    """The neighbourhood of a node: the depth of each node reached, and the edges followed, in order.
 
-    `cut` holds the hubs of which only some edges were followed; `full` is whether the limit on nodes was reached.
+    `cut` contains the hubs of which only some edges were followed; `full` is True if the limit of nodes was reached.
     """
 
     depth: dict[int, int]
@@ -31,7 +32,7 @@ class Walk:
 
 
 class Steps:
-    """The edges at a node, of the kinds and in the directions asked for."""
+    """The edges at a node, limited to certain kinds and directions."""
 
     def __init__(self, db: apsw.Connection, *, out: bool, into: bool, kinds: Sequence[int] | None) -> None:
         self._db, self._out, self._into, self._kinds = db, out, into, kinds
@@ -47,7 +48,7 @@ class Steps:
             yield from self._db.execute(query, (node,))
 
     def first(self, node: int, count: int) -> list[Step]:
-        """At most `count` edges, with a share for each direction."""
+        """Return at most `count` edges, with a share for each direction."""
         found: list[list[Step]] = [list(self._db.execute(f"{query} LIMIT ?", (node, count))) for query in self._queries]
         first, second = (*found, [])[:2]
         first = first[: max(count - count // 2, count - len(second))]
@@ -57,18 +58,18 @@ class Steps:
         return sum(self._db.execute(query, (node,)).get for query in self._counts)
 
     def back(self) -> Steps:
-        """The same edges the other way round."""
+        """Return the same edges in the opposite direction."""
         return Steps(self._db, out=self._into, into=self._out, kinds=self._kinds)
 
 
 def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check: Callable[[], None]) -> Walk:
-    """All within `depth` steps of `start`, nearest first.
+    """Return everything within `depth` steps of `start`, nearest first.
 
     Args:
-        check: called now and then; may raise to end the walk.
+        check: called periodically; may raise to end the walk.
     """
     walk = Walk({start: 0})
-    # Those that are reached come to its end, and are walked from in turn.
+    # Nodes reached are appended, and visited in turn.
     for index, node in enumerate(border := [start]):
         if walk.depth[node] == depth:
             break
@@ -91,14 +92,14 @@ def around(start: int, steps: Steps, depth: int, fan_out: int, limit: int, check
 
 
 class Route(NamedTuple):
-    """A shortest path as its edges, in order; None where none was found, which `complete` makes sure."""
+    """The edges of a shortest path, in order; None if none was found, which is certain if `complete`."""
 
     edges: list[Step] | None
     complete: bool
 
 
 class _Side:
-    """One half of the search: from its end, with the edge by which each node was reached."""
+    """One half of the search: its start, and the edge by which each node was reached."""
 
     def __init__(self, start: int, steps: Steps) -> None:
         self.steps = steps
@@ -108,7 +109,7 @@ class _Side:
         self.depth = 0
 
     def widen(self, other: _Side, check: Callable[[], None]) -> int | None:
-        """One level further; answers where the two sides met with the fewest edges."""
+        """Advance by one level. Returns the node at which both sides meet with the fewest edges, or None."""
         self.depth += 1
         following: list[int] = []
         best: int | None = None
@@ -128,7 +129,7 @@ class _Side:
         return best
 
     def back(self, node: int) -> list[Step]:
-        """The edges from `node` to where this side began."""
+        """Return the edges from `node` back to the start of this side."""
         found: list[Step] = []
         while (edge := self.by[node]) is not None:
             found.append(edge)
@@ -137,10 +138,10 @@ class _Side:
 
 
 def shortest(source: int, target: int, steps: Steps, max_length: int, check: Callable[[], None]) -> Route:
-    """A path with the fewest edges, by searching from both ends (Pohl, 1971), the smaller border first.
+    """Find a path with the fewest edges, searching from both ends (Pohl, 1971), the smaller border first.
 
     Args:
-        check: called now and then; may raise to end the search.
+        check: called periodically; may raise to end the search.
     """
     if source == target:
         return Route([], complete=True)

@@ -1,1 +1,1 @@
-"""Query and text to a score: the cross-encoder in a process of its own."""
+"""Scores a text for a query: the cross-encoder, in a process of its own."""

@@ -1,8 +1,8 @@
-"""Which cross-encoder is taken (the one that the settings name, or a known good one where it is here already), and how
-it reads a query and a text: as one sequence of tokens.
+"""Finds the cross-encoder, and tokenizes pairs of a query and a text.
 
-The query keeps up to half of what the model reads, the text has the rest: a long query must not push the text out.
-What was cut is reported.
+The model is the one named in the settings, or a known good one that is already on this machine. A query and a text form
+one sequence of tokens. The query gets up to half of the model's maximum, the text the rest: a long query must not push
+the text out. Truncation is reported.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ NONE = "none"
 
 
 def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint | None:
-    """The files of `model`: `auto`, a folder, or an id in the local Hugging Face cache; None where it is `none`, or
+    """Return the files of `model`: `auto`, a folder, or an id in the local Hugging Face cache; None if it is `none`, or
     `auto` finds none.
 
     Args:
         max_tokens: read at most this many tokens of a query and its text, if the model reads that many.
 
     Raises:
-        ModelMissing: there is no such model here, it has no safetensors, or it does not answer one score.
+        ModelMissing: the model is not here, has no safetensors, or does not return a single score.
     """
     if model == NONE:
         return None
-    # The smallest of those that are known to be good; searches wait for it.
+    # The smallest of the known good ones, since searches wait for it.
     if model == AUTO and not (model := cross_encoder()):
         return None
     if (found := locate(model)) is None:
         raise not_cached(model)
     files = read_checkpoint(*found)
-    # Without one, transformers would put a new head of random weights on an encoder.
+    # Otherwise transformers would add a new head with random weights to an encoder.
     if not any(str(name).endswith("ForSequenceClassification") for name in files.config.get("architectures") or ()):
         raise ModelMissing(
-            f"{files.folder} is no cross-encoder: its config.json names no sequence classifier", field="model"
+            f"{files.folder} is not a cross-encoder: its config.json names no sequence classifier", field="model"
         )
     if max_tokens is not None:
         files = msgspec.structs.replace(files, max_tokens=min(files.max_tokens, max_tokens))
@@ -57,7 +57,8 @@ def resolve(model: str = AUTO, *, max_tokens: int | None = None) -> Checkpoint |
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Token ids of one pair, special tokens included, and for each whether it is of the query (0) or the text (1)."""
+    """Token ids of a pair, including special tokens, and for each whether it belongs to the query (0) or the text
+    (1)."""
 
     ids: Ids
     types: npt.NDArray[np.int32]
@@ -67,7 +68,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Pairs(msgspec.Struct, frozen=True):
-    """The pair of each text, the indices of the texts that were cut, and whether the query was."""
+    """The pair of each text, the indices of truncated texts, and whether the query was truncated."""
 
     pairs: list[Pair]
     truncated: list[int]
@@ -75,7 +76,7 @@ class Pairs(msgspec.Struct, frozen=True):
 
 
 class PairTokenizer:
-    """Safe to use from several threads; the work is done without the interpreter's lock."""
+    """A thread-safe tokenizer; it releases the interpreter lock while it works."""
 
     def __init__(self, files: Checkpoint) -> None:
         self._max_tokens = files.max_tokens
@@ -83,15 +84,15 @@ class PairTokenizer:
         self._query = open_tokenizer(msgspec.structs.replace(files, max_tokens=max(4, files.max_tokens // 2)))
 
     def cut_query(self, query: str) -> str:
-        """As much of the query as is read."""
-        # It has been bounded by its operation, so all of it may be looked at.
+        """Return the part of the query that is read."""
+        # The operation limits its length, so the whole query may be tokenized.
         encoding = self._query.encode(query)
         if not encoding.overflowing:
             return query
         return query[: max(end for _, end in encoding.offsets)]
 
     def encode(self, query: str, texts: Sequence[str]) -> Pairs:
-        """The pairs of `query` with each text.  Blocks."""
+        """Return the pairs of `query` with each text. Blocks."""
         kept = self.cut_query(query)
         encodings = encode_cut(self._tokenizer, texts, self._max_tokens, before=kept)
         return Pairs(

@@ -1,7 +1,7 @@
-"""The service `rerank`: loads a cross-encoder, warms it up, and answers `rerank_pairs` and `rerank_model`.
+"""The service `rerank`: loads a cross-encoder, warms it up, and serves `rerank_pairs` and `rerank_model`.
 
-A machine without one is no failure: the service is ready, says that there is none, and searches answer in their fused
-order. Of the setting `workers` the kernel makes as many processes, which share one queue of calls.
+A machine without a model is not an error: the service is ready and says so, and searches return their fused order. The
+kernel starts as many processes as the setting `workers` says, and they share one queue of calls.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 _CANARY = ("What do sea stars grow back?", "A sea star can grow back an arm that it has lost.")
 
 _SAME_SCORE = 0.05
-"""Rounding moves a score by less, a model that answers nonsense by more."""
+"""Rounding changes a score by less; a broken model by more."""
 
 NO_MODEL = (
-    "no reranking model is on this machine: `linckia models` lists some, `linckia models get NAME` downloads one and "
-    '`linckia models use NAME` takes it; or set `rerank = "maxsim"` of [services.retrieve], which needs none'
+    "no reranking model on this machine: `linckia models` lists some, `linckia models get NAME` downloads one and "
+    '`linckia models use NAME` selects it; or set `rerank = "maxsim"` of [services.retrieve], which needs none'
 )
 
 
 class Settings(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[services.rerank]`."""
+    """Settings of `[services.rerank]`."""
 
     model: Annotated[str, Meta(description="`auto`, a folder, an id in the local cache, or `none`")] = AUTO
-    max_tokens: Annotated[int, Meta(ge=16, description="Read at most so many tokens of a query and its text")] = 512
+    max_tokens: Annotated[int, Meta(ge=16, description="Read at most this many tokens of a query and its text")] = 512
     batch_ms: Annotated[float, Meta(gt=0, description="Work in one batch, which a search may have to wait for")] = 100
     max_waiting_tokens: Annotated[int, Meta(ge=1, description="Tokens that may wait in each lane")] = 200_000
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A model that has answered."""
+    """A model that has been warmed up."""
 
     files: Checkpoint
     tokenizer: PairTokenizer
@@ -60,11 +60,11 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(settings: Settings, device: str) -> Loaded | None:
-    """Read, load and warm up the model of `settings`; None where it is `none`, or `auto` and there is none.  Blocks.
+    """Read, load and warm up the model of `settings`; None if it is `none`, or `auto` finds none. Blocks.
 
     Raises:
-        ModelMissing: it is not on this machine, or not in a form that is loaded.
-        OperationError: `device` is `cuda` and there is none.
+        ModelMissing: it is not on this machine, or its form is not supported.
+        OperationError: `device` is `cuda` without a GPU.
     """
     files = resolve(settings.model, max_tokens=settings.max_tokens)
     if files is None:
@@ -83,20 +83,20 @@ def load(settings: Settings, device: str) -> Loaded | None:
 
 
 def warm_up() -> None:
-    """Import the code of the model that `auto` finds; without a model that second and 20 MB are saved."""
+    """Import the code of the model that `auto` finds; without a model, this saves a second and 20 MB."""
     with contextlib.suppress(ModelMissing):
         prepare({})
 
 
 def prepare(settings: Mapping[str, Any]) -> None:
-    """Import the model's code alone, if there is one: its weights would be in memory twice."""
+    """Import only the model's code, if there is one: its weights would be in memory twice."""
     if (model := settings.get("model", AUTO)) not in (AUTO, NONE) or resolve(model) is not None:
         importlib.import_module("transformers")
 
 
 @contextlib.asynccontextmanager
 async def open_service(env: Environment) -> AsyncIterator[Handlers]:
-    """Ready once the model has answered, or once it is known that there is none."""
+    """Open the service; ready once the model has computed scores, or is known to be missing."""
     settings = env.settings_as(Settings)
     loaded = await trio.to_thread.run_sync(load, settings, env.mode or "cpu")
     if loaded is None:
@@ -109,7 +109,7 @@ async def open_service(env: Environment) -> AsyncIterator[Handlers]:
 
 
 class RerankService:
-    """The operations of `rerank` with a model; `background` runs the batches, and the watch over its health."""
+    """The operations of `rerank` with a model; `background` runs the batches and the health checks."""
 
     def __init__(self, background: trio.Nursery, settings: Settings, loaded: Loaded) -> None:
         self._loaded = loaded
@@ -122,7 +122,7 @@ class RerankService:
         self._batcher: Batcher[Pair] = Batcher(encoder.width, limits, verb="ranked")
         at_once = batches_at_once(encoder.device, processes=settings.workers, threads=settings.threads)
         self._runners = settings.batches or at_once
-        # Searches have a thread of their own for tokenizing too, or they would wait for the tokens of a bulk request.
+        # Searches have their own tokenizing thread, or they would wait for the tokens of a bulk request.
         self._limiters = {lane: trio.CapacityLimiter(1) for lane in Lane}
         for _ in range(self._runners):
             background.start_soon(self._batcher.run, encoder)
@@ -159,7 +159,7 @@ class RerankService:
 
 
 class WithoutModel:
-    """The operations of `rerank` on a machine that has no model."""
+    """The operations of `rerank` on a machine without a model."""
 
     @handles(RerankPairs)
     async def rerank_pairs(self, params: RerankPairs, ctx: Context) -> RerankResult:
@@ -171,5 +171,5 @@ class WithoutModel:
 
 
 def alike(left: Rows, right: Rows) -> bool:
-    """Whether two scores are of the same pair."""
+    """True if two scores are of the same pair."""
     return bool(abs(left[0] - right[0]) < _SAME_SCORE)

@@ -1,4 +1,4 @@
-"""`rerank` as the kernel sees it."""
+"""The manifest of `rerank`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from linckia.proto.manifest import GIB, VECTORS, Keep, Manifest, Pool, Store, To
 
 
 def has_model(settings: Mapping[str, object], gpu: bool = False) -> bool:
-    """Whether it will load a cross-encoder with these settings."""
+    """True if the service will load a cross-encoder with these settings."""
     model = settings.get("model", "auto")
     return model != "none" and (model != "auto" or bool(models.cross_encoder()))
 
@@ -20,7 +20,7 @@ MANIFESTS = (
         order=60,
         zygote=VECTORS,
         torch=Torch(has_model, ("model",)),
-        # As `embed`.
+        # The limits of `embed`.
         memory_limit_bytes=8 * GIB,
         disk_limit_bytes=32 * GIB,
         modes=("cuda", "cpu"),

@@ -1,7 +1,7 @@
-"""The loaded cross-encoder: pairs in, scores in [0, 1] out, on one device.
+"""The cross-encoder: turns pairs into scores in [0, 1], on one device.
 
-The model is transformers' own class for its family, from safetensors; no code of a model repository is ever run, and
-nothing is fetched.
+The model is transformers' own class for its family, loaded from safetensors; code of model repositories is never run,
+and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from linckia.services.runtime.models.checkpoint import Checkpoint, ModelMissing,
 from linckia.services.runtime.models.device import Precision, resolve_precision, survives
 
 _PADDED_BATCH = 16
-"""Pairs that go through the model at once: sorted by length, so that little of it is padding."""
+"""Pairs per forward pass; they are sorted by length, so there is little padding."""
 
 
 class CrossEncoder:
@@ -39,7 +39,7 @@ class CrossEncoder:
         config = self._model.config
         if config.num_labels != 1:
             raise ModelMissing(
-                f"{files.folder} answers {config.num_labels} numbers for a pair; a cross-encoder answers one",
+                f"{files.folder} returns {config.num_labels} numbers for a pair; a cross-encoder returns one",
                 field="model",
             )
         self._padding = int(getattr(config, "pad_token_id", None) or 0)
@@ -47,7 +47,7 @@ class CrossEncoder:
         _make_head_exact(self._model)
 
     def compute(self, pairs: Sequence[Pair]) -> Rows:
-        """The score of each pair, shape (pairs, 1): the logistic function of the model's answer."""
+        """Return the score of each pair, shape (pairs, 1): the logistic function of the model's output."""
         order = sorted(range(len(pairs)), key=lambda index: len(pairs[index]))
         scores = np.empty((len(pairs), 1), dtype=np.float32)
         with torch.inference_mode():
@@ -58,7 +58,8 @@ class CrossEncoder:
         return scores
 
     def warm_up(self, max_tokens: int) -> float:
-        """Real forward passes, so that no caller waits for kernels to be made; the speed of the last in tokens/s."""
+        """Run real forward passes, so that no caller waits for kernels to be compiled. Returns the speed of the last
+        one in tokens/s."""
         elapsed_s = 0.0
         for length in (16, 64, 256, max_tokens, max_tokens):
             ids = np.ones(min(length, max_tokens), dtype=np.int32)

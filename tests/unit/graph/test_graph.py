@@ -141,7 +141,7 @@ async def test_what_is_not_there_or_not_yet_is_never_an_empty_answer(tmp_path: P
             await bench.call(GraphNeighbors(id="a"))
         await bench.call(GraphPut(corpus="notes", nodes=[state("a", "b")], behind=7))
         assert (await bench.call(GraphNeighbors(id="a"))).degraded == [
-            "notes: 7 nodes are still to be fed into the graph"
+            "notes: 7 nodes are not in the graph yet"
         ]  # fmt: skip
         with pytest.raises(Unavailable, match="7 nodes"):
             await bench.call(GraphNeighbors(id="c"))
@@ -192,7 +192,7 @@ async def test_page_that_is_damaged_begins_the_graph_again_and_the_service_lives
         await bench.start("graph")
         with pytest.raises(Unavailable, match="being rebuilt"):
             await bench.call(GraphNeighbors(id="n1", direction=Direction.IN))
-        with pytest.raises(Unavailable, match="nothing of it has been fed"):
+        with pytest.raises(Unavailable, match="not in the graph yet"):
             await bench.call(GraphNeighbors(id="n1"))
         fed = await bench.call(GraphPut(corpus="notes", nodes=nodes))
         assert fed.epoch != before

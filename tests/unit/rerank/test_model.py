@@ -115,14 +115,14 @@ def test_an_encoder_without_a_head_is_refused(tmp_path: Path) -> None:
     save_cross_encoder(tmp_path)
     config = (tmp_path / "config.json").read_text()
     (tmp_path / "config.json").write_text(config.replace("BertForSequenceClassification", "BertModel"))
-    with pytest.raises(ModelMissing, match="no cross-encoder"):
+    with pytest.raises(ModelMissing, match="not a cross-encoder"):
         resolve(str(tmp_path))
 
 
 def test_a_classifier_of_several_classes_is_refused(tmp_path: Path) -> None:
     files = resolve(str(save_cross_encoder(tmp_path, labels=3)))
     assert files is not None
-    with pytest.raises(ModelMissing, match="answers 3 numbers"):
+    with pytest.raises(ModelMissing, match="returns 3 numbers"):
         opened(files)
 
 
