@@ -172,7 +172,7 @@ def test_what_is_there_is_replaced_only_on_request_and_never_under_a_kernel(data
     backup(data, to)
     there.mkdir()
     (there / "mine").write_text("kept")
-    with pytest.raises(BackupFailed, match="is not empty; choose another one with --data, or .* --replace"):
+    with pytest.raises(BackupFailed, match=r"is not empty; choose another one with --data, or .* --replace"):
         restore(to, there)
     with hold(there), pytest.raises(BackupFailed, match="held by another kernel"):
         restore(to, there, replace=True)
