@@ -151,7 +151,8 @@ class Client:
         from linckia.proto.frames import read_body
 
         try:
-            return read_body(body)
+            # Bytes as base64, as in JSON.
+            return msgspec.to_builtins(read_body(body))
         except msgspec.DecodeError as error:
             why = f"the service answered what is no result: {error}"
             raise CallFailed({"kind": "internal", "message": why}) from None

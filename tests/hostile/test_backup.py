@@ -112,7 +112,7 @@ def test_a_link_leads_no_backup_to_another_database(
 def test_a_link_to_a_folder_is_not_followed(data: Path, own: Path, outside: Path, tmp_path: Path) -> None:
     own.joinpath("deep").symlink_to(outside.parent)
     made = saved(data, tmp_path / "to")
-    assert made.problems == ["services/echo/deep is a link, of which the backup does not hold what it leads to"]
+    assert made.problems == ["services/echo/deep is a link, whose target is not in the backup"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
@@ -258,7 +258,7 @@ def test_a_service_that_never_lets_go_of_its_lock_prevents_no_backup(
     database(own / "x.db").close()
     with writing.locked(own / "x.db"):
         (problem,) = saved(data, tmp_path / "to").problems
-    assert "services/echo/x.db was written to" in problem
+    assert "services/echo/x.db was written continuously" in problem
 
 
 def test_no_restored_file_runs_as_the_user_who_restores(data: Path, own: Path, tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import trio
 
 from linckia.kernel import users
+from linckia.proto import frames
 from linckia.proto.control.address import socket_path
 from linckia.proto.control.client import Client, ControlError
 
@@ -223,14 +225,24 @@ class Connection:
         sent = time.monotonic()
         await self._stream.send_all(json.dumps({"call": name, "params": params}).encode() + b"\n")
         while b"\n" not in self._buffer:
-            data = await self._stream.receive_some()
-            if not data:
-                raise AssertionError(f"the kernel closed the connection while {name} was running")
-            self._buffer += data
+            await self._receive(name)
         line, _, rest = self._buffer.partition(b"\n")
         self._buffer = bytearray(rest)
         message = json.loads(line)
-        return Answer(sent, time.monotonic(), message.get("result"), message.get("failure"))
+        result = message.get("result")
+        if (size := message.get("body")) is not None:
+            # A large result, as its service packed it.
+            while len(self._buffer) < size:
+                await self._receive(name)
+            result = msgspec.to_builtins(frames.read_body(bytes(self._buffer[:size])))
+            del self._buffer[:size]
+        return Answer(sent, time.monotonic(), result, message.get("failure"))
+
+    async def _receive(self, name: str) -> None:
+        data = await self._stream.receive_some()
+        if not data:
+            raise AssertionError(f"the kernel closed the connection while {name} was running")
+        self._buffer += data
 
 
 @contextlib.asynccontextmanager

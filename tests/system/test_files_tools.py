@@ -56,7 +56,7 @@ async def indexing(at: Place) -> None:
     job = await at.until(ended)
     assert (job["status"], job["progress"], job["files"]) == ("completed", 100, len(at.files(at.checkout)))
     assert started["jobId"] in {each["jobId"] for each in (await at("list-jobs", status="completed"))["jobs"]}
-    assert "it is completed already" in await at.refused("cancel-job", jobId=started["jobId"])
+    assert "it is already completed" in await at.refused("cancel-job", jobId=started["jobId"])
     # One that may have ended by itself before it hears of it, and then is an error as well.
     another = (await at("index", root=at.folder, force=True))["jobId"]
     at.called.add("cancel-job")

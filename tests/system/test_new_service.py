@@ -229,7 +229,7 @@ def test_a_package_that_cannot_be_served_is_a_clear_refusal(tmp_path: Path, fold
     )
     (folder / "second").mkdir()
     (folder / "second" / "manifest.py").write_text(MANIFEST.replace('"sightings"', '"yaml"'))
-    assert "--with second: there is a service 'yaml' already" in linckia(
+    assert "--with second: there already is a service 'yaml'" in linckia(
         tmp_path / "data", "serve", "--no-http", "--with", "second", code=2
     )
     (folder / "third").mkdir()

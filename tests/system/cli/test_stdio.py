@@ -92,7 +92,7 @@ def test_a_kernel_that_is_ended_in_order_ends_the_session(kernel: RunningKernel,
         client.initialize()
         assert linckia(data, "stop").returncode == 0
         assert client.process.wait(TIMEOUT_S) == 0
-        assert "the kernel was ended" in client.stderr()
+        assert "the kernel was stopped" in client.stderr()
 
 
 def test_a_session_goes_on_through_the_deaths_of_its_kernels(data: Path, root: Path) -> None:
@@ -178,7 +178,7 @@ def test_serve_with_other_settings_than_the_kernel_of_a_client_changes_nothing(
             done = linckia(data, "serve", "--no-http", *arguments)
             assert done.returncode == 3
             assert f"process {first}" in done.stderr
-            assert f"is of the roots {root}" in done.stderr
+            assert f"serving the roots {root}" in done.stderr
         assert client.call(1, "mcp.echo", message="here")["isError"] is False
         assert kernel_pid(data) == first
         assert client.leave() == 0
