@@ -18,7 +18,7 @@ import trio
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.ops.documents import carry as ops
 from linckia.services.documents.components import OperationGroup
-from linckia.services.documents.store import kinds, objects, rows, schema, snapshots
+from linckia.services.documents.store import kinds, objects, rows, snapshots, tables
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Block, Content
 from linckia.services.documents.store.snapshots import SnapshotEntry
@@ -175,7 +175,7 @@ def _put_document(db: apsw.Connection, document: ops.CarriedDocument) -> None:
         db.execute("UPDATE document SET metadata=? WHERE id=?", (json.dumps(after, ensure_ascii=False), id_))
     db.executemany("INSERT OR IGNORE INTO tag(document, tag) VALUES(?, ?)", ((id_, tag) for tag in document.tags))
     for name in document.collections:
-        rows.join(db, name, schema.ids((id_,)))
+        rows.join(db, name, tables.ids((id_,)))
 
 
 def _put_files(
@@ -198,7 +198,7 @@ def _put_files(
         tuple(values.values()),
     )
     number = db.execute("SELECT number FROM snapshot WHERE id=?", (snapshot.id,)).get
-    held = schema.ids(sorted({entry.object for entry in listed[offset:] if entry.object}))
+    held = tables.ids(sorted({entry.object for entry in listed[offset:] if entry.object}))
     db.execute("INSERT OR IGNORE INTO held(object, snapshot) SELECT value, ? FROM carray(?)", (number, held))
 
 

@@ -26,7 +26,7 @@ from linckia.services.documents.components import OperationGroup
 from linckia.services.documents.store import objects, rows, snapshots, texts
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.schema import TEXT_EXTRACTED
+from linckia.services.documents.store.tables import TEXT_EXTRACTED
 from linckia.services.documents.text import grep, search
 from linckia.services.runtime.handlers import Context, handles
 from linckia.services.runtime.roots import Roots

@@ -11,7 +11,7 @@ import apsw
 import trio
 
 from linckia.proto.ops.documents.reading import DocumentsStatus, StatusResult, TypeCount, VerifyResult
-from linckia.services.documents.store import objects, schema
+from linckia.services.documents.store import objects, tables
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.databases import Store, is_complete
 from linckia.services.runtime.handlers import Context
@@ -71,12 +71,12 @@ def status(
         disk_bytes=disk_bytes,
         collections=db.execute("SELECT count(DISTINCT collection) FROM member").get,
         snapshots=count(db, "snapshot"),
-        extraction_waiting=count(db, f"{in_state}{schema.TEXT_WAITING}"),
+        extraction_waiting=count(db, f"{in_state}{tables.TEXT_WAITING}"),
         index_waiting=count(db, "index_outbox"),
         search_waiting=count(db, "search_outbox"),
         graph_waiting=count(db, "graph_outbox"),
         vectors_waiting=vectors_waiting,
-        quarantined=count(db, f"{in_state}{schema.TEXT_QUARANTINED}"),
+        quarantined=count(db, f"{in_state}{tables.TEXT_QUARANTINED}"),
         file_types=by_type("document.extension") if params.file_types else None,
         mime_types=by_type("coalesce(document.mime, object.mime)") if params.detailed else None,
         quarantine=[f"{path}: {problem}" for path, problem in quarantined] if params.detailed else None,
@@ -137,7 +137,7 @@ async def verify(store: Store, ctx: Context) -> VerifyResult:
     damaged: list[str] = []
     problems: list[str] = []
     checked = size = 0
-    last = await _read_packs(store, lambda db: schema.next_id(db, "object"), 0, problems) - 1
+    last = await _read_packs(store, lambda db: tables.next_id(db, "object"), 0, problems) - 1
     for first in range(1, last + 1, BATCH):
         some = partial(_hashed, first=first, last=first + BATCH - 1)
         nothing: tuple[int, int, list[str]] = (0, 0, [])

@@ -20,7 +20,7 @@ import msgspec
 
 from linckia.proto.ops.documents.change import AddResult
 from linckia.services.documents.add.folders import Walk
-from linckia.services.documents.store import kinds, objects, rows, schema
+from linckia.services.documents.store import kinds, objects, rows, tables
 from linckia.services.documents.store.objects import CHUNKED_FROM_BYTES, Content
 from linckia.services.documents.store.rows import DocumentAttributes
 from linckia.services.documents.store.snapshots import SnapshotEntry
@@ -161,7 +161,7 @@ def write(
     ids = _write_taken(db, taken, given, progress, again) if taken else []
     # Unchanged files were not read, so check that the store still has them.
     query = "SELECT id, object FROM carray(?) AS one JOIN document ON id = one.value"
-    now = dict(db.execute(query, (schema.ids(id_ for id_, _ in same),))) if same else {}
+    now = dict(db.execute(query, (tables.ids(id_ for id_, _ in same),))) if same else {}
     for id_, entry in same:
         if now.get(id_) != entry.object:
             # Deleted or replaced while the directory was being looked at.
@@ -184,7 +184,7 @@ def _write_taken(
     objects_, new = objects.put_many(db, [one.content for one in taken])
     query = "SELECT path, id, object, stamp, indexed_ns FROM carray(?) AS one JOIN document ON path = one.value"
     held = {row[0]: row[1:] for row in db.execute(query, (apsw.carray(tuple(one.path for one in taken)),))}
-    next_id = schema.next_id(db, "document") if len(held) < len(taken) else 0
+    next_id = tables.next_id(db, "document") if len(held) < len(taken) else 0
     now_ns = time.time_ns()
     metadata = json.dumps(dict(given.metadata), ensure_ascii=False)
     arrived: list[tuple[apsw.SQLiteValue, ...]] = []
@@ -219,7 +219,7 @@ def _write_taken(
         ids.append(id_)
         progress.listing.append(SnapshotEntry(one.path, b"", object_, one.content.size, one.modified_ns, one.mode))
     progress.objects += new
-    schema.insert(
+    tables.insert(
         db,
         "document(id, path, name, extension, object, mime, session, metadata, created_ns, modified_ns, indexed_ns,"
         " stamp)",
@@ -237,9 +237,9 @@ def _describe(db: apsw.Connection, ids: Sequence[int], given: DocumentAttributes
             "UPDATE document SET mime=coalesce(?1, mime), session=coalesce(?2, session)"
             " WHERE id IN (SELECT value FROM carray(?3))"
             " AND (mime IS NOT coalesce(?1, mime) OR session IS NOT coalesce(?2, session))",
-            (given.mime, given.session, schema.ids(ids)),
+            (given.mime, given.session, tables.ids(ids)),
         )
     for tag in given.tags:
-        db.execute("INSERT OR IGNORE INTO tag(document, tag) SELECT value, ? FROM carray(?)", (tag, schema.ids(ids)))
+        db.execute("INSERT OR IGNORE INTO tag(document, tag) SELECT value, ? FROM carray(?)", (tag, tables.ids(ids)))
     if given.collection is not None:
-        rows.join(db, given.collection, schema.ids(ids))
+        rows.join(db, given.collection, tables.ids(ids))

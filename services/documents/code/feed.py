@@ -18,7 +18,7 @@ from linckia.services.documents.code import parsing
 from linckia.services.documents.code.nodes import file_node, symbol_node
 from linckia.services.documents.code.parsing import Parsing
 from linckia.services.documents.code.relations import AMBIGUOUS, Relations
-from linckia.services.documents.store import schema
+from linckia.services.documents.store import tables
 from linckia.services.documents.store.databases import Store
 from linckia.services.runtime.handlers import Environment
 from linckia.services.runtime.outbox import pages
@@ -117,7 +117,7 @@ class GraphFeed:
             return False
         if documents:
             queue = "INSERT OR REPLACE INTO graph_outbox(document) SELECT value FROM carray(?)"
-            await self._store.write(lambda db: db.execute(queue, (schema.ids(documents),)).fetchall())
+            await self._store.write(lambda db: db.execute(queue, (tables.ids(documents),)).fetchall())
         strike = "DELETE FROM changed WHERE name IN (SELECT value FROM carray(?))"
         await self._store.write_index(lambda db: db.execute(strike, (apsw.carray(tuple(names)),)).fetchall())
         return True
@@ -169,7 +169,7 @@ def _states(db: apsw.Connection, relations: Relations, id_: int) -> list[NodeSta
 def _strike(db: apsw.Connection, due: Due) -> None:
     db.executemany("DELETE FROM graph_outbox WHERE number=?", ((number,) for number in due.numbers))
     db.executemany("DELETE FROM graph_fed WHERE document=?", ((id_,) for id_, _ in due.fed))
-    schema.insert(db, "graph_fed(document, node)", [(id_, node) for id_, nodes in due.fed for node in nodes])
+    tables.insert(db, "graph_fed(document, node)", [(id_, node) for id_, nodes in due.fed for node in nodes])
 
 
 def _begin(db: apsw.Connection, epoch: str) -> None:

@@ -26,7 +26,7 @@ from linckia.proto.ops.decode import (
 from linckia.services.documents.store import objects, texts
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.databases import Store
-from linckia.services.documents.store.schema import TEXT_WAITING
+from linckia.services.documents.store.tables import TEXT_WAITING
 from linckia.services.runtime.calls import Undecodable, decoded
 from linckia.services.runtime.handlers import Environment
 

@@ -16,7 +16,7 @@ import trio
 
 from linckia.proto.errors import LinckiaError, Unavailable
 from linckia.proto.machine import give_memory_back
-from linckia.services.documents.store import globs, schema
+from linckia.services.documents.store import globs, tables
 from linckia.services.documents.store.compress import Codec
 from linckia.services.runtime.database import Database, Kind
 from linckia.services.runtime.storage import Damaged
@@ -40,11 +40,11 @@ class Store:
         self.on_index_lost: Callable[[], object] = lambda: None
         self._refilling = trio.Lock()
         self.index = Database(
-            folder / "index.db", schema.INDEX, kind=Kind.DERIVED, pragmas=PRAGMAS, on_rebuilt=self._index_lost
+            folder / "index.db", tables.INDEX, kind=Kind.DERIVED, pragmas=PRAGMAS, on_rebuilt=self._index_lost
         )
         self.packs = Database(
             folder / "packs.db",
-            schema.PACKS,
+            tables.PACKS,
             kind=Kind.SOURCE,
             pragmas=PRAGMAS,
             setup=self._add_functions,
@@ -99,7 +99,7 @@ class Store:
         async with self._refilling:
             while not self.is_complete:
                 generation = self.index.generation
-                await self.packs.write(lambda db: db.execute(schema.QUEUE_ALL).fetchall())
+                await self.packs.write(lambda db: db.execute(tables.QUEUE_ALL).fetchall())
                 self.epoch = self.epoch or await trio.to_thread.run_sync(_epoch, self.packs)
                 await self.index.write(lambda db: db.execute(mark, (self.epoch,)).fetchall())
                 self.is_complete = self.index.generation == generation

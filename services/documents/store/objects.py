@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import apsw
 import msgspec
 
-from linckia.services.documents.store import schema
+from linckia.services.documents.store import tables
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.kinds import Nature
 
@@ -99,9 +99,9 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
     fresh = {
         one.hash: one for one in contents if one.hash not in ids and (one.block is None or one.block.data is not None)
     }
-    new = list(enumerate(fresh.values(), schema.next_id(db, "object"))) if fresh else []
+    new = list(enumerate(fresh.values(), tables.next_id(db, "object"))) if fresh else []
     ids |= {one.hash: id_ for id_, one in new}
-    schema.insert(
+    tables.insert(
         db,
         "object(id, hash, size, chunked, mime, is_text, text_state)",
         [(id_, one.hash, one.size, one.block is None, one.nature.mime, one.nature.is_text, one.nature.text_state)
@@ -112,7 +112,7 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
     packed: list[tuple[int, int, int, int, int]] = []
     for id_, one in new:
         if one.block is None:
-            schema.insert(db, "part(object, position, chunk)", [(id_, *part) for part in one.parts])
+            tables.insert(db, "part(object, position, chunk)", [(id_, *part) for part in one.parts])
             continue
         data = one.block.data
         assert data is not None
@@ -124,9 +124,9 @@ def put_many(db: apsw.Connection, contents: Sequence[Content]) -> tuple[list[int
         pack, frames = packs[-1]
         packed.append((id_, pack, len(frames), len(data), one.block.dictionary))
         frames += data
-    schema.insert(db, "block(object, stored, dictionary, data)", alone)
-    schema.insert(db, "pack(id, data)", packs)
-    schema.insert(db, "packed(object, pack, start, stored, dictionary)", packed)
+    tables.insert(db, "block(object, stored, dictionary, data)", alone)
+    tables.insert(db, "pack(id, data)", packs)
+    tables.insert(db, "packed(object, pack, start, stored, dictionary)", packed)
     return [ids.get(content.hash) for content in contents], [id_ for id_, _ in new]
 
 
@@ -192,7 +192,7 @@ def collect(db: apsw.Connection, limit: int, *, chunks: bool) -> int:
     """
     candidates = [object_ for (object_,) in db.execute("SELECT object FROM loose ORDER BY object LIMIT ?", (limit,))]
     query = f"SELECT id FROM carray(?) AS one JOIN object ON id = one.value WHERE NOT {HELD}"
-    gone = [(id_,) for (id_,) in db.execute(query, (schema.ids(candidates),))]
+    gone = [(id_,) for (id_,) in db.execute(query, (tables.ids(candidates),))]
     packs: set[tuple[int]] = set(db.executemany("SELECT pack FROM packed WHERE object=?", gone))
     numbers = set(db.executemany("SELECT chunk FROM part WHERE object=?", gone))
     db.executemany("DELETE FROM object WHERE id=?", gone)

@@ -17,7 +17,7 @@ import apsw
 from linckia.proto.errors import InvalidParams, OperationError
 from linckia.proto.near import did_you_mean
 from linckia.proto.ops.documents.reading import Document, Scalar
-from linckia.services.documents.store import globs, schema
+from linckia.services.documents.store import globs, tables
 
 MIN_HASH_DIGITS = 8
 _HEX = re.compile(r"[0-9a-f]+")
@@ -177,7 +177,7 @@ def count_by_object(db: apsw.Connection, objects: Sequence[int], found: Conditio
         "SELECT document.object, count(*) FROM carray(?) AS one JOIN document ON document.object = one.value"
         f" JOIN object ON object.id = document.object{found.where} GROUP BY 1"
     )
-    return dict(db.execute(query, (schema.ids(objects), *found.values)))
+    return dict(db.execute(query, (tables.ids(objects), *found.values)))
 
 
 def _document(row: Sequence[Any]) -> Document:

@@ -17,7 +17,7 @@ import zstandard
 from linckia.proto.errors import OperationError
 from linckia.proto.near import did_you_mean
 from linckia.proto.ops.documents.reading import Snapshot
-from linckia.services.documents.store import schema
+from linckia.services.documents.store import tables
 from linckia.services.documents.store.rows import instant
 
 
@@ -51,7 +51,7 @@ def take(
     db.execute(
         "INSERT OR IGNORE INTO held(object, snapshot)"
         " SELECT id, ? FROM object WHERE id IN (SELECT value FROM carray(?))",
-        (number, schema.ids(sorted({entry.object for entry in entries}))),
+        (number, tables.ids(sorted({entry.object for entry in entries}))),
     )
     return id_
 
@@ -90,6 +90,6 @@ def entries(db: apsw.Connection, id_: str) -> Iterator[SnapshotEntry]:
     listing = db.execute("SELECT listing FROM snapshot WHERE id=?", (id_,)).get
     listed = _decoder.decode(zstandard.ZstdDecompressor().decompress(listing))
     query = "SELECT id, hash FROM carray(?) AS wanted JOIN object ON object.id = wanted.value"
-    hashes: dict[int, bytes] = dict(db.execute(query, (schema.ids(one.object for one in listed),)))
+    hashes: dict[int, bytes] = dict(db.execute(query, (tables.ids(one.object for one in listed),)))
     for one in listed:
         yield msgspec.structs.replace(one, hash=one.hash or hashes.get(one.object, b""))

@@ -10,10 +10,10 @@ from typing import TypeGuard
 
 import apsw
 
-from linckia.services.documents.store import objects, schema
+from linckia.services.documents.store import objects, tables
 from linckia.services.documents.store.compress import DamagedContent
 from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.schema import TEXT_EXTRACTED, TEXT_OWN
+from linckia.services.documents.store.tables import TEXT_EXTRACTED, TEXT_OWN
 
 WHOLE_BYTES = 16 * 1024 * 1024
 """Longer texts are not indexed, and are searched in windows."""
@@ -67,7 +67,7 @@ def ahead(
     count = FEWEST
     while some := list(itertools.islice(ids, count)):
         try:
-            yield from [(Stored(*row), text) for text, *row in db.execute(_AHEAD, (schema.ids(some),))]
+            yield from [(Stored(*row), text) for text, *row in db.execute(_AHEAD, (tables.ids(some),))]
         except (apsw.CorruptError, DamagedContent):
             # Find the damaged one.
             for id_ in some:

@@ -24,11 +24,11 @@ from linckia.proto.errors import LinckiaError
 from linckia.proto.ops.decode import MAX_SOURCE_BYTES, TEXTUAL_TYPES, DecodedText, DecodeText
 from linckia.services.documents.add.add import Adding
 from linckia.services.documents.code import parsing
-from linckia.services.documents.store import objects, schema, texts
+from linckia.services.documents.store import objects, tables, texts
 from linckia.services.documents.store.compress import Codec, DamagedContent
 from linckia.services.documents.store.databases import Store
 from linckia.services.documents.store.objects import Stored
-from linckia.services.documents.store.schema import TEXT_EXTRACTED, TEXT_NONE, TEXT_OWN, TEXT_QUARANTINED, TEXT_WAITING
+from linckia.services.documents.store.tables import TEXT_EXTRACTED, TEXT_NONE, TEXT_OWN, TEXT_QUARANTINED, TEXT_WAITING
 from linckia.services.documents.text import trigram_index
 from linckia.services.runtime.calls import Undecodable, decoded
 from linckia.services.runtime.handlers import Environment
@@ -132,7 +132,7 @@ class Indexing:
                 "SELECT path, problem FROM carray(?) AS one JOIN object ON object.id = one.value"
                 " JOIN document ON document.object = object.id WHERE problem IS NOT NULL ORDER BY document.id LIMIT ?"
             )
-            return [f"{path}: {problem}" for path, problem in db.execute(query, (schema.ids(ids), MAX_REPORTED))]
+            return [f"{path}: {problem}" for path, problem in db.execute(query, (tables.ids(ids), MAX_REPORTED))]
 
         return await self._store.read(told) if ids else []
 
@@ -141,7 +141,7 @@ class Indexing:
 
         def waiting(db: apsw.Connection) -> int:
             query = "SELECT count(*) FROM carray(?) AS one JOIN object ON id = one.value WHERE text_state=?"
-            return int(db.execute(query, (schema.ids(ids), TEXT_WAITING)).get)
+            return int(db.execute(query, (tables.ids(ids), TEXT_WAITING)).get)
 
         left = len(ids)
         # The contents are stored, so an error in extraction must not fail the call.
@@ -223,8 +223,8 @@ def _write_index(db: apsw.Connection, work: Work) -> None:
 
 def _strike(db: apsw.Connection, work: Work) -> None:
     query = "UPDATE object SET text_state=? WHERE id IN (SELECT value FROM carray(?))"
-    db.execute(query, (TEXT_WAITING, schema.ids(work.encoded)))
-    db.execute("DELETE FROM index_outbox WHERE object IN (SELECT value FROM carray(?))", (schema.ids(work.ids),))
+    db.execute(query, (TEXT_WAITING, tables.ids(work.encoded)))
+    db.execute("DELETE FROM index_outbox WHERE object IN (SELECT value FROM carray(?))", (tables.ids(work.ids),))
 
 
 def due(db: apsw.Connection) -> Stored | None:

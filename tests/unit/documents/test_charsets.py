@@ -13,7 +13,7 @@ from linckia.proto.ops.documents.find import DocumentsGrep, DocumentsSearch
 from linckia.proto.ops.documents.reading import DocumentsGet
 from linckia.services.decode.text.reading import text_of
 from linckia.services.documents.store.kinds import nature
-from linckia.services.documents.store.schema import TEXT_OWN
+from linckia.services.documents.store.tables import TEXT_OWN
 from linckia.services.retrieve.main import open_service as open_retrieve
 from linckia.services.runtime.text.charsets import charset_of, codec_of
 from tests.unit.documents.rig import documents, tree

@@ -15,7 +15,7 @@ from linckia.proto.errors import InvalidParams
 from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete
 from linckia.proto.ops.documents.find import DocumentsGrep, GrepResult
 from linckia.proto.ops.documents.reading import DocumentsStatus
-from linckia.services.documents.store import schema
+from linckia.services.documents.store import tables
 from linckia.services.documents.text import trigram_index
 from linckia.services.documents.text.trigram_index import RAREST, terms, thinned
 from linckia.services.runtime.literals import trigrams_of
@@ -99,7 +99,7 @@ def test_a_text_is_cut_into_pieces_of_whole_lines_and_not_too_many() -> None:
 
 def test_contents_come_in_their_order_though_their_texts_do_not(tmp_path: Path) -> None:
     index = apsw.Connection(str(tmp_path / "index.db"))
-    index.execute(schema.INDEX.tables)
+    index.execute(tables.INDEX.tables)
     index.execute("PRAGMA synchronous=OFF")
     db = apsw.Connection(":memory:")
     db.execute("ATTACH ? AS idx", (str(tmp_path / "index.db"),))

@@ -13,7 +13,7 @@ from linckia.proto.errors import OperationError
 from linckia.proto.ops.documents.change import DocumentsAdd, DocumentsDelete, DocumentsRestore
 from linckia.proto.ops.documents.find import DocumentsGrep
 from linckia.proto.ops.documents.reading import DocumentsGet, DocumentsStatus, DocumentsVerify
-from linckia.services.documents.store import schema
+from linckia.services.documents.store import tables
 from linckia.services.documents.store.databases import Store
 from linckia.services.documents.store.incoming import BATCH_CHUNKS, MAX_BYTES, Incoming
 from tests.in_process import Bench
@@ -135,7 +135,7 @@ async def test_a_store_of_an_earlier_version_is_opened_and_goes_on(tmp_path: Pat
     data.mkdir(parents=True)
     earlier = apsw.Connection(str(data / "packs.db"))
     earlier.execute(
-        schema.PACKS.tables.removesuffix(schema.PACKED + schema.DECODED) + "; PRAGMA user_version=1"
+        tables.PACKS.tables.removesuffix(tables.PACKED + tables.DECODED) + "; PRAGMA user_version=1"
     ).fetchall()
     earlier.execute("INSERT INTO setting VALUES('epoch', '1-2')")
     earlier.close()

@@ -24,7 +24,7 @@ from linckia.proto.ops.files.queries import QueryList
 from linckia.proto.ops.files.sets import ResourceSetCreate, ResourceSetList
 from linckia.proto.ops.transcripts import TranscriptHistories, TranscriptList
 from linckia.proto.ops.transcripts_intake import TranscriptImport, TranscriptImportState
-from linckia.services.documents.store import schema as documents_schema
+from linckia.services.documents.store import tables as documents_schema
 from linckia.services.files.store import schema as files_schema
 from linckia.services.files.store.database import open_database as open_files
 from linckia.services.graph import store as graph
